@@ -180,7 +180,7 @@ def wrong_arguments(rank, size):
     pairs = list(model.named_parameters())
     for options, why in (
         ({"named": [name for name, _ in pairs]}, r"tuples \(name, parameter\)"),
-        ({"named": [("same", parameter) for _, parameter in pairs]}, "come twice: same"),
+        ({"named": [("same", parameter) for _, parameter in pairs]}, "duplicates: same"),
         ({"named": pairs[1:]}, r"parameter 0 of group 0 \(shape \[8, 6\]\) has no name"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "gradient_predivide_factor"),
         ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor"),
@@ -190,7 +190,7 @@ def wrong_arguments(rank, size):
         ({"compression": None}, "give hvd.Compression.none"),
         ({"groups": 0}, "groups"),
         ({"groups": "all"}, "groups"),
-        ({"groups": [[1.0]]}, "groups holds a float"),
+        ({"groups": [[1.0]]}, "groups contains a float"),
         ({"groups": [[pairs[0][1]], [pairs[0][1]]]}, "twice"),
         ({"op": 99}, "unknown"),
     ):

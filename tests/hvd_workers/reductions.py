@@ -226,7 +226,7 @@ def sparse(rank, size):
         if rank == 0:
             hvd.synchronize(handle)
         else:
-            with pytest.raises(ValueError, match=r"'allgather.s': has another shape than \[5, 3\]"):
+            with pytest.raises(ValueError, match=r"'allgather.s': has a shape other than \[5, 3\]"):
                 hvd.synchronize(handle)
     with pytest.raises(ValueError, match=r"'allgather.s': Max of sparse"):
         hvd.sparse_allreduce_async(own, "s", hvd.Max)

@@ -127,7 +127,7 @@ def wrong_sets(rank, size):
         ([1], "process set 2 already"),
         (["0"], "list of ranks"),
         (7, "list of ranks"),
-        (hvd.global_process_set, "added before"),
+        (hvd.global_process_set, "already been added"),
     ):
         with pytest.raises(ValueError, match=why):
             hvd.add_process_set(wrong)
@@ -141,7 +141,7 @@ def disagreements(rank, size):
     with pytest.raises(ValueError, match="all ranks add the same sets in the same order"):
         hvd.add_process_set([0] if rank == 0 else [2])
     one, two = hvd.add_process_set([0]), hvd.add_process_set([2])
-    with pytest.raises(ValueError, match="all ranks remove the same"):
+    with pytest.raises(ValueError, match="all ranks must remove one set"):
         hvd.remove_process_set(one if rank == 0 else two)
     hvd.barrier()
 

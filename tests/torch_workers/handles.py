@@ -182,7 +182,7 @@ def refusals(rank, size):
     raises(TypeError, r"BXOR of int32.*all-gather", dist.all_reduce, x.int(), dist.ReduceOp.BXOR)
     raises(ValueError, r"not divisible", dist.all_to_all_single, torch.ones(n + 1), torch.ones(n + 1))
     splits = [1] * (n - 1) + [3]
-    raises(ValueError, r"sum up to the 4 rows", dist.all_to_all_single, x, x, splits, splits)
+    raises(ValueError, r"add up to the 4 rows", dist.all_to_all_single, x, x, splits, splits)
     raises(ValueError, r"no rank", _pg().send, [x], n, 0)
     raises(TypeError, r"input 0 is a list", _pg().allgather, [[x] * n], [[1.0]])
     own = torch.ones(3)

@@ -1,7 +1,7 @@
 """Paceline for PyTorch: the torch.distributed backend "paceline", Horovod's API, and the recorder of training steps.
 
 Importing this registers the backend, so that `torch.distributed.init_process_group("paceline")` works.
-`import paceline.torch as hvd` gives what `import horovod.torch as hvd` does (`paceline.torch.hvd`).
+`import paceline.torch as hvd` provides the API of `import horovod.torch as hvd` (`paceline.torch.hvd`).
 """
 
 import torch.distributed

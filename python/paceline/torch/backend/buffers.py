@@ -1,7 +1,8 @@
-"""From tensors to the memory that the runtime works on: (address, elements) of dense CPU tensors of one dtype.
+"""The memory of tensors for the runtime: (address, elements) of dense CPU tensors of one dtype.
 
 The runtime reduces seven dtypes (`REDUCIBLE`). Operations that only move data treat all other dtypes as bytes;
-`reductions` says how reductions treat them. A tensor that is not dense in row-major order is copied, and copied back.
+`reductions` says how reductions treat them. A tensor that is not dense in row-major order is copied to a buffer and
+back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 Region = tuple[int, int]
-"""The address of the first element, and how many there are."""
+"""The address of the first element, and the number of elements."""
 
 REDUCIBLE: dict[torch.dtype, str] = {
     torch.float32: "float32",
@@ -31,13 +32,13 @@ class Memory:
     """The tensors of one operation while it is in flight."""
 
     named: Sequence[Tensor]
-    """Those that messages name."""
+    """The tensors that messages name."""
     value: list[Tensor] | Tensor
-    """What the operation gives: its output tensors."""
+    """The operation's output tensors."""
     keep: list[Tensor] = field(default_factory=list)
-    """Whose memory the runtime uses: to be held until the operation has finished."""
+    """The owners of the memory that the runtime uses: to be kept until the operation has finished."""
     back: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Where to copy what has arrived, and from where: tensors that had to be copied."""
+    """Destinations and sources of the results of tensors that had to be copied."""
 
     def read(self, tensor: Tensor) -> Tensor:
         """Return a dense tensor with the values of `tensor`: itself, if it is dense."""
@@ -46,7 +47,7 @@ class Memory:
         return dense
 
     def write(self, tensor: Tensor) -> Tensor:
-        """Return a dense tensor to receive into; `copy_back` brings what arrives to `tensor`."""
+        """Return a dense tensor to receive into; `copy_back` copies the result to `tensor`."""
         if is_dense(tensor):
             self.keep.append(tensor)
             return tensor
@@ -82,18 +83,18 @@ def dense_copy(tensor: Tensor) -> Tensor:
 
 
 def elements(dtype: torch.dtype) -> tuple[str, int]:
-    """Return the runtime's name for a dtype that is only moved, and how many of those make one element."""
+    """Return the runtime's name for a dtype that is only moved, and the number of units per element."""
     name = REDUCIBLE.get(dtype)
     return (name, 1) if name is not None else ("uint8", dtype.itemsize)
 
 
 def region(tensor: Tensor, scale: int = 1) -> Region:
-    """Return the memory of a dense tensor, in units of which `scale` make one element."""
+    """Return the memory of a dense tensor, in units; `scale` is the number of units per element."""
     return tensor.data_ptr(), tensor.numel() * scale
 
 
 def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> None:
-    """Raise if an argument is not a tensor, not on the CPU, not strided, or of another dtype than the first one.
+    """Raise if an argument is not a tensor, not on the CPU, not strided, or has a dtype other than the first one's.
 
     The message names the call, the tensor (`role` and index), its shape and dtype, and the remedy.
     """
@@ -103,20 +104,20 @@ def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | 
         if not tensor.is_cpu:
             raise ValueError(
                 f"{call}: {describe(role, index, tensor)} is on {tensor.device}; paceline moves CPU tensors: use "
-                f"init_process_group('cpu:paceline,cuda:nccl') to leave the others to NCCL, or move it by .cpu()"
+                f"init_process_group('cpu:paceline,cuda:nccl') to leave the others to NCCL, or move it with .cpu()"
             )
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")
             raise ValueError(
                 f"{call}: {describe(role, index, tensor)} has the layout {layout}; paceline takes strided "
-                "tensors: convert it by .to_dense() (for an embedding: sparse=False)"
+                "tensors: convert it with .to_dense() (for an embedding: sparse=False)"
             )
         if dtype is None:
             dtype = tensor.dtype
         elif tensor.dtype is not dtype:
             raise TypeError(
                 f"{call}: {describe(role, index, tensor)} should be {name_of(dtype)} like the other tensors of the "
-                f"call; convert it by .to(torch.{name_of(dtype)})"
+                f"call; convert it with .to(torch.{name_of(dtype)})"
             )
 
 

@@ -1,4 +1,4 @@
-"""The collective operations under c10d's names, with one tensor or a list with one for every rank."""
+"""The collective operations under c10d's names, with one tensor, or a list with one tensor per rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paceline.torch.backend.work import Work
 
 
 def root_of(options: Loose, root: int | None) -> int:
-    """The root of a call: said by itself, or in the options."""
+    """Return the root of a call, given directly or in the options."""
     if root is not None:
         return root
     return options if isinstance(options, int) else int(options.rootRank)
 
 
 def operator_of(options: Loose, op: Loose = None) -> Any:  # noqa: ANN401 - torch's ReduceOp, or its kind alone
-    """The reduction of a call: said by itself, in the options, or a sum."""
+    """Return the reduction of a call, given directly or in the options; by default a sum."""
     if op is not None:
         return op
     if options is None or isinstance(options, int | timedelta):
@@ -32,7 +32,7 @@ def operator_of(options: Loose, op: Loose = None) -> Any:  # noqa: ANN401 - torc
 
 
 class Collectives(Group):
-    """Collective operations. Sizes may differ by rank where torch's lists allow it and every rank says the same."""
+    """Collective operations. Sizes may differ by rank where torch's lists allow it and all ranks agree."""
 
     def allreduce(
         self,
@@ -46,7 +46,7 @@ class Collectives(Group):
     ) -> Work | None:
         """Reduce in place on every rank. `strategy` and `prescale` are Paceline's own (see `hook`).
 
-        None if the caller wanted no handle and the sum is there, as in c10d.
+        Returns None if the caller wanted no handle and the sum is complete, as in c10d.
         """
         if timeout is None and op is None and strategy is None and self._reduced(tensors, opts):
             return None
@@ -60,7 +60,7 @@ class Collectives(Group):
         return self._begin(call, memory, timeout or opts, **todo)
 
     def _reduced(self, tensors: Loose, opts: Loose) -> bool:
-        """Reduce at once if nothing about the call is special: small tensors take longer to prepare than to reduce."""
+        """Reduce at once if the call is a simple one: small tensors take longer to prepare than to reduce."""
         if not self._plain or getattr(opts, "asyncOp", True) or self._gathered is not None:
             return False
         tensor = tensors[0]
@@ -95,7 +95,7 @@ class Collectives(Group):
         *,
         root: int | None = None,
     ) -> Work:
-        """Reduce into the root's tensor; the others' keep their values."""
+        """Reduce into the root's tensor; those of the others keep their values."""
         call, tensor, target = "reduce", one("reduce", tensors), root_of(opts, root)
         check(call, "tensor", [tensor])
         how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
@@ -106,7 +106,7 @@ class Collectives(Group):
     def allgather(
         self, output_tensors: Loose, input_tensors: Loose, opts: Loose = None, timeout: timedelta | None = None
     ) -> Work:
-        """Every rank's tensor to every rank."""
+        """Send every rank's tensor to every rank."""
         call, tensor = "all_gather", one("all_gather", input_tensors, "input")
         outputs = parts(call, output_tensors, self._comm.size, "output")
         check(call, "input", [tensor])
@@ -128,7 +128,7 @@ class Collectives(Group):
         *,
         root: int | None = None,
     ) -> Work:
-        """Every rank's tensor to the root; all of one size."""
+        """Send every rank's tensor to the root; all have the same size."""
         call, tensor, target = "gather", one("gather", input_tensors, "input"), root_of(opts, root)
         check(call, "input", [tensor])
         outputs = self._at_root(call, "output", output_tensors, tensor, target)
@@ -147,7 +147,7 @@ class Collectives(Group):
         *,
         root: int | None = None,
     ) -> Work:
-        """The root's i-th tensor to rank i; all of one size."""
+        """Send the root's i-th tensor to rank i; all have the same size."""
         call, tensor, source = "scatter", one("scatter", output_tensors, "output"), root_of(opts, root)
         check(call, "output", [tensor])
         inputs = self._at_root(call, "input", input_tensors, tensor, source)
@@ -186,7 +186,7 @@ class Collectives(Group):
         opts: Loose = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        """The i-th input to rank i, the i-th output from rank i; of any sizes."""
+        """Send the i-th input to rank i, receive the i-th output from rank i; of any sizes."""
         call, size = "all_to_all", self._comm.size
         inputs, outputs = parts(call, [input_tensors], size, "input"), parts(call, [output_tensors], size, "output")
         check(call, "input", inputs)
@@ -202,11 +202,11 @@ class Collectives(Group):
         )
 
     def barrier(self, opts: Loose = None, timeout: timedelta | None = None) -> Work:
-        """Wait until every rank has come."""
+        """Wait until every rank has reached the barrier."""
         return self._begin("barrier", Memory([], []), timeout or opts)
 
     def monitored_barrier(self, timeout: Loose = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that fails after `timeout`; the error names the ranks that did not come, as many as are known."""
+        """A barrier that fails after `timeout`; the error names the missing ranks, as far as they are known."""
         self.barrier(timeout).wait()
 
     def _own_part(self, call: str, role: str, tensors: list[Tensor], own: Tensor) -> None:
@@ -218,7 +218,7 @@ class Collectives(Group):
             )
 
     def _at_root(self, call: str, role: str, lists: Loose, own: Tensor, root: int) -> list[Tensor]:
-        """The tensors for all ranks at the root, each of the size of `own`; elsewhere none."""
+        """Return the tensors for all ranks at the root, each of the size of `own`; elsewhere none."""
         if self._comm.rank != root:
             if any(lists):
                 raise ValueError(f"{call}: rank {self._comm.rank} gives {role}s, the root is {root}; give none here")
@@ -229,13 +229,13 @@ class Collectives(Group):
             if tensor.numel() != own.numel():
                 raise ValueError(
                     f"{call}: {describe(role, index, tensor)} should have the {own.numel()} elements of this rank's "
-                    f"own tensor, shape {list(own.shape)}; all ranks have tensors of one size"
+                    f"own tensor, shape {list(own.shape)}; all ranks must have tensors of the same size"
                 )
         return tensors
 
 
 def uneven(counts: list[int]) -> list[int] | None:
-    """The counts by rank, or None if they are all alike."""
+    """Return the counts by rank, or None if they are all equal."""
     return counts if any(count != counts[0] for count in counts) else None
 
 
@@ -246,7 +246,7 @@ ANY_SOURCE = -1
 
 
 class PointToPoint(Group):
-    """Ranks are those of the group."""
+    """Ranks are numbers within the group."""
 
     def send(self, tensors: Loose, dst: int, tag: int = 0) -> Work:
         """Send a tensor; it is free for other use once the work has finished."""
@@ -259,7 +259,7 @@ class PointToPoint(Group):
         return self._begin("send", memory, None, inputs=where, dtype=dtype, root=dst, tag=tag)
 
     def recv(self, tensors: Loose, src: int, tag: int = 0) -> Work:
-        """Receive into a tensor of the size that was sent."""
+        """Receive into a tensor of the same size as the sent one."""
         tensor = one("recv", tensors)
         check("recv", "tensor", [tensor])
         if src != ANY_SOURCE:
@@ -270,7 +270,7 @@ class PointToPoint(Group):
         return self._begin("recv", memory, None, outputs=where, dtype=dtype, root=src, tag=tag)
 
     def recv_anysource(self, tensors: Loose, tag: int = 0) -> Work:
-        """Receive from whoever sends first; `source_rank` of the work says who it was."""
+        """Receive from whichever rank sends first; `source_rank` of the work returns it."""
         return self.recv(tensors, ANY_SOURCE, tag)
 
     recvAnysource = recv_anysource

@@ -1,9 +1,9 @@
 """Completes the futures of a job's operations, and runs their callbacks.
 
 torch runs a future's callbacks in the thread that completes it, and they may wait for other operations' futures, as
-those of PowerSGD and quantization do. One thread completes futures as long as callbacks wait for nothing, which is
-cheapest. Once a callback asks for a future, or does not return, there is always another thread that listens for
-operations that have ended, however many are in callbacks.
+those of PowerSGD and quantization do. As long as callbacks do not wait, one thread completes futures, which is
+cheapest. Once a callback requests a future, or does not return, there is always another thread that listens for
+finished operations, no matter how many are in callbacks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ R = TypeVar("R")
 NOTICE_WAIT_S = 1.0
 """How long a listener sleeps at most; the end of the engine wakes it."""
 SPARE = 1
-"""Listeners that are kept beside the one that is needed, once callbacks wait."""
+"""Listeners that are kept in addition to the one that is needed, once callbacks wait."""
 PATIENCE_S = 0.1
-"""After so long a callback is taken to wait for something. Twice the time, at most, is lost once in a job."""
+"""After this time a callback is assumed to be waiting. At most twice this time is lost, once per job."""
 
 
 class Lineage:
@@ -42,7 +42,7 @@ class Lineage:
         """`group` is the group's name."""
         self.group = group
         self.last = last
-        """The number of the one that was begun last."""
+        """The number of the last operation begun."""
 
 
 class _Callbacks(threading.local):
@@ -50,25 +50,25 @@ class _Callbacks(threading.local):
 
     lineage: Lineage | None = None
     in_order: int = 0
-    """How many functions made by `in_order` are running."""
+    """Number of running functions created by `in_order`."""
 
 
 callbacks = _Callbacks()
 
 
 def in_order(hook: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a DDP communication hook whose callbacks start collectives: all ranks start them in one order.
+    """Wrap a DDP communication hook whose callbacks start collectives: all ranks then start them in the same order.
 
-    Such callbacks run in a thread of their own when a bucket has been reduced, while backward starts to reduce the next
-    bucket; which comes first may differ by rank. Here each bucket is finished, including callbacks, before the hook
+    Such callbacks run in a separate thread when a bucket has been reduced, while backward starts to reduce the next
+    bucket; which happens first may differ by rank. Here each bucket is finished, including callbacks, before the hook
     returns: in the same order on every rank, without overlap of communication and backward. With one bucket
-    (`bucket_cap_mb`) there is nothing to order.
+    (`bucket_cap_mb`) this is not needed.
 
     Args:
         hook: A DDP communication hook, such as torch's `powerSGD_hook`.
 
     Returns:
-        A hook to register in its place.
+        The hook to register instead.
 
     Example:
         >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
@@ -89,11 +89,11 @@ class Completion:
     """The threads that complete futures."""
 
     def __init__(self, engine: Engine) -> None:
-        """Start no thread before a future is requested."""
+        """Start without threads; they start when a future is requested."""
         self.wanted = False
-        """Whether somebody has: from then on asynchronous operations send notices."""
+        """Whether a future has been requested: from then on asynchronous operations send notices."""
         self.ended = False
-        """Whether nothing is completed any more, other than by an error."""
+        """Whether futures can only be completed with an error any more."""
         self._engine = engine
         self._numbers = itertools.count(1)
         self._expected: dict[int, Work] = {}
@@ -105,20 +105,20 @@ class Completion:
         """Since when the only listener has been in callbacks, if it is."""
         self._end = threading.Event()
         self._last: dict[str, int] = {}
-        """Of each group, the operation that was begun last, while anybody wants futures."""
+        """The last operation begun in each group, once futures are in use."""
 
     def expect(self, token: int, work: Work) -> None:
         """Expect the notice `token` for `work`."""
         self._expected[token] = work
 
     def forget(self, token: int) -> None:
-        """Ignore the notice `token`, which nobody needs any more."""
+        """Ignore the notice `token`, which is no longer needed."""
         self._expected.pop(token, None)
 
     def start(self) -> None:
-        """Start completing futures, if that has not started.
+        """Start completing futures, unless already started.
 
-        Raises JobError if no thread is left to complete any: then a wait for one would never end.
+        Raises JobError if no thread is left to complete any: a wait for one would then never end.
         """
         self.wanted = True
         if callbacks.lineage is not None:
@@ -136,7 +136,7 @@ class Completion:
                 raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
 
     def later(self, work: Work) -> None:
-        """Complete the future of an operation that started before any future was requested, and sends no notice."""
+        """Complete the future of an operation that started before any future was requested, and so sends no notice."""
         self.start()
 
         def wait() -> None:
@@ -166,13 +166,13 @@ class Completion:
         return number, lineage
 
     def close(self) -> None:
-        """Prepare for the end of the engine, and of the listeners with it."""
+        """Prepare for the end of the engine and of the listeners."""
         self.ended = True
         self._end.set()
 
     def finish(self) -> None:
-        """Complete what is left after the engine has ended, with an error where it has not finished."""
-        # Before the threads are waited for, as some may be waiting for what is left.
+        """Complete the remaining futures after the engine has ended; those of unfinished operations with an error."""
+        # Before waiting for the threads, because some may be waiting for these futures.
         self._settle_all()
         with self._lock:
             threads = list(self._threads)
@@ -186,7 +186,7 @@ class Completion:
         self.ended, self._lock, self._threads = True, threading.Lock(), set()
 
     def _listen(self) -> None:
-        """Make sure that a thread listens. The lock is held."""
+        """Make sure that a thread is listening. The caller holds the lock."""
         if self._listening == 0:
             self._thread(self._complete)
             self._listening += 1
@@ -197,7 +197,7 @@ class Completion:
         self._threads.add(thread)
 
     def _watch(self) -> None:
-        """Check whether a callback waits, until one is known to."""
+        """Check whether a callback is waiting, until one is known to."""
         while not (self._callbacks_wait or self._end.wait(PATIENCE_S)):
             since = self._busy_since
             if since is not None and time.monotonic() - since > PATIENCE_S:
@@ -221,11 +221,11 @@ class Completion:
                 self._listening -= 1
                 self._busy_since = time.monotonic()
                 if self._callbacks_wait:
-                    # Without another thread, callbacks that ask for futures learn from `start` that there is none.
+                    # Without another thread, callbacks that request futures get an error from `start`.
                     with contextlib.suppress(RuntimeError):
                         self._listen()
             self._settle(work)
-            del work  # a listener holds no tensor
+            del work  # A listener must not keep a tensor alive.
             with self._lock:
                 self._busy_since = None
                 if self._listening > SPARE:

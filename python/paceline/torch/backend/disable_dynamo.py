@@ -1,8 +1,8 @@
 """Keeps torch's compiler out of the backend.
 
 While a compiled DDP model runs, C++ calls our methods, and the compiler would try to trace them, which fails because
-they pass addresses. `torch.compiler.disable` prevents that too, but imports the compiler (seconds) and costs time in
-each call; this marks the code objects themselves, as the compiler does with what it skips.
+they pass addresses. `torch.compiler.disable` would also prevent that, but it imports the compiler (seconds) and costs
+time in each call; this marks the code objects themselves, as the compiler does with code that it skips.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def keep_out() -> None:
 
 
 def _marker() -> Callable[[CodeType], None] | None:
-    """Return what marks a code object; None if this torch lacks it, and so cannot compile DDP over us."""
+    """Return the function that marks a code object; None if this torch lacks it, and cannot compile DDP over us."""
     frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):
         never = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
@@ -46,6 +46,6 @@ def _marker() -> Callable[[CodeType], None] | None:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Return the code object and all that are defined inside it, including comprehensions."""
+    """Return the code object and all code objects inside it, including comprehensions."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(each for constant in inner for each in _codes(constant))]

@@ -1,4 +1,4 @@
-"""What all operations of a process group share: starting, naming, time limits and coalescing."""
+"""Code shared by all operations of a process group: starting, naming, time limits and coalescing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from paceline.torch.backend.job import Job
 from paceline.torch.backend.work import CoalescedWork, Work
 
 Loose = Any
-"""What c10d passes in several shapes: options by position or by name; in the convenience forms of `ProcessGroup`, an
-operator, a root or a timeout in their place; and a tensor or a list that holds it alone."""
+"""Arguments that c10d passes in several forms: options by position or by name; in the convenience forms of
+`ProcessGroup`, an operator, a root or a timeout instead; and a tensor, or a list of one tensor."""
 
 
 class Call(TypedDict, total=False):
@@ -50,7 +50,7 @@ class Group:
     _extra_s: float
     _gathered: list[Work] | None
     _plain: bool
-    """Whether operations have no limit in time but the job's."""
+    """Whether operations have no time limit other than the job's."""
 
     def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None) -> None:
         self._job, self._comm, self._name = job, comm, name
@@ -64,7 +64,7 @@ class Group:
         job = self._job
         job.check()
         label = self._label(call, memory.named)
-        # Whoever does not want a handle waits at once, and moves the bytes while it waits.
+        # A caller without a handle waits at once, and drives the operation while it waits.
         background = getattr(options, "asyncOp", True) or self._gathered is not None
         completion, number, lineage = job.completion, None, None
         if completion.wanted:
@@ -93,10 +93,10 @@ class Group:
             limit, self._extra_s = limit + self._extra_s, 0.0
         return limit
 
-    # Coalescing: the operations are begun as they come and waited for as one.
+    # Coalescing: operations are started one by one and waited for as one.
 
     def start_coalescing(self, device: object = None) -> None:
-        """Start to collect operations; `device` is ignored, since there is only one."""
+        """Start to collect operations; `device` is ignored, because there is only one."""
         self._gathered = []
 
     def end_coalescing(self, device: object = None) -> CoalescedWork:
@@ -128,7 +128,7 @@ def one(call: str, tensors: Loose, role: str = "tensor") -> Tensor:
 
 
 def parts(call: str, lists: Loose, size: int, role: str) -> list[Tensor]:
-    """Return the tensors of a list with one for every rank."""
+    """Return the tensors of a list with one per rank."""
     tensors = lists[0] if len(lists) == 1 and not isinstance(lists[0], Tensor) else lists
     if len(tensors) != size:
         raise ValueError(f"{call}: {len(tensors)} {role}s for {size} ranks; give one for every rank of the group")

@@ -1,6 +1,6 @@
 """A DDP communication hook that picks the strategy by the size of the bucket."""
 
-# No `from __future__ import annotations`: DDP looks at the hook's.
+# No `from __future__ import annotations`: DDP inspects the hook's annotations.
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,21 +18,21 @@ from paceline.errors import InvalidArgumentError
 from paceline.torch.backend.process_group import CPU, Operations
 
 Choice = names.Strategy | Mapping[str, names.Strategy] | Callable[[GradBucket], names.Strategy | None] | None
-"""A strategy, strategies by the largest bucket they are for, or a function of the bucket; None: the fastest."""
+"""A strategy, strategies by maximum bucket size, or a function of the bucket; None: the fastest."""
 Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 
 def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | None, strategy: Choice = None) -> Hook:
-    """Make a DDP communication hook that averages each bucket's gradients with a chosen strategy.
+    """Create a DDP communication hook that averages each bucket's gradients with a chosen strategy.
 
-    DDP rebuilds its buckets after the first step, so that the index of a bucket means nothing. All ranks must choose
-    alike.
+    DDP rebuilds its buckets after the first step, so the index of a bucket is meaningless. All ranks must make the same
+    choice.
 
     Args:
         model_or_group: A DDP model, with which the hook is registered; or a process group, or None for the default
-            group, to make a hook for torch's own hooks to wrap.
+            group, to create a hook that torch's own hooks can wrap.
         strategy: A name that `paceline strategies` lists; or names by size, each for buckets of up to that many bytes;
-            or a function from a `GradBucket` to a name. None takes what measured fastest.
+            or a function from a `GradBucket` to a name. None uses the one measured as fastest.
 
     Returns:
         The hook.
@@ -54,9 +54,9 @@ def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | 
     def average(state: Any, bucket: GradBucket) -> Future[Tensor]:  # noqa: ANN401 - whatever was registered
         operations = operations_of(group if group is not None else dist.group.WORLD)
         buffer = bucket.buffer()
-        # Before the sum, as DDP does by itself: half precision overflows less.
+        # Before the sum, as DDP does itself: half precision is less likely to overflow.
         work = operations.allreduce(buffer, strategy=choose(bucket), prescale=1.0 / operations.size())
-        assert work is not None, "no options were given, so that there is a handle"
+        assert work is not None, "no options were given, so there is a handle"
         return work.get_future_of(buffer)
 
     if isinstance(model_or_group, DistributedDataParallel):

@@ -1,4 +1,4 @@
-"""A job as this process sees it: the native engine, what completes its futures, and the end of both."""
+"""This process's view of a job: the native engine, the completion of futures, and the end of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.torch.backend.store_exchange import StoreExchange
 from paceline.torch.recorder.marks import Marks
 
 NOT_ELASTIC = (
-    "paceline run --elastic: torch.distributed keeps its ranks; use hvd.elastic.run instead of init_process_group "
+    "paceline run --elastic: torch.distributed has fixed ranks; use hvd.elastic.run instead of init_process_group "
     "(docs/how-to/elastic.md), or leave --elastic out"
 )
 
@@ -35,9 +35,9 @@ class Job:
         self.engine, self.world, self.timeout_s = engine, world, timeout_s
         self.rank, self.size = world.rank, world.size
         self.broken: str | None = None
-        """Why nothing can be begun any more."""
+        """Why no operation can start any more."""
         self.timeline: str | None = None
-        """Where what is recorded goes."""
+        """The file of the timeline."""
         self.marks: Marks | None = None
         self.completion = Completion(engine)
         self._names: dict[str, int] = {}
@@ -47,7 +47,7 @@ class Job:
     def start(cls, store: Store, rank: int, size: int, timeout_s: float | None) -> Job:
         """Find the other ranks through `store` and connect; `timeout_s` is the timeout of init_process_group, if given.
 
-        Raises JobError naming the ranks that did not come, and InvalidArgumentError for an invalid setting.
+        Raises JobError naming the missing ranks, and InvalidArgumentError for an invalid setting.
         """
         settings = Settings.from_environment(timeout_s=timeout_s, start_timeout_s=timeout_s)
         settings.refuse_coordinator()
@@ -84,7 +84,7 @@ class Job:
     def group(self, ranks: list[int], name: str) -> Communicator:
         """Return a communicator of these ranks of the job. Each of them calls this equally often with the same name."""
         self.check()
-        again = self._names.get(name, 0)  # torch gives a destroyed group's name to the next one
+        again = self._names.get(name, 0)  # torch reuses a destroyed group's name for the next one.
         self._names[name] = again + 1
         return self.engine.group(ranks, f"{name}#{again}")
 
@@ -119,7 +119,7 @@ class Job:
 
 
 def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
-    """Meet where `paceline run` said, since the servers know nothing of torch's store."""
+    """Use the rendezvous of `paceline run`, because the servers do not know torch's store."""
     place = rank_environment()
     if (rank, size) != (place.rank, place.size):
         raise InvalidArgumentError(

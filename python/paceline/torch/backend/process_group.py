@@ -1,9 +1,9 @@
-"""The process group that torch.distributed gets.
+"""The process group for torch.distributed.
 
 torch has two kinds of plug-in. A `ProcessGroup` is called by torch.distributed directly; a `Backend` is one of several
 below torch's own group, one for each kind of device, and is called through torch's dispatcher. On torch 2.15 the second
-costs 7 us more per call, and torch hides its handles, so that `is_completed` is always False. So a group of Paceline
-alone is a `ProcessGroup`, and `cpu:paceline,cuda:nccl` contains a `Backend`. Inside, they are the same.
+costs 7 us more per call, and torch hides its handles, so that `is_completed` is always False. A group of Paceline alone
+is therefore a `ProcessGroup`, and `cpu:paceline,cuda:nccl` contains a `Backend`. Inside, they are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.torch.backend.tensor_collectives import TensorCollectives
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import GroupName
 else:
-    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.7 has none
+    GroupName = getattr(distributed_c10d, "GroupName", str)  # torch 2.7 does not have it
 
 NAME = "paceline"
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def _backends_can_be_subclassed() -> bool:
 
 
 BACKENDS_CAN_BE_SUBCLASSED = _backends_can_be_subclassed()
-"""Whether torch lets Python write a `Backend`: not before 2.15, nor below its own groups with several of them."""
+"""Whether torch allows a `Backend` in Python: not before 2.15, which excludes groups with several backends."""
 
 
 class Operations(TensorCollectives, PointToPoint):
@@ -80,15 +80,15 @@ class Operations(TensorCollectives, PointToPoint):
 
 
 class PacelineBackend(Operations, C10dBackend):
-    """Paceline for the CPU tensors of a group that has other backends too."""
+    """Paceline for the CPU tensors of a group that also has other backends."""
 
     def __init__(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool) -> None:
-        """`owns_job`: whether the end of this is the end of the job."""
+        """`owns_job`: whether ending this backend ends the job."""
         C10dBackend.__init__(self, comm.rank, comm.size)
         self._join(job, comm, name, timeout_s)
         self._owns_job = owns_job
 
-    # All of c10d's questions are answered here: on torch 2.15 the inherited answer to one calls itself without end.
+    # All of c10d's queries are answered here: on torch 2.15 one of the inherited methods calls itself endlessly.
     supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
@@ -114,7 +114,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
     def __init__(
         self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
     ) -> None:
-        """`store` is the group's own; `owns_job`: whether the end of this is the end of the job."""
+        """`store` is the group's own; `owns_job`: whether ending this group ends the job."""
         if BACKENDS_CAN_BE_SUBCLASSED:
             ProcessGroup.__init__(self, store, comm.rank, comm.size)
         else:
@@ -124,7 +124,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         self._group_store = store
         self._description = "undefined"
         self._bound: torch.device | None = None
-        # For whoever asks the group what is below it: FSDP, split_group, DeviceMesh, C++.
+        # For code that asks the group for its backend: FSDP, split_group, DeviceMesh, C++.
         self._below: PacelineBackend | None = None
         self._given_name = ""
         if BACKENDS_CAN_BE_SUBCLASSED:
@@ -139,14 +139,14 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
             self._below.set_timeout(timeout)
 
     def _set_group_name(self, name: GroupName) -> None:
-        """Take the name from torch, which keeps it in a backend where there is one."""
+        """Set the name from torch, which keeps it in a backend if there is one."""
         self._given_name = name
         if self._below is not None:
             super()._set_group_name(name)
 
     @property
     def group_name(self) -> GroupName:
-        """The name that torch gave."""
+        """The name set by torch."""
         return super().group_name if self._below is not None else GroupName(self._given_name)
 
     def split_group(  # noqa: PLR0917 - as c10d declares it

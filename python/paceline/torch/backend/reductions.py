@@ -1,9 +1,9 @@
-"""How torch's reduction operators on torch's dtypes become reductions that the runtime knows.
+"""Maps torch's reduction operators and dtypes to reductions of the runtime.
 
 | dtype | how |
 | --- | --- |
-| float32, float64, float16, bfloat16, int32, int64 | as they are |
-| uint8 | as it is; averages and multiples in int32, and back |
+| float32, float64, float16, bfloat16, int32, int64 | directly |
+| uint8 | directly; averages and multiples in int32, and back |
 | int8, int16, uint16 | in int32, and back: sums and products wrap as they do in the dtype itself |
 | uint32 | in int64, and back |
 | bool | as uint8: sum and maximum are "or", product and minimum are "and", as in torch and Gloo |
@@ -11,10 +11,11 @@
 | float8 and others | refused: their sums lose too much; convert to bfloat16 |
 
 Averages of integers are the sum divided by the number of ranks, rounded toward zero; a factor of integers (PREMUL_SUM,
-Horovod's `prescale_factor` and `postscale_factor`) gives a product in float64, rounded toward zero. Both are Horovod's.
-Sums of int32 and int64 wrap before they are divided; narrower integers are added up in int32, so that they do not.
+Horovod's `prescale_factor` and `postscale_factor`) gives a product in float64, rounded toward zero. Horovod does the
+same. Sums of int32 and int64 wrap before they are divided; narrower integers are added up in int32, so that they do
+not.
 
-BAND, BOR and BXOR are known for bool (BXOR not); for integers no: gather and combine.
+BAND and BOR are supported for bool, but not for integers; BXOR is not supported: gather and combine instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _NAMES: dict[Any, str] = {
     ReduceOp.PREMUL_SUM: "premul_sum",
 }
 AT_ONCE: dict[Any, str] = {kind: name for kind, name in _NAMES.items() if name in ("sum", "min", "max", "product")}
-"""Those that need no factor and no other dtype, if the runtime knows the tensor's."""
+"""Operators that need neither a factor nor another dtype, if the runtime knows the tensor's dtype."""
 _WIDER: dict[torch.dtype, torch.dtype] = {
     torch.int8: torch.int32,
     torch.int16: torch.int32,
@@ -49,13 +50,13 @@ _WIDER: dict[torch.dtype, torch.dtype] = {
     torch.uint32: torch.int64,
 }
 WIDER_IN_PRODUCTS = {**_WIDER, torch.uint8: torch.int32}
-"""In which dtype integers are averaged, or multiplied by a factor, where it is not their own."""
+"""The dtype in which integers are averaged or multiplied by a factor, if it is not their own."""
 _BOOL = {"sum": "max", "max": "max", "bor": "max", "product": "min", "min": "min", "band": "min"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What the runtime is asked for: `op` on elements of `dtype`, and factors of the inputs and of the result."""
+    """The runtime's reduction: `op` on elements of `dtype`, and factors of the inputs and of the result."""
 
     op: str
     dtype: torch.dtype

@@ -1,8 +1,8 @@
-"""Tells torch.distributed that there is a backend "paceline", and makes its process groups.
+"""Registers the backend "paceline" with torch.distributed, and creates its process groups.
 
-torch 2.15 finds the backend by an entry point when it is asked for, without `import paceline.torch`; before, the import
-is needed. `torch.backends`, the other group of entry points, which torch loads whenever it is imported, is used for
-`paceline.as_gloo` alone.
+torch 2.15 finds the backend by an entry point when it is requested, without `import paceline.torch`; older versions
+need the import. `torch.backends`, the other group of entry points, which torch loads whenever it is imported, is only
+used for `paceline.as_gloo`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from paceline.torch.backend.job import NOT_ELASTIC, Job
 from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
 _default: weakref.ref[Job] | None = None
-"""The job of the default group, if Paceline is in it. The group holds it: connections and memory go when that goes."""
+"""The job of the default group, if it uses Paceline. The group owns it, with its connections and memory."""
 
 
 _MPIRUN = ("openmpi", "pmi")
 _NO_ADDRESS = (
-    "mpirun does not say where the ranks meet: set PACELINE_TRANSPORT=mpi, over which they find each other, or "
+    "mpirun does not set a rendezvous address: set PACELINE_TRANSPORT=mpi, so that ranks find each other over MPI, or "
     "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/mpirun.md)"
 )
 
@@ -47,10 +47,10 @@ OLDEST_TORCH = "2.7"
 
 
 def check_torch(version: TorchVersion) -> None:
-    """Refuse a torch over which DDP would hang.
+    """Refuse a torch version with which DDP would hang.
 
-    Before 2.7, C++ that gets a `Work` from a process group in Python does not keep its Python object alive. That is
-    gone when C++ waits, so `c10d::Work::wait` of the base class runs, which nobody ever completes
+    Before 2.7, C++ code that gets a `Work` from a process group in Python does not keep its Python object alive. The
+    object is gone when C++ waits, so the base class's `c10d::Work::wait` runs, which never completes
     (https://github.com/pytorch/pytorch/pull/146376). DDP does so first in `_verify_param_shape_across_processes`.
 
     Raises:
@@ -71,7 +71,9 @@ def register() -> None:
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
         by_mpirun = False
-        with contextlib.suppress(InvalidArgumentError):  # contradictory settings are reported by whoever needs it
+        with contextlib.suppress(
+            InvalidArgumentError
+        ):  # Contradictory settings are reported by the code that needs them.
             place = rank_environment()
             _tell_torch(place)
             by_mpirun = place.launcher in _MPIRUN
@@ -82,9 +84,9 @@ def register() -> None:
 
 
 def _explain_missing_address(why: str) -> None:
-    """Explain how to start ranks where torch would ask for variables that are not the best remedy.
+    """Explain how to start ranks where torch would ask for variables, which is not the best remedy.
 
-    torch's own table is changed: `register_rendezvous_handler` takes no scheme twice.
+    This changes torch's own table: `register_rendezvous_handler` does not accept a scheme twice.
     """
     handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
     if "env" not in handlers:
@@ -111,10 +113,9 @@ def _tell_torch(place: RankEnvironment) -> None:
 
 
 def _meet_over_mpi() -> None:
-    """Let the ranks agree through MPI where torch's store is, unless that is set: mpirun does not set it.
+    """Let the ranks agree through MPI on the address of torch's store, unless it is set: mpirun does not set it.
 
-    Raises InvalidArgumentError without MPI or for variables that contradict each other, JobError for ranks that do not
-    come.
+    Raises InvalidArgumentError without MPI or for contradictory variables, JobError for missing ranks.
     """
     place, settings = rank_environment(), Settings.from_environment()
     if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
@@ -129,7 +130,7 @@ def _meet_over_mpi() -> None:
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
-    """Make a process group; called by torch for the default group, and on every member of a new group."""
+    """Create a process group; called by torch for the default group, and on every member of a new group."""
     tell_launcher()
     check_torch(torch.__version__)
     global _default  # noqa: PLW0603 - torch has one default group in a process
@@ -158,11 +159,11 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
 
 
 def create_as_gloo(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
-    """As `_create`, for a group that has asked for gloo (see `paceline.as_gloo`), of which torch says that it is."""
+    """Like `_create`, for a group that requested gloo (see `paceline.as_gloo`) and still reports gloo."""
     if options.group_rank == 0 and not dist.is_initialized():
         print("paceline: PACELINE_AS_GLOO is set: process groups of 'gloo' are Paceline's", file=sys.stderr)
     register()
-    # Gloo has no options of its own that matter here; those that torch hands down are its class's.
+    # Gloo has no options that matter here; torch passes those of gloo's own class.
     return _create(options, None)
 
 
@@ -173,15 +174,15 @@ def world_choices() -> list[tuple[int, str]]:
 
 
 def explicit(timeout: timedelta) -> float | None:
-    """Return the seconds of a chosen timeout; None for torch's default, which is too long to notice a failure."""
+    """Return a chosen timeout in seconds; None for torch's default, which is too long to detect a failure."""
     return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()
 
 
 def alone(group: dist.ProcessGroup | None) -> bool:
-    """Return whether the group that torch is making has no other backend than Paceline.
+    """Return whether the group that torch is creating has Paceline as its only backend.
 
-    torch does not say so, except by the type of the group's default backend: that of its accelerator, if there is one.
-    With a third-party accelerator that type is ours too, and only `Backend` can be right.
+    torch shows this only by the type of the group's default backend: that of its accelerator, if there is one. With a
+    third-party accelerator that type is also Paceline's, and only `Backend` can be right.
     """
     if not BACKENDS_CAN_BE_SUBCLASSED:
         return True

@@ -12,11 +12,11 @@ from paceline.errors import JobError
 from paceline.job.bootstrap import named
 
 POLL_S = 0.05
-"""How often the store is asked who has come, once waiting for all of them at once has failed."""
+"""How often to query the store for present ranks, once waiting for all of them at once has failed."""
 
 
 class StoreExchange:
-    """An all-gather over a store; every rank makes one at the same time and calls it equally often.
+    """An all-gather over a store; every rank creates one at the same time and calls it equally often.
 
     A store outlives a job (under torchrun it is the launcher's), and a second init_process_group finds the keys of the
     first. So the ranks count their arrivals, and each round of `size` arrivals has its own keys.
@@ -31,7 +31,7 @@ class StoreExchange:
         self._calls = 0
 
     def __call__(self, blob: bytes) -> list[bytes]:
-        """Return every rank's blob, in rank order. Raises JobError that names the ranks that did not come."""
+        """Return every rank's blob, in rank order. Raises JobError naming the missing ranks."""
         prefix, self._calls = self._calls, self._calls + 1
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
         # The store's interface takes text; hexadecimal keeps every byte, in every version of torch.
@@ -44,7 +44,7 @@ class StoreExchange:
             if missing:
                 raise JobError(
                     f"rank {self.rank} waited {self.timeout_s:g} s for {named(missing)} of {self.size} to call "
-                    "init_process_group; look at their output, or give them more time by init_process_group(timeout=…)"
+                    "init_process_group; check their output, or give them more time with init_process_group(timeout=…)"
                 ) from error
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
 
@@ -57,7 +57,7 @@ class StoreExchange:
 
     def finish(self) -> None:
         """Finish: the last rank deletes the keys of all. The ranks make no further calls."""
-        with contextlib.suppress(RuntimeError):  # a store that cannot delete keeps a few short strings
+        with contextlib.suppress(RuntimeError):  # A store that cannot delete keeps a few short strings.
             if self._store.add("left", 1) == self.size:
                 for call in range(self._calls):
                     for rank in range(self.size):

@@ -1,7 +1,7 @@
-"""Collectives on one tensor that holds the parts of all ranks, and their coalesced forms.
+"""Collectives on one tensor that contains the parts of all ranks, and their coalesced forms.
 
 Several tensors are one operation: memory is a list of regions that count as one, so the parts of all tensors for rank 0
-come first, then those for rank 1, without a copy. Tensors of different dtypes make one operation for each dtype.
+come first, then those for rank 1, without a copy. Tensors of different dtypes need one operation for each dtype.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TensorCollectives(Collectives):
     def all_gather_single_coalesced(
         self, output_lists: list[Tensor], input_list: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """Do `all_gather_single` for several pairs."""
+        """Run `all_gather_single` for several pairs."""
         call = "all_gather_into_tensor_coalesced"
         paired(call, output_lists, input_list)
         return joined(
@@ -62,7 +62,7 @@ class TensorCollectives(Collectives):
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """Do `allgather` for several tensors: `output_lists[i][j]` is rank i's `input_list[j]`."""
+        """Run `allgather` for several tensors: `output_lists[i][j]` is rank i's `input_list[j]`."""
         if len(output_lists) != self._comm.size:
             raise ValueError(
                 f"all_gather_coalesced: {len(output_lists)} lists of outputs for {self._comm.size} ranks; "
@@ -82,7 +82,7 @@ class TensorCollectives(Collectives):
     def reduce_scatter_single_coalesced(
         self, outputTensors: list[Tensor], inputTensors: list[Tensor], opts: Loose = None
     ) -> C10dWork:
-        """Do `reduce_scatter_single` for several pairs."""
+        """Run `reduce_scatter_single` for several pairs."""
         call = "reduce_scatter_tensor_coalesced"
         paired(call, outputTensors, inputTensors)
         return joined(
@@ -142,7 +142,7 @@ class TensorCollectives(Collectives):
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        """Exchange rows: as many to and from each rank as the splits say, or equally many."""
+        """Exchange rows: with each rank the numbers in the splits, or equally many."""
         call = "all_to_all_single"
         check(call, "input", [input])
         check(call, "output", [output], input.dtype)
@@ -170,7 +170,7 @@ class TensorCollectives(Collectives):
             splits = [rows // size] * size
         if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise ValueError(
-                f"{call}: {role}_split_sizes {list(splits)} are not {size} numbers, one for every rank, that sum up to "
+                f"{call}: {role}_split_sizes {list(splits)} are not {size} numbers, one per rank, that add up to "
                 f"the {rows} rows of {describe(role, 0, tensor)}"
             )
         row = tensor.numel() // rows * scale if rows else 0
@@ -217,4 +217,4 @@ def joined(works: Sequence[C10dWork]) -> C10dWork:
 def paired(call: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
     """Raise unless there is an output for every input."""
     if len(outputs) != len(inputs):
-        raise ValueError(f"{call}: {len(outputs)} outputs and {len(inputs)} inputs; give as many of both")
+        raise ValueError(f"{call}: {len(outputs)} outputs and {len(inputs)} inputs; give the same number of both")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Work(C10dWork):
-    """One operation of the runtime. It may be dropped without waiting: the runtime holds the memory."""
+    """One operation of the runtime. It may be dropped without waiting: the runtime keeps the memory."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Work(C10dWork):
         token: int | None,
         lineage: Lineage,
     ) -> None:
-        """`token` if the operation sends a notice when it has finished; what its callbacks start joins `lineage`."""
+        """`token` if the operation sends a notice at its end; operations started by its callbacks join `lineage`."""
         super().__init__()
         self.token, self.lineage = token, lineage
         self._completion = completion
@@ -48,11 +48,11 @@ class Work(C10dWork):
         self._settled = False
         if token is not None:
             completion.expect(token, self)
-            if operation.done():  # the notice may have come before it was expected
+            if operation.done():  # The notice may have arrived before it was expected.
                 completion.forget(token)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait, and return True. Raises JobError if the operation failed or the time is over (0: no limit)."""
+        """Wait, and return True. Raises JobError if the operation failed or the time limit has passed (0: no limit)."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
@@ -61,7 +61,7 @@ class Work(C10dWork):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it has finished or failed; then the results are in their tensors."""
+        """Return whether it has finished or failed; the results are then in their tensors."""
         if not self._operation.done():
             return False
         self.exception()
@@ -88,7 +88,7 @@ class Work(C10dWork):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Do as `synchronize`."""
+        """Do the same as `synchronize`."""
         self.wait()
 
     def result(self) -> list[Tensor]:
@@ -113,8 +113,8 @@ class Work(C10dWork):
             if self._future is not None:
                 return self._future
             self._over = torch.futures.Future()
-            # A callback that raises is the only way from Python to an error that torch's C++ understands: the result of
-            # `set_exception` is a value to it, and DDP takes it for a tensor and crashes.
+            # The only way to pass an error to torch's C++ code from Python is a callback that raises: to C++, the
+            # result of `set_exception` is a value, which DDP would take for a tensor and crash.
             self._future = future = self._over.then(self._outcome)
         completion = self._completion
         if not (self._operation.done() or completion.ended):
@@ -122,7 +122,7 @@ class Work(C10dWork):
                 completion.later(self)
                 return future
             completion.start()
-        # The notice may have come before there was a future; without listeners none comes.
+        # The notice may have arrived before there was a future; without listeners there is none.
         if self._operation.done() or completion.ended:
             self._be_settled(future)
         return future
@@ -133,9 +133,9 @@ class Work(C10dWork):
             return self._over is not None
 
     def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
-        """Complete the future of a finished operation, even if another thread is completing it just now."""
+        """Complete the future of a finished operation, even if another thread is just completing it."""
         self.settle()
-        with contextlib.suppress(Exception):  # who waits for it hears of that
+        with contextlib.suppress(Exception):  # The waiting thread gets the error.
             future.wait()
 
     def get_future_of(self, value: Tensor) -> Future[Tensor]:
@@ -144,7 +144,7 @@ class Work(C10dWork):
         return self.get_future()  # type: ignore[return-value]  # of the value just set
 
     def settle(self) -> None:
-        """Complete the future, if there is one and it is not complete.
+        """Complete the future, if there is one that is not complete.
 
         The operation has finished, or the job has ended.
         """
@@ -157,7 +157,7 @@ class Work(C10dWork):
             if over is None or self._settled:
                 return
             self._settled = True
-        # Outside of the lock, for this runs the callbacks.
+        # Outside the lock, because this runs the callbacks.
         over.set_result(error)
 
     def _outcome(self, over: Future[JobError | None]) -> list[Tensor] | Tensor:
@@ -182,7 +182,7 @@ class CoalescedWork(C10dWork):
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all; the limit is for each."""
+        """Wait for all; the limit applies to each."""
         for work in self._works:
             work.wait(timeout if timeout is not None else timedelta(0))
         return True
@@ -204,7 +204,7 @@ class CoalescedWork(C10dWork):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Do as `synchronize`."""
+        """Do the same as `synchronize`."""
         self.wait()
 
     def result(self) -> list[Tensor]:

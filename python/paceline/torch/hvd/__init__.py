@@ -1,24 +1,25 @@
-"""Horovod's API for PyTorch, with Horovod's meanings: scripts for Horovod change one line.
+"""Horovod's API for PyTorch, with the same semantics: Horovod scripts change one line.
 
     import paceline.torch as hvd  # instead of: import horovod.torch as hvd
 
-Ranks ask for named tensors in any order. What all have asked for begins, small ones fused into one operation.
+Ranks submit named tensors in any order. Tensors that all ranks have submitted are reduced, small ones fused into one
+operation.
 
 | module | contents |
 | --- | --- |
-| lifecycle, world, places | init and shutdown; ranks, and which of them share a node |
+| lifecycle, world, places | init and shutdown; ranks, and their nodes |
 | environment | HOROVOD_ variables |
-| process_sets, members, names | some of the ranks, and how an operation of theirs begins |
+| process_sets, members, names | subsets of the ranks, and how their operations start |
 | handles | poll and synchronize |
 | operators, compression | Average, Sum, ...; fp16 and bf16 |
 | all_reduce, all_gather, broadcasting, all_to_all, reduce_scatter, sparse, barriers | operations |
-| reducing, gathering | what they and others share |
+| reducing, gathering | their shared code |
 | objects, parameters | Python objects, parameters and optimizer state |
 | optimizer, distributed, gradients, grouping, pull | DistributedOptimizer |
 | sync_batch_norm | SyncBatchNorm |
-| timeline | of what ranks do |
-| elastic | worlds that follow each other (`paceline run --elastic`) |
-| build_info | what is not there |
+| timeline | recording a timeline |
+| elastic | elastic jobs (`paceline run --elastic`) |
+| build_info | Horovod's build features, none of which exist |
 """
 
 from paceline._internal.lazy import public_names

@@ -17,11 +17,11 @@ from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 
 
 def _own(grad: Tensor, found: list[int], rank: int, shape: torch.Size) -> Tensor:
-    """This rank's rows of what was gathered."""
+    """This rank's rows of the gathered tensor."""
     return grad.narrow(0, sum(found[:rank]), found[rank]).reshape(shape)
 
 
@@ -71,7 +71,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
     Args:
         tensor: Tensor of any dtype and device. Ranks may differ in the first dimension only; a scalar counts as one
             row.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -79,7 +79,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
         A new tensor with the rows of all ranks, in rank order.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: This rank is not in `process_set`.
 
@@ -98,7 +98,7 @@ def allgather_async(
     Args:
         tensor: Tensor of any dtype and device. Ranks may differ in the first dimension only; a scalar counts as one
             row.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -119,7 +119,7 @@ def grouped_allgather(
 
     Args:
         tensors: One or more tensors, each as for `allgather`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -127,7 +127,7 @@ def grouped_allgather(
         New tensors, in the order of `tensors`.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `tensors` is empty, or this rank is not in `process_set`.
     """
@@ -141,7 +141,7 @@ def grouped_allgather_async(
 
     Args:
         tensors: One or more tensors, each as for `allgather`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 

@@ -40,7 +40,7 @@ def allreduce(
         tensor: Dense or sparse (COO) tensor of any shape and device, with the same shape and dtype on all ranks.
             `paceline.torch.backend.reductions` lists the dtypes.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
@@ -52,7 +52,7 @@ def allreduce(
         A new tensor with the shape, dtype and device of `tensor`, equal on all ranks.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
         ValueError: `op` is unknown, or this rank is not in `process_set`.
@@ -83,7 +83,7 @@ def allreduce_async(
         tensor: Dense or sparse (COO) tensor of any shape and device, with the same shape and dtype on all ranks.
             `paceline.torch.backend.reductions` lists the dtypes.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.
@@ -120,7 +120,7 @@ def allreduce_(
     Args:
         tensor: As for `allreduce`; it is overwritten with the result.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.
@@ -131,7 +131,7 @@ def allreduce_(
         `tensor`.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
         ValueError: `op` is unknown, or this rank is not in `process_set`.
@@ -161,7 +161,7 @@ def allreduce_async_(
     Args:
         tensor: As for `allreduce`; it is overwritten with the result.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.
@@ -191,12 +191,12 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Reduce several tensors as one operation; differentiable.
 
-    No tensor is reduced before all ranks have all of them ready.
+    No tensor is reduced until all ranks have all of them ready.
 
     Args:
         tensors: One or more dense tensors, each as for `allreduce`.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
@@ -208,10 +208,10 @@ def grouped_allreduce(
         New tensors, in the order of `tensors`.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
-        ValueError: `op` is unknown, a tensor list is empty, or this rank is not in `process_set`.
+        ValueError: `op` is unknown, `tensors` is empty, or this rank is not in `process_set`.
 
     Example:
         >>> hvd.grouped_allreduce([torch.ones(2), torch.zeros(1)])
@@ -237,7 +237,7 @@ def grouped_allreduce_async(
     Args:
         tensors: One or more dense tensors, each as for `allreduce`.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.
@@ -269,7 +269,7 @@ def grouped_allreduce_(
     Args:
         tensors: One or more dense tensors, each as for `allreduce`; they are overwritten with the results.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.
@@ -280,10 +280,10 @@ def grouped_allreduce_(
         `tensors`, as a list.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
-        ValueError: `op` is unknown, a tensor list is empty, or this rank is not in `process_set`.
+        ValueError: `op` is unknown, `tensors` is empty, or this rank is not in `process_set`.
     """
     terms = _terms(op, average, prescale_factor, postscale_factor, process_set)
     return terms.begin_group(tensors, name, in_place=True, waits=True)()
@@ -303,7 +303,7 @@ def grouped_allreduce_async_(
     Args:
         tensors: One or more dense tensors, each as for `allreduce`; they are overwritten with the results.
         average: Older form of `op`: `True` for Average, `False` for Sum.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         prescale_factor: Factor by which each tensor is multiplied before the reduction.

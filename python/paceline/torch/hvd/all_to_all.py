@@ -16,12 +16,12 @@ from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import members_of
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 Splits = Tensor | Sequence[int] | None
 
 
 class Exchanged(NamedTuple):
-    """Rows from all ranks in rank order, and how many came from each."""
+    """Rows from all ranks in rank order, and the number from each."""
 
     tensor: Tensor
     received_splits: Tensor
@@ -58,7 +58,7 @@ def _pair(found: Exchanged) -> tuple[Tensor, Tensor]:
 
 
 def _splits(what: str, tensor: Tensor, splits: Splits, size: int) -> list[int]:
-    """How many rows go to each rank. Raises ValueError."""
+    """Return the number of rows for each rank. Raises ValueError."""
     if tensor.dim() == 0:
         raise ValueError(f"{what}: has no dimension to split; give one row for each rank, or splits")
     rows = tensor.shape[0]
@@ -75,7 +75,7 @@ def _splits(what: str, tensor: Tensor, splits: Splits, size: int) -> list[int]:
 
 
 class _AllToAll(torch.autograd.Function):
-    """The gradient goes back to where the rows came from."""
+    """The gradients go back to the ranks that the rows came from."""
 
     @staticmethod
     def forward(
@@ -92,7 +92,7 @@ class _AllToAll(torch.autograd.Function):
         members = members_of(ctx.process_set)
         grad, splits = grads[0], ctx.received
         back = members.begin("alltoall", None, lambda full: _pending(members, full, grad, splits), waits=True)().tensor
-        # Rows that the splits left out went nowhere.
+        # Rows that the splits left out were not sent.
         rest = ctx.rows - back.shape[0]
         return torch.cat([back, back.new_zeros((rest, *back.shape[1:]))]) if rest else back, None, None, None
 
@@ -117,7 +117,7 @@ def alltoall(
         tensor: Tensor of at least one dimension and any dtype; ranks may differ in the first dimension only.
         splits: Number of rows for each rank of the set; rows beyond their sum are not sent. By default all rows, shared
             equally.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -126,7 +126,7 @@ def alltoall(
         like `splits`, of dtype int32 if that was a list.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `splits` does not fit the tensor, or this rank is not in `process_set`.
 
@@ -147,7 +147,7 @@ def alltoall_async(
         tensor: Tensor of at least one dimension and any dtype; ranks may differ in the first dimension only.
         splits: Number of rows for each rank of the set; rows beyond their sum are not sent. By default all rows, shared
             equally.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 

@@ -17,7 +17,7 @@ from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of, rank
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 
 
 def _begin(
@@ -92,7 +92,7 @@ def broadcast(
     Args:
         tensor: Tensor of any dtype and device, with the same shape and dtype on all ranks.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -100,7 +100,7 @@ def broadcast(
         A new tensor with the values of the root's.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `root_rank` or this rank is not in `process_set`.
 
@@ -119,7 +119,7 @@ def broadcast_async(
     Args:
         tensor: Tensor of any dtype and device, with the same shape and dtype on all ranks.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -140,7 +140,7 @@ def broadcast_(
     Args:
         tensor: As for `broadcast`; it is overwritten except at the root.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -148,7 +148,7 @@ def broadcast_(
         `tensor`.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `root_rank` or this rank is not in `process_set`.
     """
@@ -165,7 +165,7 @@ def broadcast_async_(
     Args:
         tensor: As for `broadcast`; it is overwritten except at the root.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 

@@ -1,10 +1,10 @@
-"""Answers to what Horovod was built with: none of it, since Paceline moves tensors with its own runtime."""
+"""Horovod's queries about its build: all return false, because Paceline moves tensors with its own runtime."""
 
 from __future__ import annotations
 
 
 def mpi_threads_supported() -> bool:
-    """Return False: there is no MPI. Horovod raises ValueError then."""
+    """Return False: there is no MPI. Horovod raises ValueError in that case."""
     return False
 
 

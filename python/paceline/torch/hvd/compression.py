@@ -1,6 +1,6 @@
 """Compression of gradients for all-reduce: 16-bit floats in place of wider ones.
 
-A compressor of your own is a class with these two static methods, as in Horovod.
+A custom compressor is a class with these two static methods, as in Horovod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """Return the tensor to send, and what `decompress` needs."""
+        """Return the tensor to send, and the context for `decompress`."""
         raise NotImplementedError
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a distributed optimizer adds to the class of the optimizer that it wraps."""
+"""The additions of a distributed optimizer to the class of the wrapped optimizer."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Distributed(_Base):
     _synchronized: bool
     _pull: LayerPull | None
     _layer_pull: LayerPull | None
-    """As `_pull`, also while there are no other ranks."""
+    """Like `_pull`, but also while there are no other ranks."""
     _wanted_groups: Groups
 
     def _begin(self, gradients: Gradients, groups: Groups) -> None:
-        """Watch the parameters. All ranks of the process set do this together if there are groups."""
+        """Watch the parameters. If there are groups, all ranks of the process set do this together."""
         self._gradients, self._wanted_groups = gradients, groups
         self._layer_pull = None
         _register(self)
         self._enter()
 
     def _enter(self) -> None:
-        """Enter a world: the first one or, in an elastic job, another."""
+        """Enter a world: the first one or, in an elastic job, a later one."""
         gradients = self._gradients
         self._should_synchronize, self._synchronized = True, False
         process_set = gradients.process_set
@@ -74,7 +74,7 @@ class Distributed(_Base):
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def _in_common_order(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Return them in the order of the set's first rank. Raises ValueError if ranks have different names."""
+        """Return the names in the order of the set's first rank. Raises ValueError if ranks have different names."""
         names = {self._gradients.names[parameter]: parameter for parameter in parameters}
         process_set = self._gradients.process_set
         order: list[str] = broadcast_object(list(names), process_set.ranks[0], process_set=process_set)
@@ -84,9 +84,9 @@ class Distributed(_Base):
         return [names[name] for name in order]
 
     def synchronize(self) -> None:
-        """Wait until all gradients are those of all ranks, for example to clip them before `step`.
+        """Wait until all gradients have been reduced, for example to clip them before `step`.
 
-        Parameters without a gradient on this rank take part with zeros. Follow it by `with skip_synchronize(): step()`.
+        Parameters without a gradient on this rank contribute zeros. Follow this with `with skip_synchronize(): step()`.
 
         Raises:
             JobError: A rank is gone, or the ranks disagree about a tensor; the message names both.
@@ -95,7 +95,7 @@ class Distributed(_Base):
         if not self._active:
             return
         if self._pull is not None and not self._gradients.begun():
-            # Nothing to wait for but what the last step left for the next forward pass.
+            # Wait only for gradients that the last step left for the next forward pass.
             self._pull.finish()
             self._synchronized = False
             return
@@ -108,7 +108,7 @@ class Distributed(_Base):
     def _watch_all(self) -> None:
         for index, group in enumerate(self.param_groups):
             for at, parameter in enumerate(group["params"]):
-                # Added, or no longer frozen, since the beginning.
+                # Added or unfrozen since the beginning.
                 if parameter.requires_grad:
                     self._gradients.names.setdefault(parameter, unnamed(index, at))
                     self._gradients.watch(parameter)
@@ -125,7 +125,7 @@ class Distributed(_Base):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let `step` not wait for gradients within the block, since `synchronize` has been called."""
+        """Within the block, `step` does not wait for gradients, because `synchronize` has been called."""
         self._should_synchronize = False
         try:
             yield
@@ -149,7 +149,7 @@ class Distributed(_Base):
         """Wait for the gradients, and step.
 
         Args:
-            closure: Computes the loss and runs backward, as in torch; gradients are waited for after each call.
+            closure: Computes the loss and runs backward, as in torch; gradients are reduced after each call.
 
         Returns:
             The closure's loss, if there is one.
@@ -160,9 +160,9 @@ class Distributed(_Base):
         """
         inner = closure
         if self._pull is not None:
-            self._pull.finish()  # the step before, of layers that were not called since
+            self._pull.finish()  # the previous step of layers that have not been called since
             if closure is not None:
-                raise ValueError("step(closure) runs backward itself, and cannot be pulled by layer; take --pull step")
+                raise ValueError("step(closure) runs backward itself, and cannot be pulled by layer; use --pull step")
             if self._should_synchronize and not self._synchronized:
                 self._watch_all()
                 self._pull.begin(self.param_groups)
@@ -170,7 +170,7 @@ class Distributed(_Base):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "optimizer.step() after optimizer.synchronize() reduces the gradients again; write "
+                    "optimizer.step() after optimizer.synchronize() reduces the gradients again; use: "
                     "with optimizer.skip_synchronize(): optimizer.step()",
                     stacklevel=2,
                 )
@@ -191,7 +191,7 @@ class Distributed(_Base):
 
         return called
 
-    # So that torch does not wrap it: hooks of a step would run here and in the optimizer's own.
+    # So that torch does not wrap it: step hooks would run here and in the wrapped optimizer's own step.
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
@@ -202,11 +202,11 @@ class Distributed(_Base):
                 "optimizer.synchronize(): the gradients are being reduced; call it after one of them"
             )
         if self._pull is not None and not (args[0] if args else kwargs.get("set_to_none", True)):
-            self._pull.finish()  # their gradients would be filled with zeros while they travel
+            self._pull.finish()  # Their gradients would be filled with zeros while in flight.
         super().zero_grad(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's
-        """Return the wrapped optimizer's state; layers that are behind catch up first."""
+        """Return the wrapped optimizer's state, after layers that are behind have caught up."""
         if self._pull is not None:
             self._pull.finish()
         return super().state_dict(*args, **kwargs)
@@ -221,7 +221,7 @@ class Distributed(_Base):
 
 
 _known: list[weakref.ref[Distributed]] = []
-"""The distributed optimizers of this process, in the order in which all ranks made them; they outlive a world."""
+"""The distributed optimizers of this process, in the order in which all ranks created them; they outlive a world."""
 
 
 def _register(optimizer: Distributed) -> None:

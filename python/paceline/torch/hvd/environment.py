@@ -1,4 +1,4 @@
-"""How coordinators work, as Horovod's environment variables say it (docs/reference/settings.md)."""
+"""Settings of coordinators from Horovod's environment variables (docs/reference/settings.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Knobs:
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Knobs:
         """Read the variables (of this process, if none are given).
 
-        Raises InvalidArgumentError: variable, value and remedy.
+        Raises InvalidArgumentError naming variable, value and remedy.
         """
         environ = os.environ if environ is None else environ
         said = read(environ)
@@ -38,7 +38,7 @@ class Knobs:
         if silent and "stall_shutdown_time" in given and give_up:
             raise _wrong("stall_shutdown_time", "has no effect with HOROVOD_STALL_CHECK_DISABLE=1")
         if not warn:
-            raise _wrong("stall_check_time", "0 is no time; HOROVOD_STALL_CHECK_DISABLE=1 keeps silent")
+            raise _wrong("stall_check_time", "0 is not a time; HOROVOD_STALL_CHECK_DISABLE=1 disables the check")
         return cls(
             cycle_time_s=said["cycle_time"] / 1000.0,
             threshold=said["fusion_threshold"],
@@ -52,11 +52,11 @@ class Knobs:
 
     @property
     def bucket(self) -> tuple[int, int]:
-        """Bytes of the first planned bucket and of others at most: a threshold that is given, else as torch's DDP."""
+        """Return the maximum bytes of the first planned bucket and of others: the threshold, or those of DDP."""
         return (self.threshold, self.threshold) if self.threshold_given else (1 << 20, 25 << 20)
 
     def core(self, local_rank: int, local_size: int) -> int | None:
-        """Where this rank's threads are to run. Raises InvalidArgumentError if not every local rank has a core."""
+        """Return the core for this rank's threads. Raises InvalidArgumentError if not every local rank has a core."""
         if self.cores is None:
             return None
         if len(self.cores) < local_size:
@@ -69,7 +69,7 @@ class Knobs:
 
 
 def timeline_path(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the file that HOROVOD_TIMELINE names, if it does: DYNAMIC leaves it to `start_timeline`."""
+    """Return the file named by HOROVOD_TIMELINE, if any: DYNAMIC leaves it to `start_timeline`."""
     named = (os.environ if environ is None else environ).get("HOROVOD_TIMELINE")
     return named if named and named != "DYNAMIC" else None
 

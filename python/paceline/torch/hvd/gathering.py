@@ -1,4 +1,4 @@
-"""Gathering the rows of all ranks at all ranks, on which `allgather`, objects and process sets are built."""
+"""Gathers the rows of all ranks at all ranks; `allgather`, objects and process sets are built on this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_
 
 
 class Gathered(NamedTuple):
-    """All rows in rank order, and how many each rank gave."""
+    """All rows in rank order, and the number from each rank."""
 
     tensor: Tensor
     rows: list[int]
@@ -53,7 +53,7 @@ def gathered(members: Members, full: str, tensor: Tensor) -> PendingOperation[Ga
 
 
 def told_by_all(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:
-    """Return the numbers that every rank gives, in rank order."""
+    """Return the numbers of all ranks, in rank order."""
     own = torch.tensor(list(numbers), dtype=torch.int64)
     handle = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)
     return [part.tolist() for part in handle().parts()]

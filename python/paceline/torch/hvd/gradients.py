@@ -1,4 +1,4 @@
-"""Gradients between backward and step: which have been computed, are in flight, or were not computed on this rank."""
+"""Gradients between backward and step: computed, in flight, or not computed on this rank."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class Gradients:
         process_set: ProcessSet,
         passes: int,
     ) -> None:
-        """`factors` multiply gradients before and after the reduction; `passes` backward passes make a gradient."""
+        """`factors` multiply gradients before and after the reduction; a gradient takes `passes` backward passes."""
         self.names, self.process_set, self.passes = names, process_set, passes
         self._compression, self._op, self._sparse_as_dense = compression, op, sparse_as_dense
         self._terms = ReduceArgs(op, *factors, process_set)
         self._groups: dict[Tensor, tuple[Tensor, ...]] = {}
         self._left: dict[Tensor, int] = {}
-        """Backward passes that a parameter still needs; the parameters are those that are watched."""
+        """Backward passes that each watched parameter still needs."""
         self._flying: dict[Tensor, list[PendingGradient]] = {}
-        """By parameter, of a group by its first one."""
+        """By parameter; for a group, by its first one."""
         self._sparse: dict[Tensor, int] = {}
-        """Sparse dimensions of gradients that were sparse once: one that is missing is then sparse, too."""
+        """Sparse dimensions of gradients that were sparse once: a missing one is then sparse, too."""
         self._refuse: Callable[[Tensor, str], None] | None = None
         self._members: Members | None = None
         self._optimizer = ""
@@ -70,14 +70,14 @@ class Gradients:
         """Whether gradients are reduced at all."""
 
     def enter(self, *, planned: bool) -> None:
-        """Take part in a world. `planned`: the order of gradients may be planned, since each step waits for all."""
+        """Enter a world. `planned`: the order of gradients may be planned, because each step waits for all."""
         self._taken = True
         if planned:
             self._members = members_of(self.process_set)
             self._optimizer = self._members.optimizer(self.names.values())
 
     def leave(self) -> None:
-        """Leave a world that has ended, with what is in flight; until `enter` gradients stay where they are."""
+        """Leave a world that has ended, dropping operations in flight; until `enter`, gradients stay local."""
         self._land(self.passes)
         self._taken, self._members, self._optimizer = False, None, ""
 
@@ -104,13 +104,13 @@ class Gradients:
         self._groups = {parameter: group for group in groups for parameter in group}
 
     def restart(self, passes: int) -> None:
-        """Set the number of backward passes per gradient. Waits for what is in flight, and drops the sums."""
+        """Set the number of backward passes per gradient. Waits for operations in flight, and drops the sums."""
         flights = self._land(passes)
         if flights:
             self._wait([flight.handle.settle for flight in flights])
 
     def _land(self, passes: int) -> list[PendingGradient]:
-        """Return what is in flight, and forget it."""
+        """Return the operations in flight, and clear them."""
         flights = [flight for several in self._flying.values() for flight in several]
         self.passes = passes
         self._flying.clear()
@@ -136,7 +136,7 @@ class Gradients:
             raise failed
 
     def begun(self) -> bool:
-        """Return whether backward has computed gradients that have not been waited for."""
+        """Return whether backward has computed gradients that nothing has waited for yet."""
         return bool(self._flying) or any(left != self.passes for left in self._left.values())
 
     def _computed(self, parameter: Tensor) -> None:
@@ -155,7 +155,7 @@ class Gradients:
             self._begin(group)
 
     def finish(self, parameters: Iterable[Tensor]) -> None:
-        """Reduce the remaining gradients, missing ones as zeros, and wait for all; they are in `grad` then.
+        """Reduce the remaining gradients, missing ones as zeros, and wait for all; they are then in `grad`.
 
         Raises JobError naming tensor and ranks.
         """
@@ -166,7 +166,7 @@ class Gradients:
         self._wait([partial(self.settle, flight) for flight in self._land(self.passes)])
 
     def release(self, parameters: Sequence[Tensor]) -> dict[Tensor, list[PendingGradient]]:
-        """Reduce the remaining gradients, missing ones as zeros, and return what to wait for."""
+        """Reduce the remaining gradients, missing ones as zeros, and return the pending operations."""
         found: dict[Tensor, list[PendingGradient]] = {}
         for parameter in parameters:
             group = self._groups.get(parameter, (parameter,))
@@ -177,7 +177,7 @@ class Gradients:
         return found
 
     def settle(self, flight: PendingGradient) -> None:
-        """Wait for it. Its gradients are where they were, unless somebody has replaced them."""
+        """Wait for it. Its gradients are written in place, unless they have been replaced."""
         if flight.settled:
             return
         flight.settled = True
@@ -194,7 +194,7 @@ class Gradients:
         return None
 
     def takes_part(self, parameter: Tensor) -> bool:
-        """Return whether the optimizer steps by its gradient, and that is reduced."""
+        """Return whether the optimizer uses its gradient, and it is reduced."""
         return parameter in self._left and needed(parameter)
 
     def refuse(self, check: Callable[[Tensor, str], None]) -> None:
@@ -202,7 +202,7 @@ class Gradients:
         self._refuse = check
 
     def name(self, parameter: Tensor) -> str:
-        """Return the name by which messages call it."""
+        """Return its name in messages."""
         return self.names[parameter]
 
     def _begin(self, group: Sequence[Tensor], *, late: bool = False) -> None:
@@ -229,7 +229,7 @@ class Gradients:
         self._flying[group[0]] = flights
 
     def _gradient(self, parameter: Tensor) -> Tensor:
-        """Return its gradient; zeros if this rank has none, since others may have one."""
+        """Return its gradient; zeros if this rank has none, because others may have one."""
         grad = parameter.grad
         if grad is None:
             zeros = torch.zeros_like(parameter, requires_grad=False, memory_format=torch.contiguous_format)
@@ -251,10 +251,10 @@ class Gradients:
             reduced.grad = found
         else:
             reduced.grad = self._compression.decompress(found, reduced.context).to_sparse(grad.sparse_dim())
-        if parameter.grad is grad:  # else somebody has replaced it meanwhile
+        if parameter.grad is grad:  # Otherwise it has been replaced meanwhile.
             parameter.grad = reduced.grad
 
 
 def needed(parameter: Tensor) -> bool:
-    """Return whether the optimizer may step by its gradient: not if it is frozen and has none."""
+    """Return whether the optimizer may use its gradient: not if it is frozen and has none."""
     return parameter.requires_grad or parameter.grad is not None

@@ -17,7 +17,7 @@ def checked_names(
 ) -> dict[Tensor, str]:
     """Return the name of each parameter of the optimizer.
 
-    Raises ValueError if there is no pair, for a name that comes twice and for a parameter without one.
+    Raises ValueError if there are no pairs, for duplicate names, and for parameters without a name.
     """
     if named_parameters is None:
         return {
@@ -27,12 +27,14 @@ def checked_names(
         }
     pairs = list(named_parameters)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
-        raise ValueError("named_parameters is no sequence of tuples (name, parameter); give model.named_parameters()")
+        raise ValueError(
+            "named_parameters is not a sequence of tuples (name, parameter); give model.named_parameters()"
+        )
     twice = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
     if twice:
         raise ValueError(
-            f"names in named_parameters must be unique, but these come twice: {', '.join(twice)}; with several models, "
-            "put a prefix before the names of each"
+            f"names in named_parameters must be unique, but these are duplicates: {', '.join(twice)}; with several "
+            "models, give the names of each a prefix"
         )
     names = {parameter: name for name, parameter in pairs}
     for group, options in enumerate(optimizer.param_groups):
@@ -59,14 +61,14 @@ def checked_groups(groups: Groups) -> None:
     seen: set[int] = set()
     for parameter in (parameter for group in groups for parameter in group):
         if not isinstance(parameter, Tensor):
-            raise ValueError(f"groups holds a {type(parameter).__name__}; its lists hold parameters")
+            raise ValueError(f"groups contains a {type(parameter).__name__}; its lists must contain parameters")
         if id(parameter) in seen:
-            raise ValueError(f"groups holds a parameter of shape {list(parameter.shape)} twice; name each once")
+            raise ValueError(f"groups contains a parameter of shape {list(parameter.shape)} twice; name each once")
         seen.add(id(parameter))
 
 
 def grouped(groups: Groups, parameters: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Return the groups of these parameters. Parameters that no list names are groups of their own."""
+    """Return the groups of these parameters. A parameter that is in no list forms its own group."""
     if groups is None:
         return []
     if isinstance(groups, int):

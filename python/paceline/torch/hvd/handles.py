@@ -16,7 +16,7 @@ U = TypeVar("U")
 
 @dataclass(slots=True)
 class PendingOperation(Generic[T]):
-    """An operation in flight, and the function that makes its result."""
+    """An operation in flight, and the function that computes its result."""
 
     operation: NamedOperation
     finish: Callable[[NamedOperation], T]
@@ -30,7 +30,7 @@ class PendingOperation(Generic[T]):
 class Handle(Generic[T]):
     """One operation in flight, or several that are awaited as one; for `poll` and `synchronize`. Horovod's are numbers.
 
-    It holds the tensors, which the script may drop meanwhile. The handle may be dropped as well: the runtime holds the
+    It keeps the tensors, which the script may drop meanwhile. The handle may be dropped as well: the runtime keeps the
     memory until the operation has finished.
     """
 
@@ -39,14 +39,14 @@ class Handle(Generic[T]):
     def __init__(self, name: str, operations: Sequence[NamedOperation], finish: Callable[[], T]) -> None:
         """Made by asynchronous calls; `finish` computes the result once all operations have finished."""
         self.name = name
-        """Of the tensor, as it stands in messages."""
+        """The tensor's name in messages."""
         self._operations: Sequence[NamedOperation] | None = operations
         self._finish: Callable[[], T] | None = finish
 
     def done(self) -> bool:
         """Return whether it has finished or failed. Raises ValueError after `synchronize`, as Horovod does."""
         if self._operations is None:
-            raise ValueError(f"'{self.name}' has been synchronized before, which cleared its handle")
+            raise ValueError(f"'{self.name}' has already been synchronized, which cleared its handle")
         return all(operation.done() for operation in self._operations)
 
     def settle(self) -> None:
@@ -56,21 +56,21 @@ class Handle(Generic[T]):
                 operation.wait()
 
     def take(self) -> T | None:
-        """Wait and return the result, or None if it has been taken before. Raises JobError if an operation failed."""
+        """Wait and return the result, or None if already returned. Raises JobError if an operation failed."""
         operations, finish = self._operations, self._finish
         if operations is None or finish is None:
             return None
         try:
             for operation in operations:
                 operation.wait()
-        except Exception:  # not Ctrl-C: then it may be waited for again
+        except Exception:  # Not for Ctrl-C, after which it may be waited for again.
             self._operations = self._finish = None
             raise
         self._operations = self._finish = None
         return finish()
 
     def __call__(self) -> T:
-        """Do as `synchronize(handle)`: Horovod's `sparse_allreduce_async` returns a function."""
+        """Do the same as `synchronize(handle)`: Horovod's `sparse_allreduce_async` returns a function."""
         return synchronize(self)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ def grouped_handle(name: str, pendings: Sequence[PendingOperation[T]]) -> Handle
 
 def _known(handle: object) -> Handle[object]:
     if not isinstance(handle, Handle):
-        raise TypeError(f"{handle!r:.80} is no handle; give what an asynchronous call has returned")
+        raise TypeError(f"{handle!r:.80} is not a handle; give the result of an asynchronous call")
     return handle
 
 
@@ -103,14 +103,14 @@ def poll(handle: Handle[T]) -> bool:
     """Return whether an operation has finished or failed, so that `synchronize` will not wait.
 
     Args:
-        handle: What an asynchronous call returned.
+        handle: The result of an asynchronous call.
 
     Returns:
         Whether it has finished or failed.
 
     Raises:
         TypeError: It is not a handle.
-        ValueError: It has been synchronized before.
+        ValueError: It has already been synchronized.
 
     Example:
         >>> handle = hvd.allreduce_async(torch.ones(1))
@@ -124,13 +124,13 @@ def synchronize(handle: Handle[T]) -> T:
     """Wait for an operation and return its result.
 
     Args:
-        handle: What an asynchronous call returned.
+        handle: The result of an asynchronous call.
 
     Returns:
         The result; None the second time, as in Horovod.
 
     Raises:
-        JobError: The operation failed; the message names the tensor and the ranks. Scripts for Horovod catch it as
+        JobError: The operation failed; the message names the tensor and the ranks. Horovod scripts catch it as
             `hvd.HorovodInternalError`.
         TypeError: It is not a handle.
 

@@ -23,17 +23,17 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     Rank and size come from the launcher (paceline run, torchrun, mpirun, srun; docs/how-to/running.md). A process
     started without a launcher is a job of one rank. Settings are read from the PACELINE_ and HOROVOD_ environment
-    variables (docs/reference/settings.md). In an elastic job it waits until a world has met.
+    variables (docs/reference/settings.md). In an elastic job it waits until a world has formed.
 
     Args:
-        comm: Ranks of the launcher that work together, this one among them; they are renumbered from 0. Ranks that name
-            other sets form worlds of their own, but all processes call `init`. By default all ranks.
-        process_sets: Process sets to add at once. `"dynamic"` is accepted and means nothing: sets may always be added
-            later.
+        comm: Ranks of the launcher that work together, including this one; they are renumbered from 0. Ranks that name
+        other sets form separate worlds, but all processes call `init`. By default all ranks.
+        process_sets: Process sets to add at once. `"dynamic"` is accepted and has no effect: sets may always be added
+        later.
 
     Raises:
         InvalidArgumentError: An environment variable is invalid.
-        JobError: Ranks did not come in time; the message names them.
+        JobError: Ranks did not connect in time; the message names them.
         ValueError: `comm` lacks this rank or is not a list of ranks, or `process_sets` is not a list of `ProcessSet`.
 
     Example:
@@ -52,7 +52,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             member = membership()
             if member is None:
                 raise
-            member.why = str(error)  # the driver says whether there is another world
+            member.why = str(error)  # The driver says whether there is another world.
         else:
             return
 
@@ -63,13 +63,13 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     path = timeline_path()
     job = join_named(strategy="hierarchical" if hierarchical else None, timeline=path)
     if not knobs.threshold_given and job.settings.has_servers():
-        # As simulated: every tensor is pushed and pulled by itself.
+        # As in simulations: every tensor is pushed and pulled separately.
         knobs = replace(knobs, threshold=0)
     if job.settings.unfused:
         if knobs.threshold_given:
             job.close()
             raise InvalidArgumentError(
-                "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor by itself; unset it, or take ring"
+                "HOROVOD_FUSION_THRESHOLD: baidu-ring reduces every tensor separately; unset it, or use ring"
             )
         knobs = replace(knobs, threshold=0, threshold_given=True)
     here: world.World | None = None
@@ -99,7 +99,7 @@ def _compare(ways: list[dict[str, object]]) -> None:
             first = ways[0].get(variable)
             if value != first:
                 raise InvalidArgumentError(
-                    f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it alike on all ranks"
+                    f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it to the same value on all ranks"
                 )
 
 
@@ -111,12 +111,12 @@ def _sets(process_sets: Iterable[ProcessSet] | str | None) -> list[ProcessSet]:
         raise ValueError(f"init: process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
     sets = list(process_sets)
     if any(not isinstance(process_set, ProcessSet) for process_set in sets):
-        raise ValueError("init: process_sets holds something else than ProcessSet; write hvd.ProcessSet([0, 1])")
+        raise ValueError("init: process_sets contains something other than ProcessSet; write hvd.ProcessSet([0, 1])")
     return sets
 
 
 def shutdown() -> None:
-    """Leave the job; operations in flight fail, here and where others wait for them. `init` may be called again."""
+    """Leave the job; operations in flight fail, here and on ranks that wait for them. `init` may be called again."""
     if not world.is_initialized():
         return
     here = world.current()

@@ -1,4 +1,4 @@
-"""A process set as one of its members uses it: its coordinator, the names of its operations, and starting them."""
+"""A member's view of a process set: its coordinator, the names of its operations, and starting them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.torch.hvd.handles import Handle, PendingOperation, grouped_handle,
 
 T = TypeVar("T")
 SLOTS = 64
-"""Names for unnamed operations of one kind. They are reused, so that the runtime remembers them and agrees faster."""
+"""Names for unnamed operations of one kind. They are reused, so that the runtime's response cache applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class Step:
 
     optimizer: str
     late: bool = False
-    """It was not computed in this step, but stands for one that was missing at its end."""
+    """It was not computed in this step, but replaces one that was missing at its end."""
 
 
 class Members:
-    """The ranks of a process set, as seen by one of them."""
+    """The ranks of a process set, from the point of view of one of them."""
 
     def __init__(self, coordinator: Coordinator, ranks: Sequence[int], check: Callable[[], None]) -> None:
         """`check` raises if the job has ended."""
         self.coordinator = coordinator
         self.ranks = tuple(ranks)
-        """As `hvd.rank()` counts them."""
+        """Ranks as numbered by `hvd.rank()`."""
         self.rank, self.size = coordinator.rank, coordinator.size
         self.names = Names()
         self._optimizers: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class Members:
         """Raises JobError if the job has ended, or this process was forked from the rank."""
 
     def optimizer(self, names: Iterable[str]) -> str:
-        """Return a name by which ranks know another optimizer: by its parameters' names, and its order among equals."""
+        """Return a name that identifies an optimizer on all ranks: its parameters' names and order among equals."""
         digest = hashlib.blake2s("\0".join(sorted(names)).encode(), digest_size=6).hexdigest()
         self._optimizers[digest] += 1
         return f"{digest}.{self._optimizers[digest]}"
@@ -62,7 +62,7 @@ class Members:
     ) -> Handle[T]:
         """Start an operation. `waits`: the caller will wait for it at once. `step`: it is a gradient of an optimizer.
 
-        Raises JobError if the job has ended, and what `make` raises.
+        Raises JobError if the job has ended, and the exceptions of `make`.
         """
         with self.naming(call, name) as full:
             pending = make(full)
@@ -78,9 +78,9 @@ class Members:
         waits: bool = False,
         step: Step | None = None,
     ) -> Handle[list[T]]:
-        """Start operations that begin together or not at all, one for each tensor.
+        """Start operations that begin together or not at all, one per tensor.
 
-        Raises ValueError if there is no tensor, and otherwise as `begin`.
+        Raises ValueError if there is no tensor, and otherwise like `begin`.
         """
         if not tensors:
             raise ValueError(f"{call}: the list of tensors is empty; give one or more")
@@ -93,7 +93,7 @@ class Members:
 
     @contextlib.contextmanager
     def naming(self, call: str, name: str | None) -> Iterator[str]:
-        """Name an operation. It is not counted if the block raises, since it might not on other ranks."""
+        """Name an operation. It is not counted if the block raises, because it might not raise on other ranks."""
         self.check()
         full = self.names.of(call, name)
         try:
@@ -132,7 +132,7 @@ def checked(what: str, tensor: object) -> Tensor:
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise ValueError(
-            f"{what}: has the layout {layout}; convert it by .to_dense(), or give its indices and values by themselves"
+            f"{what}: has the layout {layout}; convert it with .to_dense(), or pass its indices and values separately"
         )
     return tensor
 
@@ -154,14 +154,14 @@ def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
 
 
 def tensor_of(data: bytearray, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return a tensor on the memory of a result. `data` has the buffer protocol."""
+    """Return a tensor over the memory of a result. `data` has the buffer protocol."""
     if len(data) == 0:
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).view(tuple(shape))
 
 
 class Names:
-    """The names of operations in one process set: what the script says, or a number that counts calls."""
+    """The names of operations in one process set: given by the script, or a number that counts calls."""
 
     def __init__(self) -> None:
         """Start without calls."""
@@ -191,11 +191,11 @@ class Names:
             self._last[name] = handle
 
     def take_back(self, call: str) -> None:
-        """Uncount the last unnamed operation of this kind, which could not be submitted."""
+        """Do not count the last unnamed operation of this kind, which could not be submitted."""
         with self._lock:
             self._counts[call] -= 1
 
     def restart(self) -> None:
-        """Forget the number of calls, which may differ between ranks, after all ranks have joined."""
+        """Reset the number of calls, which may differ between ranks, after all ranks have joined."""
         with self._lock:
             self._counts.clear()

@@ -1,6 +1,6 @@
-"""Python objects between ranks, as pickle; ranks accept it only from peers that know the job's secret.
+"""Exchange of Python objects between ranks, pickled; ranks accept them only from peers that know the job's secret.
 
-cloudpickle is used where it is installed, as in Horovod: it also takes functions and classes that pickle cannot.
+cloudpickle is used if installed, as in Horovod: it also handles functions and classes that pickle cannot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import members_of, rank
 
 Picklable = Any
-"""Whatever pickle takes."""
+"""Any object that can be pickled."""
 
 
 def broadcast_object(
@@ -29,8 +29,8 @@ def broadcast_object(
 
     Args:
         obj: The object; ignored except at the root.
-        root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        root_rank: Rank whose object is copied: a rank of the job, also within a process set.
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -38,8 +38,8 @@ def broadcast_object(
         `obj` itself at the root, a copy elsewhere.
 
     Raises:
-        Exception: Whatever pickle raises for an object that it cannot serialise.
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        Exception: The error that pickle raises for an object that it cannot serialise.
+        JobError: A rank is gone, or the ranks disagree about the operation; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: `root_rank` or this rank is not in `process_set`.
 
@@ -62,7 +62,7 @@ def allgather_object(
 
     Args:
         obj: Any object that pickle, or cloudpickle if installed, can serialise.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         process_set: The ranks that take part; by default all.
 
@@ -70,8 +70,8 @@ def allgather_object(
         Copies of the objects in rank order. Ranks that have called `hvd.join` contribute none.
 
     Raises:
-        Exception: Whatever pickle raises for an object that it cannot serialise.
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        Exception: The error that pickle raises for an object that it cannot serialise.
+        JobError: A rank is gone, or the ranks disagree about the operation; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
 
     Example:
@@ -86,7 +86,7 @@ def allgather_object(
 
 
 def _name(call: str, name: str | None, process_set: ProcessSet) -> str:
-    """Horovod names an object after its type, which is not the same on all ranks where only the root has it."""
+    """Horovod names an object after its type, which differs between ranks if only the root has the object."""
     if name is not None:
         return name
     with members_of(process_set).naming(call, None) as full:
@@ -94,7 +94,7 @@ def _name(call: str, name: str | None, process_set: ProcessSet) -> str:
 
 
 def dumped(obj: Picklable) -> Tensor:
-    """The object as pickle, bytes. Raises what pickle raises."""
+    """Return the pickled object. Raises pickle's errors."""
     return torch.frombuffer(bytearray(_pickler().dumps(obj)), dtype=torch.uint8)
 
 

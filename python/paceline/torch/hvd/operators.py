@@ -1,7 +1,7 @@
 """Horovod's reductions, and the runtime's reductions for them.
 
-An average is a sum that the runtime divides by the number of ranks; those of integers are rounded toward zero, as are
-their multiples (`prescale_factor`, `postscale_factor`).
+An average is a sum that the runtime divides by the number of ranks; averages of integers are rounded toward zero, as
+are their multiples (`prescale_factor`, `postscale_factor`).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _KNOWN = {
 
 
 def operator_of(op: int | None, average: bool | None = None) -> Operator:
-    """Return the reduction of a call: `op`, or what the older argument `average` says, or an average.
+    """Return the reduction of a call: `op`, or the one given by the older argument `average`, or an average.
 
     Raises ValueError for both at once and for an unknown one, NotImplementedError for Adasum.
     """
     if average is not None:
         if op is not None:
-            raise ValueError("op and average are both given; leave average out, which is the older name")
+            raise ValueError("op and average are both given; leave out average, the older name")
         warnings.warn("average is deprecated: give op=hvd.Average or op=hvd.Sum", DeprecationWarning, stacklevel=3)
         op = Operator.Average if average else Operator.Sum
     if op is None:
@@ -60,7 +60,7 @@ def operator_of(op: int | None, average: bool | None = None) -> Operator:
     if operator is Operator.Adasum:
         raise NotImplementedError(
             "Adasum is not supported: it combines pairs of gradients by their angle, which the runtime's reductions "
-            "cannot; take op=hvd.Average, with a learning rate that was scaled and warmed up"
+            "cannot do; use op=hvd.Average, with a scaled learning rate and warm-up"
         )
     return operator
 
@@ -68,9 +68,9 @@ def operator_of(op: int | None, average: bool | None = None) -> Operator:
 def combination(
     what: str, op: Operator, dtype: torch.dtype, size: int, *, prescale: float = 1.0, postscale: float = 1.0
 ) -> Reduction:
-    """How the tensors of `size` ranks are combined. `what` names the tensor in a message.
+    """Return how the tensors of `size` ranks are combined. `what` names the tensor in a message.
 
-    Raises TypeError with the remedy for a reduction or factors that a dtype has not.
+    Raises TypeError with the remedy for a reduction or factors that a dtype does not support.
     """
     try:
         return _combination(op, dtype, size, (prescale, postscale))
@@ -81,7 +81,7 @@ def combination(
 @functools.lru_cache(256)
 def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Reduction:
     if dtype is torch.bool and factors != (1.0, 1.0):
-        raise TypeError(f"{name_of(dtype)} has no multiples; leave prescale_factor and postscale_factor out")
+        raise TypeError(f"{name_of(dtype)} cannot be scaled; leave prescale_factor and postscale_factor out")
     found, (prescale, postscale) = plan(op.name, _KNOWN[op], dtype, size), factors
     if factors == (1.0, 1.0):
         return found

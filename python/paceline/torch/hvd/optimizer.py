@@ -37,7 +37,7 @@ def DistributedOptimizer(
 ) -> Optimizer:
     """Wrap an optimizer so that it steps with the gradients of all ranks.
 
-    The returned optimizer is used in place of `optimizer`, whose class it extends by `synchronize()`,
+    Use the returned optimizer instead of `optimizer`; it extends its class by `synchronize()`,
     `skip_synchronize()` and `set_backward_passes_per_step(passes)`.
 
     Args:
@@ -46,8 +46,8 @@ def DistributedOptimizer(
         compression: Compression of dense gradients: `hvd.Compression.none`, `.fp16` or `.bf16`.
         backward_passes_per_step: Number of backward passes whose gradients are added up before they are reduced.
         op: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
-        gradient_predivide_factor: Splits the average: gradients are divided by it before the sum, and multiplied by it
-            and divided by the number of ranks after it.
+        gradient_predivide_factor: Splits the average: gradients are divided by it before the sum; after the sum they
+        are multiplied by it and divided by the number of ranks.
         num_groups: Deprecated name of `groups` for a number.
         groups: Gradients that are reduced together or not at all: a number of groups, or lists of parameters.
         sparse_as_dense: Whether sparse gradients are reduced as dense ones.
@@ -59,8 +59,8 @@ def DistributedOptimizer(
     Raises:
         NotImplementedError: `op` is Adasum.
         TypeError: `optimizer` is not an optimizer.
-        ValueError: Parameters lack a name or share one, arguments contradict each other, or the optimizer is
-            distributed already.
+        ValueError: Parameters lack a name or share one, arguments contradict each other, or the optimizer is already
+        distributed.
         InvalidArgumentError: A placement file names no server for a parameter.
         NotInitializedError: `hvd.init()` has not been called.
 
@@ -76,15 +76,15 @@ def DistributedOptimizer(
             f"optimizer is a {type(optimizer).__name__}; give an optimizer, such as torch.optim.SGD(model.parameters())"
         )
     if isinstance(optimizer, Distributed):
-        raise ValueError("the optimizer is a distributed one already; wrap it once")
+        raise ValueError("the optimizer is already distributed; wrap it once")
     if gradient_predivide_factor != 1.0 and operator is not Operator.Average:
-        raise ValueError("gradient_predivide_factor splits an average; leave it out, or take op=hvd.Average")
+        raise ValueError("gradient_predivide_factor splits an average; leave it out, or use op=hvd.Average")
     if not gradient_predivide_factor > 0:
         raise ValueError(f"gradient_predivide_factor is {gradient_predivide_factor}; give a number above 0")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated: give groups", DeprecationWarning, stacklevel=2)
         if groups is not None:
-            raise ValueError("groups and num_groups are the same under two names; leave num_groups out")
+            raise ValueError("groups and num_groups mean the same; leave out num_groups")
         groups = num_groups
     if not all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
         raise ValueError(
@@ -110,7 +110,7 @@ def DistributedOptimizer(
     )
     made: type[Distributed] = type(optimizer.__class__.__name__, (Distributed, optimizer.__class__), {})
     wrapped = object.__new__(made)
-    # A scheduler that was made before holds the old optimizer, and has put a method of that into its attributes.
+    # A scheduler created earlier refers to the old optimizer, and has put a method of it into its attributes.
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     wrapped._begin(gradients, groups)
     return cast(Optimizer, wrapped)
@@ -122,7 +122,7 @@ def _check_placed(names: Iterable[str]) -> None:
     missing = sorted(set(names) - set(world.placed)) if world.placed else []
     if missing:
         near = nearest(missing[0], sorted(world.placed))
-        hint = f"; did you mean that by '{near}'?" if near else ""
+        hint = f"; is it '{near}' there?" if near else ""
         raise InvalidArgumentError(
             f'{world.job.settings.placement}: "{missing[0]}": is missing; every tensor needs a server{hint}'
         )

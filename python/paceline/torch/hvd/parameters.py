@@ -29,12 +29,12 @@ def broadcast_parameters(
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. All ranks give the same names,
-            or as many unnamed tensors in the same order.
+        or the same number of unnamed tensors in the same order.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
         process_set: The ranks that take part; by default all.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: A value is not a tensor.
         ValueError: `params` has another type.
@@ -69,16 +69,16 @@ def broadcast_optimizer_state(
 ) -> None:
     """Copy the root's optimizer state and options, such as the learning rate, to all ranks.
 
-    State that other ranks do not have yet is created there; at the root nothing changes.
+    State that other ranks do not have yet is created there; the root does not change.
 
     Args:
-        optimizer: Any optimizer but LBFGS; it may be a `DistributedOptimizer`.
+        optimizer: Any optimizer except LBFGS; it may be a `DistributedOptimizer`.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
         model: Accepted for compatibility with Horovod, and ignored.
         process_set: The ranks that take part; by default all.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         ValueError: The optimizer is LBFGS, whose state depends on the rank's own steps, or ranks have different
             parameter groups.
@@ -88,7 +88,7 @@ def broadcast_optimizer_state(
         >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state; let all ranks begin without one")
+        raise ValueError("cannot broadcast torch.optim.LBFGS state; let all ranks start without state")
     tensors: list[Tensor] = []
     own = _without_tensors(optimizer.state_dict(), tensors) if rank() == root_rank else None
     skeleton = broadcast_object(own, root_rank, "optimizer_state", process_set)
@@ -106,14 +106,14 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for a tensor in what is broadcast as an object."""
+    """Placeholder for a tensor in a broadcast object."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def _without_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
-    """Return the tree with places for tensors, which are collected in order."""
+    """Return the tree with placeholders for tensors, which are collected in order."""
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return _Place(tuple(tree.shape), tree.dtype)
@@ -125,7 +125,7 @@ def _without_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
 
 
 def _with_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
-    """Return the tree with new tensors in their places, which are collected in the same order."""
+    """Return the tree with new tensors for the placeholders; they are collected in the same order."""
     if isinstance(tree, _Place):
         tensors.append(torch.zeros(tree.shape, dtype=tree.dtype))
         return tensors[-1]
@@ -137,7 +137,7 @@ def _with_tensors(tree: Tree, tensors: list[Tensor]) -> Tree:
 
 
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state; the dictionaries of options stay the same objects, which a scheduler may hold."""
+    """Load the state; the dictionaries of options remain the same objects, because a scheduler may refer to them."""
     groups = optimizer.param_groups
     optimizer.load_state_dict(state)
     for mine, loaded in zip(groups, optimizer.param_groups, strict=True):

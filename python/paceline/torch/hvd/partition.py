@@ -1,8 +1,9 @@
-"""Cores of their own for coordinator, framework and input pipeline: the policy `partitioned`.
+"""Separate cores for coordinator, framework and input pipeline: the policy `partitioned`.
 
-S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant SCP: what
-does not share a core cannot preempt each other. A rank's share of its node's cores is cut in three: the coordinator and
-the thread that moves tensors get one core, processes that it forks (a DataLoader's workers) some, the rest computes.
+S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", the variant SCP: threads
+that do not share a core cannot preempt each other. A rank's share of its node's cores is divided in three: the
+coordinator and the thread that moves tensors get one core, processes that it forks (a DataLoader's workers) some, and
+the framework the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from paceline.errors import InvalidArgumentError
 
 _PIPELINE = 0.25
-"""Of a rank's cores, rounded; workers of an input pipeline are idle most of the time."""
+"""Share of a rank's cores, rounded; workers of an input pipeline are idle most of the time."""
 _FEWEST_FOR_A_PIPELINE = 4
 
 
@@ -60,15 +61,14 @@ _watches_forks = False
 
 
 def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
-    """Confine this process's threads, and processes that it forks, to cores of their own, until `restore`.
+    """Confine this process's threads, and processes that it forks, to separate cores until `restore`.
 
-    Returns the coordinator's core, None if there is none. Raises InvalidArgumentError where the system has no
-    affinities.
+    Returns the coordinator's core, None if there is none. Raises InvalidArgumentError if the system has no affinities.
     """
     global _parted, _watches_forks  # noqa: PLW0603 - a process has its cores once
     if not hasattr(os, "sched_setaffinity"):
         raise InvalidArgumentError(
-            "--coordinator partitioned: this system does not let processes choose their cores; take graph"
+            "--coordinator partitioned: this system does not let processes choose their cores; use graph"
         )
     if _parted is not None:
         return None if _parted.cores is None else _parted.cores.coordinator
@@ -78,8 +78,8 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
     if cores is None:
         if local_rank == 0:
             print(
-                "paceline: --coordinator partitioned: there is one core for each rank and nothing to part; it works as "
-                "negotiate",
+                "paceline: --coordinator partitioned: with one core per rank there is nothing to partition; it works "
+                "like negotiate",
                 file=sys.stderr,
             )
         return None
@@ -92,14 +92,14 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
     if verbose:
         print(
             f"paceline: rank {local_rank} of this node: core {cores.coordinator} coordinates, {_text(cores.framework)} "
-            f"compute, {_text(cores.pipeline)} for processes it forks",
+            f"compute, {_text(cores.pipeline)} for forked processes",
             file=sys.stderr,
         )
     return cores.coordinator
 
 
 def restore() -> None:
-    """Let all of this process's threads run where they could before."""
+    """Restore the previous affinities of all of this process's threads."""
     global _parted  # as above
     parted, _parted = _parted, None
     if parted is None or parted.cores is None:
@@ -120,7 +120,7 @@ def _threads() -> list[int]:
 
 
 def _confine(thread: int, cores: Iterable[int]) -> None:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # The thread has ended.
         os.sched_setaffinity(thread, cores)
 
 

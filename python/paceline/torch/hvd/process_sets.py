@@ -20,10 +20,10 @@ class ProcessSet:
     """
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        """Name the ranks; the set is unknown to the job until it is added.
+        """Create a set of these ranks, which the job does not know until it is added.
 
         Args:
-            ranks: Ranks as `hvd.rank()` counts them, in any order.
+            ranks: Ranks as numbered by `hvd.rank()`, in any order.
 
         Raises:
             ValueError: `ranks` is not a list of integers.
@@ -81,8 +81,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         The added set.
 
     Raises:
-        ValueError: A rank does not exist or is listed twice, the ranks are a set already, or ranks of the job give
-            different ones.
+        ValueError: A rank does not exist or is listed twice, the ranks already are a set, or ranks of the job give
+        different ones.
         JobError: A rank is gone.
 
     Example:
@@ -111,7 +111,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set: The set.
 
     Returns:
-        Whether it was removed: not the set of all ranks, nor one that is not there.
+        Whether it was removed: the set of all ranks and unknown sets are not.
 
     Raises:
         ValueError: Ranks remove different sets.
@@ -128,7 +128,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     for rank, said in enumerate(told_by_all(everybody, "process_set.remove", [number])):
         if said != [number]:
             raise ValueError(
-                f"remove_process_set: number {number} here, and {said} on rank {rank}; all ranks remove the same"
+                f"remove_process_set: number {number} here, and {said} on rank {rank}; all ranks must remove one set"
             )
     here.unregister(number)
     return True
@@ -139,7 +139,7 @@ def _checked(process_set: ProcessSet) -> list[int]:
     if not ranks:
         raise ValueError("add_process_set: the set has no ranks; give one or more")
     if process_set.process_set_id is not None:
-        raise ValueError(f"add_process_set: {process_set!r} has been added before")
+        raise ValueError(f"add_process_set: {process_set!r} has already been added")
     if ranks[0] < 0 or ranks[-1] >= here.size or len(set(ranks)) < len(ranks):
         raise ValueError(
             f"add_process_set: ranks {ranks} in a job of {here.size}; ranks count from 0 to {here.size - 1}, and each "
@@ -177,9 +177,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Take part with zeros in what other ranks reduce until all ranks have joined: this rank has no more data.
+    """Contribute zeros to reductions of other ranks until all have joined: this rank has no more data.
 
-    Sums, averages and all-gathers of the other ranks go on meanwhile; averages still divide by the number of all ranks.
+    Sums, averages and all-gathers of the other ranks continue meanwhile; averages still divide by the number of all
+    ranks.
 
     Args:
         device: Accepted for compatibility with Horovod, and ignored.

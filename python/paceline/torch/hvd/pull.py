@@ -1,13 +1,13 @@
-"""Pull by layer: `step` waits for nothing; each layer's sums are awaited when its next forward pass needs them.
+"""Pull by layer: `step` does not wait; each layer waits for its sums when its next forward pass needs them.
 
-As the publications on parameter servers describe it, and as `paceline simulate --pull layer` forecasts it. The
-optimizer is then applied to that layer's parameters alone, with the options (learning rate, ...) that it had at `step`.
+This follows the publications on parameter servers, and is what `paceline simulate --pull layer` forecasts. The
+optimizer is then applied to that layer's parameters only, with the options (learning rate, ...) that it had at `step`.
 
-A layer is a module that owns parameters. What uses a parameter outside of its module's forward pass would see it as it
-was one step before: backward finds that out and raises. So would a reader of `parameter.data`: call
-`optimizer.synchronize()` first. What reads or replaces whole models does so by itself: `state_dict` and
+A layer is a module that owns parameters. Code that uses a parameter outside its module's forward pass would see the
+values of the previous step: backward detects this and raises an error. Reading `parameter.data` has the same problem:
+call `optimizer.synchronize()` first. Functions that read or replace whole models do so themselves: `state_dict` and
 `load_state_dict` of module and optimizer, `copy.deepcopy` and `pickle`. A parameter that was changed in place before it
-was pulled raises, unless it was changed through `.data`, which torch does not count.
+was pulled raises an error, unless it was changed through `.data`, which torch does not count.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Options = dict[str, Any]
 
 @dataclass(slots=True)
 class _Late:
-    """A parameter whose step is still to be made."""
+    """A parameter whose step is still pending."""
 
     flights: list[PendingGradient]
     options: Options
-    """Of its group, without parameters."""
+    """Options of its group, without parameters."""
     version: int
-    """torch's count of its changes at `step`."""
+    """torch's version counter of the parameter at `step`."""
 
 
 _COPIES = ("__deepcopy__", "__reduce_ex__")
@@ -80,7 +80,7 @@ class LayerPull:
     """The parameters of an optimizer that are behind, and how they catch up."""
 
     def __init__(self, gradients: Gradients, apply: Callable[[Tensor, Options], None]) -> None:
-        """`apply` makes the optimizer's step for one parameter, with its gradient."""
+        """`apply` runs the optimizer's step for one parameter, with its gradient."""
         self._gradients, self._apply = gradients, apply
         self._late: dict[Tensor, _Late] = {}
         self._met: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -90,7 +90,7 @@ class LayerPull:
         def forward(module: nn.Module, _inputs: Any) -> None:  # noqa: ANN401 - whatever the module takes
             pull = mine()
             if pull is None:
-                hook.remove()  # the optimizer is gone
+                hook.remove()  # The optimizer is gone.
             elif module in pull._met:
                 pull._catch_up(module)
             else:
@@ -100,7 +100,7 @@ class LayerPull:
         gradients.refuse(self._refuse)
 
     def begin(self, groups: Iterable[Options]) -> None:
-        """Send the gradients in place of the optimizer's step; what returns is applied later."""
+        """Send the gradients instead of running the optimizer's step; the sums are applied later."""
         watched = [
             (parameter, {name: value for name, value in group.items() if name != "params"})
             for group in groups
@@ -118,14 +118,14 @@ class LayerPull:
             self._finish(parameter)
 
     def forget(self) -> None:
-        """Drop what is in flight, which will not arrive: parameters stay behind."""
+        """Drop operations in flight, which will not finish: parameters stay behind."""
         for parameter in self._late:
             for name in _COPIES:
                 parameter.__dict__.pop(name, None)
         self._late.clear()
 
     def _meet(self, module: nn.Module) -> None:
-        """Hook into a module at its first call, so that its checkpoints are not a step behind."""
+        """Install hooks in a module at its first call, so that its checkpoints are not a step behind."""
         self._met.add(module)
         if module._parameters:
             settle = _Settle(self)
@@ -147,7 +147,7 @@ class LayerPull:
         if parameter._version != late.version:
             raise RuntimeError(
                 f"'{self._gradients.name(parameter)}' was changed after step() and before it was pulled, by its next "
-                "forward pass; call optimizer.synchronize() before changing it, or take --pull step"
+                "forward pass; call optimizer.synchronize() before changing it, or use --pull step"
             )
         now = parameter.grad
         try:
@@ -161,6 +161,6 @@ class LayerPull:
     def _refuse(self, parameter: Tensor, name: str) -> None:
         if parameter in self._late:
             raise RuntimeError(
-                f"'{name}' was used before it was pulled: outside of the forward pass of the module that owns it. Call "
-                "that module, or optimizer.synchronize() before; or take --pull step"
+                f"'{name}' was used before it was pulled: outside the forward pass of the module that owns it. Call "
+                "that module, or optimizer.synchronize() before; or use --pull step"
             )

@@ -21,7 +21,7 @@ from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import members_of
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def reducescatter(
 
     Args:
         tensor: Tensor of at least one dimension, with the same shape and dtype on all ranks; dtypes as for `allreduce`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
@@ -133,7 +133,7 @@ def reducescatter(
         A new tensor with this rank's rows.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
         ValueError: The tensor is a scalar, `op` is unknown, or this rank is not in `process_set`.
@@ -159,7 +159,7 @@ def reducescatter_async(
 
     Args:
         tensor: Tensor of at least one dimension, with the same shape and dtype on all ranks; dtypes as for `allreduce`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         process_set: The ranks that take part; by default all.
@@ -189,7 +189,7 @@ def grouped_reducescatter(
 
     Args:
         tensors: One or more tensors, each as for `reducescatter`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         compression: Applied before and undone after the operation: `hvd.Compression.none`, `.fp16` or `.bf16`.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
@@ -201,7 +201,7 @@ def grouped_reducescatter(
         New tensors, in the order of `tensors`.
 
     Raises:
-        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Scripts for Horovod
+        JobError: A rank is gone, or the ranks disagree about the tensor; the message names both. Horovod scripts
             catch it as `hvd.HorovodInternalError`.
         TypeError: The dtype has no such reduction; the message says how to convert it.
         ValueError: `tensors` is empty or has a scalar, `op` is unknown, or this rank is not in `process_set`.
@@ -224,7 +224,7 @@ def grouped_reducescatter_async(
 
     Args:
         tensors: One or more tensors, each as for `reducescatter`.
-        name: Name by which the ranks match the operation, and error messages call the tensor. Unnamed operations are
+        name: Name by which the ranks match the operation, also used in error messages. Unnamed operations are
             matched by the order of the calls.
         op: `hvd.Average` (the default), `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         process_set: The ranks that take part; by default all.

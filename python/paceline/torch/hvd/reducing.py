@@ -19,7 +19,7 @@ from paceline.torch.hvd.sparse import is_sparse, sparse_allreduce
 from paceline.torch.hvd.world import members_of
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, tensor: Tensor, name: str | None, terms: ReduceArgs) -> Tensor:
-        """Return the reduced tensor, a new one."""
+        """Return the reduced tensor as a new one."""
         ctx.terms = terms
         return terms.begin(tensor, name, in_place=False, waits=True)()
 
@@ -118,11 +118,11 @@ class AllReduce(torch.autograd.Function):
 
 
 class GroupedAllReduce(torch.autograd.Function):
-    """The same for several tensors, which are reduced together."""
+    """Does the same for several tensors, which are reduced together."""
 
     @staticmethod
     def forward(ctx: Context, name: str | None, terms: ReduceArgs, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the reduced tensors, new ones."""
+        """Return the reduced tensors as new ones."""
         ctx.terms = terms
         return tuple(terms.begin_group(tensors, name, in_place=False, waits=True)())
 

@@ -1,4 +1,4 @@
-"""All-reduces of sparse tensors: indices and values of all ranks, one after the other."""
+"""All-reduces of sparse tensors: they concatenate indices and values of all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sparse_allreduce_async(
 
     Args:
         tensor: Sparse tensor in COO layout; each rank may have any number of values.
-        name: Name by which the ranks match the operation, and error messages call the tensor.
+        name: Name by which the ranks match the operation, also used in error messages.
         op: `hvd.Average` (the default) or `hvd.Sum`.
         process_set: The ranks that take part; by default all.
 
@@ -57,12 +57,12 @@ def sparse_allreduce(
     """Start a sum or average of sparse tensors, times `factor`."""
     with members.naming("sparse_allreduce" if name is None else "allgather", name) as full:
         if not is_sparse(tensor):
-            raise ValueError(f"'{full}': is no tensor of the layout sparse_coo; use allreduce for others")
+            raise ValueError(f"'{full}': is not a tensor with the layout sparse_coo; use allreduce for others")
         if op not in (Operator.Average, Operator.Sum):
             raise ValueError(
-                f"'{full}': {op.name} of sparse tensors is not defined; take Sum or Average, or .to_dense()"
+                f"'{full}': {op.name} of sparse tensors is not defined; use Sum or Average, or .to_dense()"
             )
-        # Rows are gathered, so that indices go as one row for each value.
+        # Rows are gathered, so indices are sent as one row per value.
         indices = gathered(members, f"{full}.indices", tensor._indices().transpose(0, 1))
         values = gathered(members, f"{full}.values", tensor._values())
 
@@ -75,10 +75,10 @@ def sparse_allreduce(
         if op is Operator.Average:
             found = found.div_(members.size, rounding_mode="trunc" if whole else None)
         try:
-            # Shapes are not compared before, and torch reads outside of its memory for an index that is too large.
+            # Shapes have not been compared, and torch would read out of bounds for an index that is too large.
             result = torch.sparse_coo_tensor(rows.transpose(0, 1), found, tensor.shape, check_invariants=True)
         except RuntimeError as error:
-            raise ValueError(f"'{full}': has another shape than {list(tensor.shape)} on some rank: {error}") from None
+            raise ValueError(f"'{full}': has a shape other than {list(tensor.shape)} on some rank: {error}") from None
         if not in_place:
             return result
         with torch.no_grad():

@@ -16,15 +16,15 @@ from paceline.torch.hvd.reducing import ReduceArgs
 from paceline.torch.hvd.world import members_of, ranks_of
 
 Context = Any
-"""What torch keeps between forward and backward."""
+"""The values that torch keeps between forward and backward."""
 
 
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation over the joint batch of all ranks.
 
     Batches of the ranks may differ in size. In evaluation it is plain batch normalisation. It works on any device;
-    Horovod's needs GPUs. Means and variances are merged as by Chan, Golub and LeVeque (1979), since differences of sums
-    of squares lose digits.
+    Horovod's needs GPUs. Means and variances are merged as by Chan, Golub and LeVeque (1979), because differences of
+    sums of squares lose digits.
 
     Example:
         >>> hvd.SyncBatchNorm(3)(torch.zeros(2, 3, 4)).shape
@@ -46,7 +46,7 @@ class SyncBatchNorm(_BatchNorm):
             num_features: Number of channels C of inputs of shape (N, C, ...).
             eps: Added to the variance.
             momentum: Weight of a new batch in the running statistics; None for the plain average over all batches.
-            affine: Whether there are a learned scale and shift.
+            affine: Whether to learn a scale and a shift.
             track_running_stats: Whether to keep running statistics for evaluation.
             process_set: The ranks whose batches are normalised together.
         """
@@ -67,13 +67,13 @@ class SyncBatchNorm(_BatchNorm):
             A tensor of the same shape and dtype.
 
         Raises:
-            ValueError: The input has fewer than 2 dimensions, or the ranks have a single value per channel together.
+            ValueError: The input has fewer than 2 dimensions, or all ranks together have a single value per channel.
             JobError: A rank is gone.
         """
         self._check_input_dim(input)
         tracks = self.training and self.track_running_stats
         if (not self.training and self.track_running_stats) or len(ranks_of(self.process_set)) == 1:
-            # Evaluation, and a single rank: as torch's own, which also counts batches.
+            # Evaluation, or a single rank: like torch's own, which also counts batches.
             return super().forward(input)
         factor = 0.0 if self.momentum is None else self.momentum
         if tracks and self.num_batches_tracked is not None:
@@ -86,7 +86,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Forward gathers counts, means and variances; backward sums what the gradient of the statistics needs."""
+    """Forward gathers counts, means and variances; backward sums the terms of the statistics' gradient."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - torch passes them on so
@@ -141,7 +141,7 @@ def _joined(input: Tensor, process_set: ProcessSet) -> tuple[int, Tensor, Tensor
     """Return the number of values per channel over all ranks, their mean and their biased variance, in float64.
 
     Means and variances are merged as in Chan, Golub and LeVeque (1979, "Updating formulae and a pairwise algorithm for
-    computing sample variances"), since differences of sums of squares lose digits.
+    computing sample variances"), because differences of sums of squares lose digits.
     """
     count = input.numel() // input.shape[1]
     own = torch.zeros(1, 1 + 2 * input.shape[1], dtype=torch.float64, device=input.device)
@@ -162,10 +162,10 @@ def _others(input: Tensor) -> list[int]:
 
 
 def _channels(values: Tensor, input: Tensor) -> Tensor:
-    """One value per channel, in a shape that goes with the input's."""
+    """Return one value per channel, in a shape that broadcasts to the input's."""
     return values.view(1, -1, *[1] * (input.dim() - 2))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """In which statistics are computed."""
+    """The dtype in which statistics are computed."""
     return torch.float64 if dtype is torch.float64 else torch.float32

@@ -15,10 +15,10 @@ _path: str | None = None
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start recording what this rank does. All ranks call this with the same file.
+    """Start recording this rank's timeline. All ranks call this with the same file.
 
     Args:
-        file_path: File to write; each rank writes its part beside it.
+        file_path: File to write; each rank writes its part next to it.
         mark_cycles: Accepted for compatibility with Horovod; cycles are always shown.
 
     Raises:
@@ -54,7 +54,7 @@ def stop_timeline() -> None:
 
 
 def mark(on: bool) -> None:
-    """Start or stop marking what the script does."""
+    """Start or stop marking the script's activities."""
     global _marks  # noqa: PLW0603
     if _marks is not None:
         _marks.remove()

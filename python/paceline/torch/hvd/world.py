@@ -1,4 +1,4 @@
-"""What this process knows between `init` and `shutdown`: its job, its place in it, and its process sets."""
+"""This process's state between `init` and `shutdown`: its job, its place in it, and its process sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 HorovodInternalError = JobError
-"""A rank died, left, is silent or asked for something else: what scripts for Horovod catch."""
+"""A rank died, left, is silent or called a different operation; Horovod scripts catch this."""
 Said = tuple[str, int | None]
 """Host name and local rank of a rank; None if the launcher does not say."""
 NEGOTIATE = "negotiate"
@@ -29,7 +29,7 @@ class NotInitializedError(PacelineError, ValueError):
     """`hvd.init()` has not been called, or `hvd.shutdown()` has."""
 
     def __init__(self) -> None:
-        """Say what to do."""
+        """The message says what to do."""
         super().__init__("Paceline has not been initialized; use hvd.init().")
 
 
@@ -38,13 +38,13 @@ class Places:
     """One rank's place among the nodes of the job."""
 
     local_rank: int
-    """Among the ranks of this node."""
+    """Its number among the ranks of this node."""
     local_size: int
     cross_rank: int
-    """Among the nodes that have this local rank."""
+    """Its number among the nodes that have this local rank."""
     cross_size: int
     homogeneous: bool
-    """Whether all nodes have as many ranks."""
+    """Whether all nodes have the same number of ranks."""
 
 
 @dataclass
@@ -53,23 +53,23 @@ class Registered:
 
     ranks: tuple[int, ...]
     members: Members | None
-    """None where this rank is none of them."""
+    """None if this rank is not a member."""
     objects: list[ProcessSet] = field(default_factory=list)
-    """Those that scripts hold."""
+    """The script's objects for this set."""
 
 
 class World:
     """The ranks that work together, usually all ranks of the job."""
 
     def __init__(self, job: Job, knobs: Knobs, job_ranks: Sequence[int]) -> None:
-        """`job_ranks` are those of the job that make up this world, in order; this rank is one of them."""
+        """`job_ranks` are the ranks of the job that form this world, in order; this rank is one of them."""
         self.job, self.knobs = job, knobs
         self.job_ranks = tuple(job_ranks)
         self.rank, self.size = self.job_ranks.index(job.rank), len(self.job_ranks)
         self.placed = job.settings.placed()
-        """The parameter server of each tensor, if a file says."""
+        """The parameter server of each tensor, if a file assigns them."""
         self.policy = job.settings.coordinator or (NEGOTIATE if job.settings.has_servers() else GRAPH)
-        """How ranks agree on an order."""
+        """The coordinator: how ranks agree on an order."""
         self.places: Places | None = None
         """None until all ranks have reported."""
         self.sets: dict[int, Registered] = {}
@@ -141,13 +141,13 @@ def current() -> World:
 
 
 def enter(world: World | None) -> None:
-    """Make this the world of the process; None: there is none."""
+    """Set the world of this process; None: there is none."""
     global _world  # noqa: PLW0603 - Horovod's API is one of functions, with one world a process
     _world = world
 
 
 def registered(process_set: ProcessSet) -> Registered:
-    """Return what is known of a process set. Raises ValueError if it was not added, or was removed."""
+    """Return the record of a process set. Raises ValueError if it was not added, or was removed."""
     world = current()
     number = process_set.process_set_id
     found = world.sets.get(number) if number is not None else None
@@ -165,7 +165,7 @@ def ranks_of(process_set: ProcessSet) -> tuple[int, ...]:
 
 
 def members_of(process_set: ProcessSet) -> Members:
-    """Return a process set as this rank uses it. Raises ValueError if this rank is not in it."""
+    """Return this rank's view of a process set. Raises ValueError if this rank is not in it."""
     members = registered(process_set).members
     if members is None:
         raise ValueError(

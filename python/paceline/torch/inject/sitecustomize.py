@@ -1,7 +1,7 @@
-"""Put first on PYTHONPATH by `paceline record -- python …`: has the script's process recorded once it imports torch.
+"""Put first on PYTHONPATH by `paceline record -- python …`: records the script's process once it imports torch.
 
-This folder holds nothing else, and leaves `sys.path` again. Python imports one `sitecustomize`; so the one that
-would have been imported is run from here.
+This folder contains nothing else, and is removed from `sys.path` again. Python imports only one `sitecustomize`, so the
+one that would have been imported is run from here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _run_the_other_sitecustomize() -> None:
 
 
 class _AfterTorch:
-    """Finds torch as the other finders do, and starts the watcher when it has been executed."""
+    """Finds torch through the other finders, and starts the watcher when torch has been executed."""
 
     def __init__(self) -> None:
         self._asking = False
@@ -44,7 +44,7 @@ class _AfterTorch:
             self._asking = False
         if spec is None or spec.loader is None:
             return spec
-        # A look-up without an import gets a loader of its own, so the watcher starts with the import alone.
+        # A look-up without an import gets a separate loader, so that only an import starts the watcher.
         execute = spec.loader.exec_module
 
         def execute_and_watch(module: ModuleType) -> None:
@@ -68,7 +68,7 @@ def _watch() -> None:
 
 
 def _paceline() -> None:
-    """Make paceline importable from the command's installation, should the script run in another environment."""
+    """Make paceline importable from the command's installation, in case the script runs in another environment."""
     if importlib.util.find_spec("paceline") is not None:
         return
     folder = _HERE.parent.parent

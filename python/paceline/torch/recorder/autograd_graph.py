@@ -51,8 +51,8 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
         The graph, and the predicted order of the gradients.
 
     Raises:
-        InvalidArgumentError: The loss has no graph, or the model uses reentrant checkpoints, which build the graph of
-            what is inside them only during the backward pass.
+        InvalidArgumentError: The loss has no graph, or the model uses reentrant checkpoints, which build their inner
+        graph only during the backward pass.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
@@ -176,6 +176,6 @@ def _names(nodes: list[Any], parameters: dict[Any, str]) -> dict[Any, str]:
     for place, node in enumerate(nodes):
         name = parameters.get(_parameter(node)) or f"{type(node).__name__}:{place}"
         while node not in names and name in taken and _parameter(node) not in parameters:
-            name += "'"  # a parameter may have any name
+            name += "'"  # A parameter may have any name.
         names[node] = name
     return names

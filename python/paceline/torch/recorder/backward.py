@@ -34,7 +34,7 @@ class _Listeners:
 
             @functools.wraps(original)
             def backward(*args: object, **kwargs: object) -> None:
-                if inside_backward():  # a reentrant checkpoint's pass is part of the current one
+                if inside_backward():  # A reentrant checkpoint's pass is part of the current one.
                     original(*args, **kwargs)
                     return
                 listeners = list(self._listeners)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 Mark = Any
-"""What a clock's `mark` returns; opaque to everything else."""
+"""The result of a clock's `mark`; opaque to all other code."""
 
 
 class Clock(ABC):
@@ -29,7 +29,7 @@ class Clock(ABC):
         """Return the time of every mark in seconds since the first one; may wait for the device.
 
         Args:
-            marks: What `mark` returned, at least one.
+            marks: Results of `mark`, at least one.
         """
 
 
@@ -50,7 +50,7 @@ class CpuClock(Clock):
         """Return the time of every mark in seconds since the first one.
 
         Args:
-            marks: What `mark` returned, at least one.
+            marks: Results of `mark`, at least one.
         """
         return [(mark - marks[0]) * 1e-9 for mark in marks]
 
@@ -93,7 +93,7 @@ class CudaClock(Clock):
         """Return the time of every event in seconds since the first one, after waiting for the device.
 
         Args:
-            marks: What `mark` returned, at least one.
+            marks: Results of `mark`, at least one.
         """
         self._synchronize()
         return [marks[0].elapsed_time(mark) * 1e-3 for mark in marks]

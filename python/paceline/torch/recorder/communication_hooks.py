@@ -1,4 +1,4 @@
-"""Steps of one rank of several: computation without gradient communication.
+"""Recording one rank of several: computation without gradient communication.
 
 A trace describes the computation of a worker; the network is forecast. But ranks wait for each other during a step:
 
@@ -8,8 +8,8 @@ A trace describes the computation of a worker; the network is forecast. But rank
   `synchronize()`. Its step calls the step of the wrapped optimizer.
 - A script's own all-reduces run between the backward pass and the step.
 
-All of this is cut out of the step, and the rest is joined. What else a script does between its last gradient and
-the optimizer's own step (clipping, unscaling) is cut out as well, because it cannot be distinguished from waiting.
+All of this is cut out of the step, and the rest is joined. Other work of the script between its last gradient and the
+optimizer's own step (clipping, unscaling) is cut out as well, because it cannot be distinguished from waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paceline.torch.recorder.step_hooks import StepHooks
 
 
 class RankStepHooks(StepHooks):
-    """Also marks when other hooks are done with a gradient, and what a wrapper does around the model."""
+    """Also marks when other hooks are done with a gradient, and the work of a wrapper around the model."""
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         """Attach to the wrapped module if `model` is a DistributedDataParallel."""
@@ -140,7 +140,7 @@ def without_exchange(events: Sequence[Event]) -> tuple[list[Event], float]:
             cut_s += event.at_s - in_backward_s
         elif event.kind is EventKind.OPTIMIZER_START:
             if computed.at_s is not None:
-                del kept[computed.kept :]  # another model or an evaluation, which would follow the step's end
+                del kept[computed.kept :]  # Another model or an evaluation, which would follow the step's end.
                 cut_s = computed.cut_s + event.at_s - computed.at_s
                 computed = _Computed(event.at_s, cut_s, len(kept))
             continue

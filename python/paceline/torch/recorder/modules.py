@@ -89,7 +89,7 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
 
     leading = data_parallel_wrapper(root) is not None
     cleaned = [clean_path(name, drop_leading_module=leading) for name in parameter_names]
-    if len(set(cleaned)) < len(cleaned):  # the model itself has a child with a wrapper's name
+    if len(set(cleaned)) < len(cleaned):  # The model itself has a child with a wrapper's name.
         cleaned = parameter_names
     table = ModuleTable(
         names=tuple(clean_path(name, drop_leading_module=leading) or type(unwrapped(root)).__name__ for name in names),
@@ -120,9 +120,10 @@ def clean_path(path: str, *, drop_leading_module: bool) -> str:
 def needed_tensors(table: ModuleTable, layers: Sequence[int]) -> list[list[int]]:
     """Return the parameters that each executed layer needs before it can start.
 
-    A layer needs what its module owns. A parameter whose owner was not called (`MultiheadAttention.out_proj.weight`,
-    anything inside a compiled block) is needed by the calls of the innermost module around it that ran as one layer, or
-    else by the first layer that ran inside that module. So every parameter has a layer if any layer ran.
+    A layer needs the parameters that its module owns. A parameter whose owner was not called
+    (`MultiheadAttention.out_proj.weight`, anything inside a compiled block) is needed by the calls of the innermost
+    module around it that ran as one layer, or else by the first layer that ran inside that module. So every parameter
+    has a layer if any layer ran.
     """
     needs: list[list[int]] = [list(table.owned[module]) for module in layers]
     covered = {parameter for needed in needs for parameter in needed}

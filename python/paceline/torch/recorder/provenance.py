@@ -17,7 +17,7 @@ def job_size() -> int:
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
         launched = rank_environment().size
-    except InvalidArgumentError:  # a recording does not report malformed variables
+    except InvalidArgumentError:  # A recording does not report malformed variables.
         launched = 1
     return max(launched, torch.distributed.get_world_size() if distributed else 1)
 

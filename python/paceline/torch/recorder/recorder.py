@@ -110,7 +110,7 @@ class Recorder:
         """Remove all hooks. Raises RecordingError if no step was recorded, unless the block itself raised."""
         self.stop()
         if kind is None:
-            self._combined()  # raises RecordingError
+            self._combined()  # Raises RecordingError.
         if self._output is not None and self._logs:
             try:
                 self.save(self._output)
@@ -158,7 +158,7 @@ class Recorder:
 
     @property
     def done(self) -> bool:
-        """Whether the steps without hooks are timed as well, so that more steps would add nothing."""
+        """Whether the steps without hooks are timed as well, so that more steps would not help."""
         return self.finished and (
             self._phase is _Phase.STOPPED or len(self._periods[_Phase.BARE]) >= self._bare_before + self.steps
         )
@@ -241,7 +241,7 @@ class Recorder:
         if phase is _Phase.RECORDED:
             assert self._model is not None
             if self._hooks is None:
-                if self._alternate:  # the steps in between are the better comparison
+                if self._alternate:  # The steps in between are a better comparison.
                     self._periods[_Phase.BARE].clear()
                 self._bare_before = len(self._periods[_Phase.BARE])
                 self._hooks = (RankStepHooks if self._distributed else StepHooks)(self._model, self._clock)
@@ -253,7 +253,7 @@ class Recorder:
         try:
             refuse_closure(args, kwargs)
         except RecordingError:
-            self.stop()  # safe while torch runs the step's hooks, because the exception ends them
+            self.stop()  # Safe while torch runs the step's hooks, because the exception ends them.
             raise
         self._stepping = True
         if self._phase is _Phase.RECORDED and self._distributed and self._hooks is not None:

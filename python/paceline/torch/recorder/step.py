@@ -12,7 +12,7 @@ from paceline.torch.recorder.modules import ModuleTable
 
 
 class EventKind(IntEnum):
-    """What happened at a mark."""
+    """The event at a mark."""
 
     STEP_START = 0
     """End of the previous step, if known."""
@@ -79,7 +79,7 @@ class StepTimes:
 
 
 def take_apart(events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
-    """Split one step into durations; None if it computed no gradient, so that there is nothing to synchronise."""
+    """Split one step into durations; None if it computed no gradient, and there is nothing to synchronise."""
     passes = _passes(_without_foreign_backwards(events))
     while passes and not _of(passes[-1], EventKind.GRADIENT):
         passes.pop()  # a forward after the last backward counts as optimizer time

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Summary:
-    """Totals of a trace, and what it leaves out. Times are in seconds."""
+    """Totals of a trace, and omitted parameters. Times are in seconds."""
 
     name: str
     device: str
@@ -83,7 +83,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write JSON to a temporary file and rename it to `path`, so that readers never see half a file; follow links."""
+    """Write JSON to a temporary file and rename it to `path`, so readers never see a partial file; follow links."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -112,7 +112,7 @@ class Overhead:
     recorded_steps: int
     bare_steps: int
     noise: float
-    """Half the interquartile range of the bare steps divided by their median; smaller differences mean nothing."""
+    """Half the interquartile range of the bare steps divided by their median; smaller differences are noise."""
 
     @property
     def ratio(self) -> float:

@@ -22,7 +22,7 @@ _SLOW_TO_INITIALISE = ("googlenet", "inception_v3")
 
 
 class UnknownModelError(PacelineError, ValueError):
-    """Raised for a name that no classification model of torchvision has; suggests the nearest."""
+    """No classification model of torchvision has this name; the message suggests similar ones."""
 
 
 def model_names() -> list[str]:
@@ -42,7 +42,7 @@ def resolve(name: str) -> str:
 
 
 def default_image_size(name: str) -> int:
-    """Return the side, in pixels, of the images that the model was published with."""
+    """Return the image size in pixels with which the model was published."""
     return 299 if name == "inception_v3" else 224
 
 
@@ -85,7 +85,7 @@ def record_model(
 ) -> Recorder:
     """Train model `name` on one random batch with SGD and momentum, and return the recorder.
 
-    `progress` is called after every step with the steps done and the steps to do. Raises UnknownModelError.
+    `progress` is called after every step with the number of finished steps and the total. Raises UnknownModelError.
     """
     name = resolve(name)
     size = image_size or default_image_size(name)

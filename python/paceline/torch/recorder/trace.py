@@ -23,7 +23,7 @@ ACCUMULATION_LAYER = "(accumulation)"
 
 @dataclass(frozen=True)
 class Medians:
-    """A worker of the trace, and what the trace has no field for. Times are in seconds."""
+    """A worker of the trace, and values for which the trace has no field. Times are in seconds."""
 
     worker: dict[str, Any]
     dtype: str
@@ -82,7 +82,7 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
                 "bytes": wire_bytes(gradients[p], itemsize),
             }
             for p, at_s in sorted(ready.items(), key=lambda item: item[1])
-            if gradients[p].elements  # empty parameters send nothing
+            if gradients[p].elements  # Empty parameters send nothing.
         ],
         "backward_s": _seconds(backward_s),
         "optimizer_s": _seconds(median(step.optimizer_s for step in alike)),
@@ -172,7 +172,7 @@ def _seconds(value: float) -> float:
 
 
 class RecordingError(PacelineError, RuntimeError):
-    """Raised if the recorded steps do not give a trace; the message says why."""
+    """The recorded steps do not give a trace; the message says why."""
 
 
 def refuse_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> None:

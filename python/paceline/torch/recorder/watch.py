@@ -40,9 +40,9 @@ class Settings:
     name: str | None
     batch: int | None
     stop: bool
-    """End the script once recording is complete."""
+    """Whether to end the script once recording is complete."""
     rank: bool = False
-    """This is a rank of `paceline run`: every rank records, and the launcher reports."""
+    """Whether this is a rank of `paceline run`: every rank records, and the launcher reports."""
 
 
 class Watcher:
@@ -192,7 +192,7 @@ class Watcher:
         try:
             batch = recorder.summary.batch
         except RecordingError:
-            return  # the command reports the error
+            return  # The command reports the error.
         chosen = self._chosen
         message = (
             f"paceline: recorded {recorder.recorded} steps of {chosen['model']} ({chosen['parameters']:,} parameters) "
@@ -206,7 +206,7 @@ class Watcher:
 def largest(
     modules: list[nn.Module], optimizers: list[torch.optim.Optimizer]
 ) -> tuple[nn.Module | None, torch.optim.Optimizer | None]:
-    """Return the module with most parameter elements in one optimizer, and that optimizer.
+    """Return the module with the most parameter elements in one optimizer, and that optimizer.
 
     `modules` are in order of first call: of modules with the same parameters, the outermost was called first.
     """

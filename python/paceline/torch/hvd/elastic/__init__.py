@@ -1,4 +1,4 @@
-"""Horovod's elastic training: ranks that die are replaced, and training goes on from the last commit.
+"""Horovod's elastic training: ranks that die are replaced, and training continues from the last commit.
 
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
 
@@ -17,10 +17,10 @@
 | --- | --- |
 | runner | run: the loop around the training function |
 | state | State and ObjectState: commit, restore, sync |
-| commits | the last two of them |
-| torch_state, handlers | TorchState: models, optimizers, samplers, what has a state_dict |
+| commits | the last two commits |
+| torch_state, handlers | TorchState: models, optimizers, samplers, objects with a state_dict |
 | sampler | ElasticSampler |
-| updates | whether others wait to come in; HostsUpdatedInterrupt |
+| updates | whether ranks are waiting to join; HostsUpdatedInterrupt |
 """
 
 from paceline._internal.lazy import public_names

@@ -21,13 +21,13 @@ S = TypeVar("S", bound=State)
 
 
 def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Decorate an elastic training function, so that it resumes when ranks die, come or leave.
+    """Decorate an elastic training function, so that it resumes when ranks die, join or leave.
 
     - When a rank dies, an operation of the others raises `HorovodInternalError`; all ranks return to the last commit.
-    - When ranks are to come or leave, `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
+    - When ranks are about to join or leave, `state.commit()` raises `HostsUpdatedInterrupt`; nothing is lost.
 
-    Then the ranks meet again (`hvd.rank()` and `hvd.size()` may have changed), the reset callbacks run, the state is
-    synchronised, and the function is called again. It must find its progress in the state. Without `paceline run
+    Then the ranks form a new world (`hvd.rank()` and `hvd.size()` may have changed), the reset callbacks run, the state
+    is synchronised, and the function is called again. It must find its progress in the state. Without `paceline run
     --elastic`, or another launcher with a driver, the function is called once, and its error is raised.
 
     Args:
@@ -59,7 +59,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
                 _synchronize(state, member)
                 result = func(state, *args, **kwargs)
                 if size() > 1:
-                    barrier()  # who has finished is needed by whoever goes back
+                    barrier()  # Ranks that go back need those that have finished.
             except JobError as error:
                 if member is None:
                     raise
@@ -78,7 +78,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
 
 
 def _synchronize(state: State, member: Membership | None) -> None:
-    """Give all ranks the same state, numbered as the driver numbers it."""
+    """Give all ranks the same state, with the driver's number."""
     if not is_initialized():
         init()
     here = current()
@@ -96,16 +96,16 @@ def _synchronize(state: State, member: Membership | None) -> None:
 
 
 def _leave(state: State, member: Membership, why: str) -> None:
-    """Leave a world that has ended, and keep nothing of it."""
+    """Leave a world that has ended, and release everything of it."""
     member.commits, member.why = state._commits.numbers, why
     leave_world()
     shutdown()
-    # What failed is held by cycles of exceptions and their frames, with connections and memory of the old world.
+    # Cycles of exceptions and their frames keep failed operations alive, with connections and memory of the old world.
     gc.collect()
 
 
 def _go_on(state: State) -> None:
-    """Meet the other ranks in the next world."""
+    """Join the other ranks in the next world."""
     init()
     member = membership()
     if member is not None and member.place is not None:

@@ -13,11 +13,11 @@ from paceline.torch.hvd import world
 
 
 class ElasticSampler(Sampler[int]):
-    """Samples the indices of a data set in an order common to all ranks, which take them in turn.
+    """Samples the indices of a data set in an order common to all ranks, which take turns.
 
-    After each step call `record_batch`: processed samples do not come again in this epoch, even if ranks die or join.
-    As in torch's DistributedSampler, each rank has the same number of indices; if they do not suffice, the first ones
-    are repeated. Give the sampler to a `TorchState`, and call `set_epoch` at the end of each epoch.
+    After each step call `record_batch`: processed samples are not repeated in this epoch, even if ranks die or join.
+    As in torch's DistributedSampler, each rank has the same number of indices; if there are too few, the first ones are
+    repeated. Give the sampler to a `TorchState`, and call `set_epoch` at the end of each epoch.
 
     Example:
         >>> sampler = hvd.elastic.ElasticSampler(range(4), shuffle=False)
@@ -31,27 +31,27 @@ class ElasticSampler(Sampler[int]):
         """Share the indices of a data set.
 
         Args:
-            dataset: Anything that has a length.
+            dataset: Any object with a length.
             shuffle: Whether to shuffle the indices anew in each epoch.
             seed: Seed of the shuffle, together with the number of the epoch; the same on all ranks.
         """
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = 0
         self.processed_indices: set[int] = set()
-        """In this epoch, by all ranks."""
+        """Indices processed in this epoch, by all ranks."""
         self.num_replicas, self.rank = 1, 0
         self.remaining_indices: list[int] = []
         self.indices: list[int] = []
-        """What is left for this rank."""
+        """The remaining indices of this rank."""
         self.reset()
 
     @property
     def processed_num(self) -> int:
-        """How many of this epoch have been processed, by all ranks."""
+        """Number of samples of this epoch that all ranks together have processed."""
         return len(self.processed_indices)
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch, of which nothing has been processed.
+        """Start an epoch, with nothing processed yet.
 
         Args:
             epoch: Number of the epoch.
@@ -61,7 +61,7 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that a batch has been processed on all ranks, which step together.
+        """Record that all ranks, which step together, have processed a batch.
 
         Args:
             batch_idx: Number of the batch since the last `reset`.
@@ -88,14 +88,14 @@ class ElasticSampler(Sampler[int]):
         return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def reset(self) -> None:
-        """Share what has not been processed among the present ranks."""
+        """Share the remaining indices among the current ranks."""
         if world.is_initialized():
             self.num_replicas, self.rank = world.size(), world.rank()
         order = self._order()
         self.remaining_indices = [index for index in order if index not in self.processed_indices]
         self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
-        # With the epoch's first indices, so that ranks that went back get the same batches as if nothing had happened.
+        # Padded with the epoch's first indices, so that ranks that went back get the same batches as without a failure.
         lacking = self.total_size - len(self.remaining_indices)
         times = math.ceil(lacking / len(order)) if order else 0
         self._padded = self.remaining_indices + (order * times)[:lacking]
@@ -110,14 +110,14 @@ class ElasticSampler(Sampler[int]):
         return torch.randperm(length, generator=generator).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and what has been processed in it."""
+        """Return the epoch and the indices processed in it."""
         return {"epoch": self.epoch, "processed_indices": sorted(self.processed_indices)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Return to an epoch and a position in it, and share the rest among the present ranks.
+        """Return to an epoch and a position in it, and share the rest among the current ranks.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: The result of `state_dict`.
         """
         self.epoch = int(state_dict["epoch"])
         self.processed_indices = set(state_dict["processed_indices"])

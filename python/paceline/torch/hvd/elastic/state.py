@@ -1,4 +1,4 @@
-"""The state that ranks have in common, and how they return to an earlier one."""
+"""The common state of ranks, and how they return to an earlier one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from paceline.torch.hvd.world import size
 
 
 class State:
-    """Base class of elastic state: `save` keeps what `restore` brings back, and `sync` copies rank 0's to all ranks.
+    """Base class of elastic state: `save` keeps a state, `restore` brings it back, `sync` copies rank 0's to all.
 
-    The ranks that go on are those that made the same commit; rank 0 is one of them. `ObjectState` and `TorchState` keep
-    two commits, so that all survivors can return to the same one. A class that extends this one alone keeps one, as
-    under Horovod, and a rank that was one commit ahead gets the others' state by `sync`.
+    The ranks that continue are those that made the same commit; rank 0 is one of them. `ObjectState` and `TorchState`
+    keep two commits, so that all survivors can return to the same one. A class that only extends this one keeps one, as
+    in Horovod, and a rank that was one commit ahead gets the others' state from `sync`.
     """
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as Horovod's, which passes them on
@@ -52,13 +52,13 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now, in memory, and then let ranks join or leave as `check_host_updates` does.
+        """Keep the current state in memory, and then let ranks join or leave as `check_host_updates` does.
 
         If a rank dies, all return to the last commit that all survivors have made. All ranks call this at the same
         point of the training, after `optimizer.step()`. It costs a copy of the state and a small all-reduce.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are to join or leave; `run` catches it.
+            HostsUpdatedInterrupt: Ranks are about to join or leave; `run` catches it.
             JobError: A rank is gone.
         """
         self.save()
@@ -66,26 +66,26 @@ class State:
         check()
 
     def check_host_updates(self) -> None:
-        """Let ranks join or leave, if any are to; only then is the state copied. All ranks call this together.
+        """Let ranks join or leave, if any are about to; only then is the state copied. All ranks call this together.
 
         Raises:
-            HostsUpdatedInterrupt: Ranks are to join or leave; `run` catches it.
+            HostsUpdatedInterrupt: Ranks are about to join or leave; `run` catches it.
             JobError: A rank is gone.
         """
         try:
             check()
         except HostsUpdatedInterrupt:
-            # All ranks are here, or will go back: what has been done since the last commit is not lost.
+            # All ranks are here, or will go back: progress since the last commit is not lost.
             self.save()
             self._made()
             raise
 
     def save(self) -> None:
-        """Keep the state as it is now."""
+        """Keep the current state."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Return to the state that was kept last."""
+        """Return to the last state that was kept."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -93,9 +93,9 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Do what a new world requires, if anything."""
+        """Adapt to a new world, if necessary."""
 
-    # What `run` needs to know
+    # Used by `run`
 
     def _made(self) -> None:
         """`save` was called for a commit."""
@@ -103,30 +103,30 @@ class State:
         self._commits.adopt(last + 1, None)
 
     def _back_to(self, number: int | None) -> None:
-        """Go back to this commit, if it is held; else `sync` will bring it."""
+        """Go back to this commit, if it is available; otherwise `sync` will provide it."""
         if number is not None and self._commits.back_to(number):
             self.restore()
 
     def _synchronized(self, number: int) -> None:
-        """`sync` was called, and this is the commit that all have now."""
+        """`sync` was called, and this is now the commit of all ranks."""
         self._commits.adopt(number, None)
 
 
 Snapshot = Any
-"""Whatever a state needs to be restored."""
+"""A snapshot from which a state can be restored."""
 _PICKLES = (pickle.PicklingError, TypeError, AttributeError)
-"""What pickle raises for an object that it cannot serialise."""
+"""Errors that pickle raises for an object that it cannot serialise."""
 
 
 def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
-    """Return an error that names the attribute at fault, or the error as it is if none is."""
+    """Return an error that names the attribute at fault, or the error unchanged if there is none."""
     for name, value in objects.items():
         try:
             dumped(value)
         except _PICKLES as why:
             return InvalidArgumentError(
-                f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep what "
-                "can be pickled in the state, and make the rest anew"
+                f"the elastic state's {name}: {type(value).__name__} cannot be sent to other ranks: {why}; keep only "
+                "objects that can be pickled in the state, and create the rest anew"
             )
     return error
 
@@ -134,7 +134,7 @@ def _no_pickle(objects: dict[str, Any], error: Exception) -> Exception:
 class ObjectState(State):
     """Python objects as attributes.
 
-    Objects are copied with `copy.deepcopy` at each commit, and sent as pickle when ranks synchronise.
+    Objects are copied with `copy.deepcopy` at each commit, and pickled when ranks synchronise.
 
     Example:
         >>> state = hvd.elastic.ObjectState(epoch=0, batch=0)
@@ -158,11 +158,11 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def save(self) -> None:
-        """Keep the objects as they are now, and the commit before this one."""
+        """Keep the current objects, and the previous commit."""
         self._commits.add(self._snapshot())
 
     def restore(self) -> None:
-        """Return to the objects that were kept last, if any were."""
+        """Return to the objects that were last kept, if any."""
         snapshot = self._commits.last()
         if snapshot is not None:
             self._bring_back(snapshot)
@@ -193,14 +193,14 @@ class ObjectState(State):
             setattr(self, name, copy.deepcopy(value))
 
     def _made(self) -> None:
-        """`save` has counted it."""
+        """`save` has already counted it."""
 
     def _synchronized(self, number: int) -> None:
         self._commits.adopt(number, self._snapshot())
 
 
 class Commits:
-    """Snapshots by commit number. There are two, since another rank may not have made the last commit."""
+    """Snapshots by commit number. There are two, because another rank may not have made the last commit."""
 
     def __init__(self) -> None:
         """Start without any."""
@@ -209,11 +209,11 @@ class Commits:
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the snapshots that are held, in rising order."""
+        """Numbers of the available snapshots, in ascending order."""
         return list(self._held)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a commit, and keep the one before it."""
+        """Add a commit, and keep the previous one."""
         self._synchronized.clear()
         number = self.numbers[-1] + 1 if self._held else 0
         self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
@@ -224,20 +224,20 @@ class Commits:
         self._held = {number: snapshot}
 
     def synchronized(self, snapshot: Snapshot) -> None:
-        """Keep what `sync` has left, until there is a later commit.
+        """Keep the result of `sync` until there is a later commit.
 
-        It has no number, so that no rank is asked to go back to it: others may have failed before they had it.
+        It has no number, so that no rank is asked to go back to it: others may have failed before receiving it.
         """
         self._synchronized = [snapshot]
 
     def last(self) -> Snapshot | None:
-        """Return the last snapshot, or the one that `sync` has left since; None if there is none."""
+        """Return the last snapshot, or the result of a later `sync`; None if there is none."""
         if self._synchronized:
             return self._synchronized[0]
         return self._held[self.numbers[-1]] if self._held else None
 
     def back_to(self, number: int) -> bool:
-        """Forget later commits. If this one is not held, return False and forget all."""
+        """Discard later commits. If this one is not available, return False and discard all."""
         self._synchronized.clear()
         if number not in self._held:
             self._held = {}
@@ -247,22 +247,22 @@ class Commits:
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Ranks are to join or leave; `run` catches it. Nothing is lost, since all ranks are at the same point."""
+    """Ranks are about to join or leave; `run` catches it. Nothing is lost, because all ranks are at the same point."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """Make the exception.
+        """Create the exception.
 
         Args:
             skip_sync: Horovod's flag for a change in which no rank joins; here ranks are always synchronised.
         """
-        super().__init__("ranks are to come or to leave; hvd.elastic.run goes on with them")
+        super().__init__("ranks are about to join or leave; hvd.elastic.run continues with them")
         self.skip_sync = skip_sync
 
 
 def check() -> None:
     """Let ranks join or leave: raise HostsUpdatedInterrupt on all ranks or on none. All ranks call this together.
 
-    Since the ranks wait for each other here, their commits are at most one apart.
+    Because the ranks wait for each other here, their commits are at most one apart.
 
     Raises:
         HostsUpdatedInterrupt: Ranks are to join or leave.

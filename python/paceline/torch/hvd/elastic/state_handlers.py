@@ -14,20 +14,20 @@ from paceline.torch.hvd.objects import allgather_object, broadcast_object
 from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
 
 Kept = Any
-"""What a handler needs to restore its object."""
+"""A snapshot from which a handler restores its object."""
 
 
 class StateHandler(Protocol):
     """One object of a state."""
 
     value: Any
-    """What the script sees."""
+    """The object that the script uses."""
 
     def take(self) -> Kept:
-        """Return a copy, which later steps do not change."""
+        """Return a copy that later steps do not change."""
 
     def put(self, kept: Kept) -> None:
-        """Restore the object from a copy, which stays as it is."""
+        """Restore the object from a copy, without changing the copy."""
 
     def sync(self, name: str) -> None:
         """Make the object equal to rank 0's. All ranks call this."""
@@ -61,7 +61,7 @@ class Model:
         self.value.zero_grad(set_to_none=True)
 
     def sync(self, name: str) -> None:
-        """Broadcast tensors in place, and what else modules keep (`get_extra_state`) as objects."""
+        """Broadcast tensors in place, and extra state of modules (`get_extra_state`) as objects."""
         state = self.value.state_dict()
         tensors = {f"{name}.{key}": tensor for key, tensor in state.items() if isinstance(tensor, Tensor)}
         broadcast_parameters(tensors, 0)
@@ -83,7 +83,7 @@ class Optimizer:
         return copied(self.value.state_dict())
 
     def put(self, kept: Kept) -> None:
-        """Load copies, since torch keeps tensors that fit as they are."""
+        """Load copies, because torch keeps tensors that fit without copying them."""
         self.value.load_state_dict(copied(kept))
         for group in self.value.param_groups:
             for parameter in group["params"]:
@@ -115,22 +115,22 @@ class Stateful:
 
 
 class Sampler:
-    """An `ElasticSampler`: what any rank has processed counts as processed."""
+    """An `ElasticSampler`: samples processed by any rank count as processed."""
 
     def __init__(self, value: ElasticSampler) -> None:
         """Take the sampler."""
         self.value = value
 
     def take(self) -> Kept:
-        """Return the epoch, and what has been processed in it."""
+        """Return the epoch, and the indices processed in it."""
         return self.value.state_dict()
 
     def put(self, kept: Kept) -> None:
-        """Go back, and share the rest among the present ranks."""
+        """Go back, and share the rest among the current ranks."""
         self.value.load_state_dict(kept)
 
     def sync(self, name: str) -> None:
-        """Take the epoch of rank 0, and what has been processed by ranks that are in it."""
+        """Use the epoch of rank 0, and the indices processed by ranks that are in it."""
         states = allgather_object(self.value.state_dict(), name)
         epoch = states[0]["epoch"]
         processed = sorted(
@@ -140,7 +140,7 @@ class Sampler:
 
 
 def handler_of(value: object) -> StateHandler | None:
-    """Return how an object is committed; None: as any Python object."""
+    """Return the handler of an object; None: like any Python object."""
     if isinstance(value, nn.Module):
         return Model(value)
     if isinstance(value, torch.optim.Optimizer | Distributed):

@@ -1,4 +1,4 @@
-"""The state of a training with PyTorch."""
+"""The state of training with PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.torch.hvd.elastic.state_handlers import StateHandler, handler_of
 class TorchState(ObjectState):
     """Models, optimizers, learning-rate schedulers, samplers and other objects, as attributes by their names.
 
-    What has `state_dict` and `load_state_dict` is committed through them, other objects as in `ObjectState`.
+    Objects with `state_dict` and `load_state_dict` are committed through these methods, others as in `ObjectState`.
 
     Example:
         >>> state = hvd.elastic.TorchState(model=torch.nn.Linear(2, 1), epoch=0)
@@ -57,9 +57,7 @@ class TorchState(ObjectState):
             return
         handler = handler_of(value)
         if handler is None or type(handler) is not type(handlers[name]):
-            raise TypeError(
-                f"state.{name} is a {type(value).__name__}; give what it was: a {type(handlers[name]).__name__}"
-            )
+            raise TypeError(f"state.{name} is a {type(value).__name__}; it must stay a {type(handlers[name]).__name__}")
         handlers[name] = handler
 
     def sync(self) -> None:
