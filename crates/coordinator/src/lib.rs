@@ -1,4 +1,4 @@
-//! Decides which tensors are fused into one operation and when it begins, although ranks may submit them in any order.
+//! Decides which tensors are fused into one operation and when it begins, whatever order ranks submit them in.
 //!
 //! A coordinator is one state machine per rank: [events](Event) in, [actions](Action) out, without clock or I/O. The
 //! runtime drives it with real events, the simulator with simulated ones. The driver decides how to carry out an action

@@ -45,9 +45,9 @@ pub fn plan(graph: &Dag, fetches: &[NodeId], threshold: u64) -> Result<Plan, Pla
     Ok(fused(graph, ids::rank(graph, fetches)?, threshold))
 }
 
-/// As [`plan`], but ids follow the graph's list, in which parents must come before children: for graphs whose nodes are
-/// listed in the order in which they run. Depth says little about time if branches differ in length, and a bucket waits
-/// for the last of its tensors and for all earlier buckets.
+/// Like [`plan`], but ids follow the graph's list, in which parents must come before children: for graphs whose nodes
+/// are listed in the order in which they run. Depth says little about time if branches differ in length, and a bucket
+/// waits for the last of its tensors and for all earlier buckets.
 ///
 /// # Errors
 /// As [`plan`], or a node listed before one that it needs.

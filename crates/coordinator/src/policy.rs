@@ -24,7 +24,7 @@ pub enum PolicyKind {
     GlobalSleep,
     /// The same, without blocking while votes are counted.
     Nonblocking,
-    /// The same, with cores of its own.
+    /// The same, with separate cores.
     Partitioned,
     /// A plan instead of cycles.
     Graph,
@@ -68,10 +68,10 @@ impl PolicyKind {
     #[must_use]
     pub fn summary(self) -> &'static str {
         match self {
-            PolicyKind::Negotiate => "cycles in which ranks vote on what is ready, as Horovod's",
+            PolicyKind::Negotiate => "cycles in which ranks vote on ready tensors, as in Horovod",
             PolicyKind::GlobalSleep => "all ranks sleep equally long between cycles",
-            PolicyKind::Nonblocking => "a thread of its own waits for the votes, asleep; nothing else does",
-            PolicyKind::Partitioned => "coordinator, input pipeline and framework have cores of their own",
+            PolicyKind::Nonblocking => "only a separate, sleeping thread waits for the votes",
+            PolicyKind::Partitioned => "coordinator, input pipeline and framework have separate cores",
             PolicyKind::Graph => "a plan made once from the order of the graph; no votes",
         }
     }

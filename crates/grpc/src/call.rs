@@ -168,7 +168,7 @@ fn check(meeting: &Meeting, kind: StreamKind, peer: u32, metadata: &MetadataMap)
     if contract.is_some_and(|contract| proof.is_some_and(|proof| contract.is_proof(proof))) {
         return Ok(());
     }
-    Err(Missed::Now("whoever answers there does not know the job's secret".into()))
+    Err(Missed::Now("the process that answers does not know the job's secret".into()))
 }
 
 fn keep(meeting: &Arc<Meeting>, peer: u32, control: UnixStream, queues: Option<Arc<PeerQueues>>, reached: Reached) {

@@ -5,8 +5,8 @@ use super::generated;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::header::{Collective, FragmentHeader, Signature};
 
-/// Payload of a fragment. As over TCP: large enough that system calls and headers are negligible, small enough that
-/// received data is still in the cache when it is combined.
+/// Payload of a fragment. The same as over TCP: large enough that system calls and headers are negligible, small enough
+/// that received data is still in the cache when it is combined.
 pub const FRAGMENT: usize = 128 << 10;
 
 /// Encodes a fragment as a message.

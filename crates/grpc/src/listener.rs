@@ -8,7 +8,7 @@ use super::HANDSHAKE;
 use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
 
-/// The name in all certificates. Ranks are told apart by their certificates, not by names.
+/// The name in all certificates. Ranks are distinguished by their certificates, not by names.
 const NAME: &str = "paceline";
 
 /// A rank's address for the others.

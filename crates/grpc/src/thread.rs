@@ -97,7 +97,7 @@ pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connec
     let (events, received) = unbounded_channel();
     let ConnectOptions { rank, workers, mut offers, key, tensors, deadline } = options;
     // This rank's own address, not the one that came back from the exchange: tokens must prove what this rank offers
-    // even if somebody altered the exchange.
+    // even if the exchange was altered.
     offers[rank as usize] = listener.offer().clone();
     let meeting = Meeting::new(rank, workers, offers, key, events);
     let (mut places, mut wanted) = (Places::default(), Vec::new());

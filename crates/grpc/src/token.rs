@@ -2,7 +2,7 @@
 //! RFC 2104) over what both know about the call.
 //!
 //! The code covers random numbers of both ends, so a code from another run or another call is useless. It also covers
-//! the certificate, so a man in the middle with a certificate of his own cannot forward codes.
+//! the certificate, so a man in the middle with another certificate cannot forward codes.
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 

@@ -133,6 +133,6 @@ mod tests {
             assert_eq!(op.name().parse(), Ok(op));
         }
         let error = "average".parse::<ReduceOp>().unwrap_err();
-        assert_eq!(error.to_string(), "'average' is none of sum, min, max, product");
+        assert_eq!(error.to_string(), "'average' is not one of sum, min, max, product");
     }
 }

@@ -3,7 +3,7 @@ use thiserror::Error;
 
 /// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("'{given}' is none of {}", .known.join(", "))]
+#[error("'{given}' is not one of {}", .known.join(", "))]
 pub struct UnknownName {
     given: String,
     known: Vec<&'static str>,

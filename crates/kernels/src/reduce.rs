@@ -37,7 +37,7 @@ pub fn kernel(dtype: Dtype, op: ReduceOp) -> Kernel {
     path::best(dtype, op).combine
 }
 
-/// As [`kernel`], for a rank that reduces and forwards: one pass over memory instead of two.
+/// Like [`kernel`], for a rank that reduces and forwards: one pass over memory instead of two.
 #[must_use]
 pub fn kernel_and_copy(dtype: Dtype, op: ReduceOp) -> Kernel3 {
     path::best(dtype, op).combine_and_copy

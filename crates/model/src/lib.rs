@@ -9,7 +9,7 @@
 //! | [`document`] | code shared by these files: reading, strictness, errors that name the place |
 //! | [`mod@nearest`] | "did you mean …?" |
 //!
-//! This crate knows nothing of strategies, clocks or sockets.
+//! This crate does not depend on strategies, clocks or sockets.
 pub mod cluster;
 pub mod document;
 pub mod graph;

@@ -261,7 +261,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     }
     let rate = value * data.factor();
     if !(1.0..=1e18).contains(&rate) {
-        return refused("is no usable rate; it must lie between 1bps and 1e6Tbps".into());
+        return refused("is not a usable rate; it must lie between 1bps and 1e6Tbps".into());
     }
     Ok(Rate(rate))
 }

@@ -44,7 +44,7 @@ fn what_is_refused() {
     refused_with("{\"name\": \"forward\"}", "\"forward\"", "nodes[4]: found string \"forward\", expected an object");
     refused_with("4000000", "-4", "nodes[0].all_reduce.bytes: found integer `-4`, expected the tensor's size in bytes");
     refused_with("4000000", "0", "nodes[0].all_reduce.bytes: is 0; a tensor has at least one element");
-    refused_with("4000000", "4000001", "is no multiple of 4, the bytes of an element of float32; are they elements?");
+    refused_with("4000000", "4000001", "is not a multiple of 4, the size of an element of float32; are they elements?");
     refused_with("4000000", "1e30", "nodes[0].all_reduce.bytes: found");
     refused_with("float32", "floot32", "nodes[0].all_reduce.dtype: unknown dtype 'floot32'; did you mean 'float32'?");
     refused_with("{\"dtype\": \"float32\", \"bytes\": 4000000}", "true", "nodes[0].all_reduce: found boolean");

@@ -197,7 +197,7 @@ fn tensors() {
     refused_with(
         "\"fc.weight\", {\"tensor\": \"moving_mean\"",
         "{\"tensor\": \"fc.weight\"",
-        "'fc.weight' has a gradient, which says its bytes",
+        "'fc.weight' has a gradient, which gives its bytes",
     );
     refused_with(
         "{\"tensor\": \"moving_mean\"",

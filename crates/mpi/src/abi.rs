@@ -116,7 +116,7 @@ impl Abi {
     /// Loads the library with this path or name.
     ///
     /// # Errors
-    /// It cannot be loaded, or it lacks something.
+    /// It cannot be loaded, or lacks a function.
     pub fn load(path: &Path) -> Result<Abi, String> {
         // The modules that Open MPI loads look for its symbols in the global name space.
         // SAFETY: loading runs only the library's own initialisation; the user or the launcher named it.

@@ -1,5 +1,5 @@
-//! Safe wrappers of MPI functions: they return results, and panic on any thread but MPI's.
-#![allow(unsafe_code, reason = "calls into the library; what each must be given stands beside it")]
+//! Safe wrappers of MPI functions: they return results, and panic on any thread other than MPI's.
+#![allow(unsafe_code, reason = "calls into the library; the requirements of each are stated beside it")]
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -48,7 +48,7 @@ impl Mpi {
         self.abi.name
     }
 
-    /// The functions. Panics on any thread but MPI's, because in many libraries such a call corrupts memory.
+    /// The functions. Panics on any thread other than MPI's, because in many libraries such a call corrupts memory.
     fn functions(&self) -> &Functions {
         assert!(IS_THE_THREAD.get(), "MPI is called on one thread only");
         &self.abi.functions

@@ -2,7 +2,7 @@
 //!
 //! It uses the caller's memory if that is contiguous, otherwise a copy. The 16-bit types, which some libraries lack,
 //! are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as they do elsewhere.
-#![allow(unsafe_code, reason = "MPI is given the caller's memory; who may let go of it when stands at `abandon`")]
+#![allow(unsafe_code, reason = "MPI is given the caller's memory; `abandon` says who may release it and when")]
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ impl Requests {
 
     /// Its buffer. Panics while a message is in flight.
     pub fn buffer(&mut self, at: usize) -> &mut [u8] {
-        assert!(self.idle(at), "a buffer belongs to MPI while its message is under way");
+        assert!(self.idle(at), "a buffer belongs to MPI while its message is in flight");
         &mut self.buffers[at]
     }
 

@@ -1,5 +1,5 @@
 //! Python bindings for the coordinator: operations on named tensors.
-#![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner, and gets memory to look at")]
+#![allow(unsafe_code, reason = "Python passes addresses of buffers, with their owner, and gets memory to read")]
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::c_int;

@@ -1,5 +1,5 @@
 //! Python bindings for the runtime: engine, communicator, operation.
-#![allow(unsafe_code, reason = "Python hands over addresses of buffers, with their owner")]
+#![allow(unsafe_code, reason = "Python passes addresses of buffers, with their owner")]
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -30,7 +30,7 @@ fn user_error(error: impl std::fmt::Display) -> PyErr {
 }
 
 fn named_dtype(name: &str) -> PyResult<Dtype> {
-    let wrong = || user_error(format!("dtype: '{name}' is none of {}", Dtype::ALL.map(Dtype::name).join(", ")));
+    let wrong = || user_error(format!("dtype: '{name}' is not one of {}", Dtype::ALL.map(Dtype::name).join(", ")));
     Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(wrong)
 }
 

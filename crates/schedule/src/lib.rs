@@ -15,7 +15,7 @@
 //! role are independent of each other. A message is matched by (operation, bucket, lane, slot), never by the order of
 //! arrival.
 //!
-//! Nothing here knows time, sockets or threads.
+//! Nothing here depends on time, sockets or threads.
 pub mod buckets;
 pub mod plan;
 pub mod schedule;

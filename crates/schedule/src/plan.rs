@@ -150,7 +150,7 @@ pub enum Inside {
 /// Rates of the links, for a library whose choice depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Rate of a node's card, bytes/s.
+    /// Rate of a node's NIC, bytes/s.
     pub between: u64,
     /// Rate of a rank's link inside the node, bytes/s.
     pub inside: u64,
@@ -159,7 +159,7 @@ pub struct Rates {
 }
 
 impl Default for Rates {
-    /// 100 Gbit/s cards and PCI Express 3.0 x16 slots, float32: the assumptions of NCCL's tables.
+    /// 100 Gbit/s NICs and PCI Express 3.0 x16 slots, float32: the assumptions of NCCL's tables.
     fn default() -> Rates {
         Rates { between: 12_500_000_000, inside: 12_500_000_000, element: 4 }
     }
@@ -278,7 +278,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     registry().iter().copied().find(|entry| entry.name == name || entry.aliases.contains(&name))
 }
 
-/// As [`find`], with an error message.
+/// Like [`find`], with an error message.
 ///
 /// # Errors
 /// An unknown name; the message lists the known ones.
@@ -295,7 +295,7 @@ pub const MAX_WORKERS: u32 = 60_000;
 /// Builds a schedule.
 ///
 /// # Errors
-/// An unknown name, no workers, or knobs that exclude each other; the message says what to do.
+/// An unknown name, no workers, or incompatible knobs; the message says what to do.
 pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
     let entry = look_up(name)?;
     let wrong = |message: &str| Err(PlanError(message.into()));

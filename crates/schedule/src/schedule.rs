@@ -45,10 +45,10 @@ pub struct Link {
     pub s_per_element: f64,
 }
 
-/// Nodes of several ranks that share a card, for the closed forms of time.
+/// Nodes of several ranks that share a NIC, for the closed forms of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
-    /// A node's card.
+    /// A node's NIC.
     pub between: Link,
     /// A rank's link inside its node.
     pub inside: Link,

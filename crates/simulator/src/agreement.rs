@@ -1,10 +1,11 @@
 //! Simulates the coordinators of a small world: the same state machines that a run uses, with simulated events.
 //!
-//! So coordination messages, cycles and fusion are exactly those of a run; only the times are modelled. Every rank has
-//! an optimizer whose gradients become ready at given times of a step. The script then waits for their sums, and the
-//! next step begins. A vote ends a fixed time after the last rank has voted, and so do reports and decisions. Buckets
-//! use the network one after the other. While a coordinator waits for others, it handles no other events, unless its
-//! votes are nonblocking. For worlds of thousands of ranks there is `coordination`, a model of the machines' effects.
+//! Coordination messages, cycles and fusion are therefore exactly those of a run; only the times are modelled. Every
+//! rank has an optimizer whose gradients become ready at given times of a step. The script then waits for their sums,
+//! and the next step begins. A vote ends a fixed time after the last rank has voted, and so do reports and decisions.
+//! Buckets use the network one after the other. While a coordinator waits for others, it handles no other events,
+//! unless its votes are nonblocking. For worlds of thousands of ranks there is `coordination`, a model of the machines'
+//! effects.
 mod scenario;
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -106,7 +107,7 @@ pub fn agree(scenario: &Scenario) -> Result<Agreement, String> {
         return Err("ranks, steps, gradients: give 1 to 64 ranks, a step and a gradient".into());
     }
     if !(scenario.bytes_per_s.is_finite() && scenario.bytes_per_s > 0.0) {
-        return Err(format!("bytes_per_s: {} is no rate", scenario.bytes_per_s));
+        return Err(format!("bytes_per_s: {} is not a rate", scenario.bytes_per_s));
     }
     let mut world = World::new(scenario, kind);
     world.run()?;
@@ -199,7 +200,7 @@ impl<'a> World<'a> {
             }
         }
         let waits = self.ranks.iter().filter(|rank| rank.step < self.scenario.steps).count();
-        if waits > 0 { Err(format!("{waits} ranks wait for each other; this is a defect of paceline")) } else { Ok(()) }
+        if waits > 0 { Err(format!("{waits} ranks wait for each other; this is a bug in Paceline")) } else { Ok(()) }
     }
 
     fn begin_step(&mut self, rank: usize, now: Time) {

@@ -1,7 +1,7 @@
 //! Forecasts of training with a coordinator (Horovod's background thread) at any scale: one process per GPU, each with
 //! a few cores that its input pipeline, graph scheduling and coordinator share.
 //!
-//! This is a separate model beside the event simulation: no message is simulated. Differences between processes are
+//! This model is separate from the event simulation: no message is simulated. Differences between processes are
 //! drawn at random (late wake-ups, preemptions); their joint effect follows. S. Pumma, D. Buono, F. Checconi, X. Que,
 //! W. Feng, "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe the cause, four
 //! remedies and their measurements; docs/explanation/coordinator-model.md describes the model.

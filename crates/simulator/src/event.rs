@@ -5,7 +5,7 @@ use crate::path::Chain;
 pub(crate) enum EventKind {
     /// The first bit of a message arrives at link `stage` of its route.
     Head,
-    /// The same for a multicast: at the sender's card, the uplink of its rack, the downlink of another, or a node.
+    /// The same for a multicast: at the sender's NIC, the uplink of its rack, the downlink of another, or a node.
     Multicast,
     /// The same for a rank's copy of a multicast, at the rank's own link.
     Inside,

@@ -1,4 +1,4 @@
-//! The options of a simulation, besides trace and cluster.
+//! The options of a simulation, other than trace and cluster.
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;

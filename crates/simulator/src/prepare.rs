@@ -134,7 +134,7 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
     }
     if cluster.switch.cut_through && entry.uses(Knob::Aggregation) && options.network == Network::Fluid {
         return wrong(
-            "network: fluid has no model of a switch that forwards sums as they come (switch.cut_through); take fifo"
+            "network: fluid has no model of a switch that forwards sums as they arrive (switch.cut_through); use fifo"
                 .into(),
         );
     }

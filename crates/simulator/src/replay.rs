@@ -73,7 +73,7 @@ pub struct Replay {
 /// The schedule of one worker for this many iterations.
 ///
 /// # Errors
-/// As [`simulate`](crate::simulate), or the worker does not exist.
+/// Those of [`simulate`](crate::simulate), or the worker does not exist.
 pub fn replay(
     trace: &Trace,
     cluster: &Cluster,

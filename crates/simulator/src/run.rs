@@ -29,7 +29,7 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
 /// Also returns a timeline of every worker and link.
 ///
 /// # Errors
-/// As [`simulate`].
+/// Those of [`simulate`].
 pub fn simulate_with_timeline(
     trace: &Trace,
     cluster: &Cluster,

@@ -35,7 +35,7 @@ pub enum PlanError {
         /// Number of nodes.
         nodes: usize,
     },
-    /// No fetches, so that there is nothing to plan.
+    /// No fetches, so there is nothing to plan.
     #[error("no fetch is given; name at least one node, from which the graph is traversed backward")]
     NoFetch,
     /// Nodes that depend on each other.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::{Request, Terms};
 
-/// Limits on buckets, in bytes. A larger tensor gets a bucket of its own.
+/// Limits on buckets, in bytes. A larger tensor gets its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Limit of the first bucket: the sooner it is complete, the sooner the network has work.

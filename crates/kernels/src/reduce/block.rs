@@ -3,9 +3,9 @@ use super::narrow;
 use super::number::Number;
 use super::op::Op;
 
-/// The unit of a loop: an element, or a few that are better handled together. Loops require no alignment and know
-/// nothing else about elements. They end with a block that is padded with zeros, so that every element takes the same
-/// path.
+/// The unit of a loop: an element, or a few that are better handled together. Loops require no alignment and need to
+/// know nothing else about elements. They end with a block that is padded with zeros, so that every element takes the
+/// same path.
 pub trait Block<const BYTES: usize> {
     /// Bytes of one element.
     const ELEMENT: usize;

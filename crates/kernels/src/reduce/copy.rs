@@ -5,7 +5,7 @@ pub fn copy(dst: &mut [u8], src: &[u8]) {
     dst.copy_from_slice(src);
 }
 
-/// As [`copy`], for a destination that will not be read soon and is not in the caches. A piece of suitable size is
+/// Like [`copy`], for a destination that will not be read soon and is not in the caches. A piece of suitable size is
 /// written past the caches, which neither reads the destination first nor evicts other data: up to 1.6 times as fast if
 /// the source is in a cache. If the destination is in a cache after all, it can be half as fast as [`copy`].
 pub fn copy_streaming(dst: &mut [u8], src: &[u8]) {

@@ -42,7 +42,7 @@ pub fn best(dtype: Dtype, op: ReduceOp) -> Kernels {
     }
 }
 
-/// As [`best`].
+/// Like [`best`].
 pub fn best_scale(dtype: Dtype) -> Scale {
     match Avx2::detect() {
         Some(path) => scale(&path, dtype),
@@ -72,7 +72,7 @@ fn of_op<O: Op>(path: &impl Path, dtype: Dtype) -> Kernels {
     }
 }
 
-/// As [`kernels`].
+/// Like [`kernels`].
 pub fn scale(path: &impl Path, dtype: Dtype) -> Scale {
     match dtype {
         Dtype::Float32 => path.scale::<4, f32>(),

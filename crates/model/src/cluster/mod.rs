@@ -36,9 +36,9 @@ pub struct Switch {
 /// Where parameter servers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerPlace {
-    /// Each on a node of its own.
+    /// Each on its own node.
     OwnNodes,
-    /// Server i on node i (modulo the number of nodes), sharing its network card.
+    /// Server i on node i (modulo the number of nodes), sharing its NIC.
     Colocated,
 }
 
@@ -67,13 +67,13 @@ pub struct Cluster {
     pub name: String,
     /// The source of the figures.
     pub provenance: String,
-    /// Rate of a node's network card, each way.
+    /// Rate of a node's NIC, each way.
     pub bandwidth: Rate,
     /// Latency between two nodes, one way.
     pub latency: Time,
     /// Fixed cost of a message at its sender; the link is busy during it.
     pub message_overhead: Time,
-    /// Ranks that share one network card.
+    /// Ranks that share one NIC.
     pub gpus_per_node: u32,
     /// Rate of a rank's link inside the node, each way.
     pub intra_bandwidth: Rate,

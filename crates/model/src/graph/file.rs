@@ -96,7 +96,7 @@ impl GraphFile {
                 && !bytes.is_multiple_of(dtype.size())
             {
                 let message = format!(
-                    "{bytes} is no multiple of {}, the bytes of an element of {}; are they elements?",
+                    "{bytes} is not a multiple of {}, the size of an element of {}; are they elements?",
                     dtype.size(),
                     dtype.name()
                 );

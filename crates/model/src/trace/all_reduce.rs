@@ -21,7 +21,7 @@ impl Trace {
             return wrong(&format!("the number of tensors must lie between 1 and {MAX_ENTRIES}"));
         }
         if bytes > crate::document::fields::MAX_TENSOR_BYTES {
-            return wrong("is more than 1000TB, the most that is forecast");
+            return wrong("is more than 1000TB, the maximum of a forecast");
         }
         if !bytes.is_multiple_of(dtype.size()) {
             return wrong("is not a whole number of float32 elements; give a multiple of 4B");

@@ -286,7 +286,7 @@ fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors)
                 return Err(Problem::new(here(), message));
             }
             Some(_) if has_gradient => {
-                let message = format!("{name} has a gradient, which says its bytes; write the plain name here");
+                let message = format!("{name} has a gradient, which gives its bytes; write only the name here");
                 return Err(Problem::new(here(), message));
             }
             Some(bytes) => {

@@ -157,7 +157,7 @@ pub fn parse_modules(spec: &str) -> Result<(ModuleKind, u32), DocumentError> {
     };
     match count.parse() {
         Ok(count) if count <= MOST_MODULES => Ok((kind, count)),
-        _ => Err(wrong(&format!("after the colon stands how many, a whole number up to {MOST_MODULES}"))),
+        _ => Err(wrong(&format!("after the colon comes their number, a whole number up to {MOST_MODULES}"))),
     }
 }
 

@@ -201,7 +201,7 @@ mod tests {
             [("all_reduce", "median", "int32"), ("all_reduce", "sum", "int4"), ("sort", "", "int32")]
         {
             let error = understand(&terms(call, op, dtype)).unwrap_err().to_string();
-            assert!(error.contains("is none of"), "{error}");
+            assert!(error.contains("is not one of"), "{error}");
         }
     }
 }

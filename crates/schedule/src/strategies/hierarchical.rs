@@ -3,7 +3,7 @@
 //! `inside = root`: the node's first rank gathers and adds (the *simple* reduction of the Ray distributed-SGD
 //! evaluation), the roots form a ring, and each root sends the sum back. `inside = ring`: a ring reduce-scatter inside
 //! the node leaves shard j at one rank, which is in the ring of shard j between the nodes; then a ring all-gather
-//! inside the node. With equal nodes, all network cards and all inner links are busy (M. Cho et al., "BlueConnect",
+//! inside the node. With equal nodes, all NICs and all inner links are busy (M. Cho et al., "BlueConnect",
 //! MLSys 2019; Horovod's HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j
 //! mod their number.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
@@ -131,7 +131,7 @@ impl Schedule for Hierarchical {
         }
     }
 
-    /// The rings between nodes of all shards share a card: while one waits for its piece, others send. They start as
+    /// The rings between nodes of all shards share a NIC: while one waits for its piece, others send. They start as
     /// shards complete, so only half of the traffic inside nodes is before or after them, plus the last piece.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));

@@ -15,7 +15,7 @@ use crate::strategies::tree::{self, TreePart};
 pub(crate) const NATIVE: Entry = Entry {
     name: "native",
     aliases: &["nccl"],
-    summary: "what NCCL takes: trees for little, one ring over all ranks for much",
+    summary: "NCCL's choice: trees for small buckets, one ring over all ranks for large ones",
     knobs: &[Knob::Rates],
     build,
 };
@@ -158,7 +158,7 @@ impl Native {
     }
 
     /// A chain inside the node to the rank that is in the tree between the nodes, and back. The two trees use different
-    /// ranks, and so different cards if a node has two.
+    /// ranks, and thus different NICs if a node has two.
     fn tree_step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
         let piece = tree::DEFAULT_CHUNK.piece(bucket, self.topology.workers, lane);
@@ -224,7 +224,7 @@ impl Schedule for Native {
         }
     }
 
-    /// Time of the tree: that of its cards, or of its chains if they are slower, plus a piece's latency through the
+    /// Time of the tree: that of its NICs, or of its chains if they are slower, plus a piece's latency through the
     /// other.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         if self.is_ring(bucket) {

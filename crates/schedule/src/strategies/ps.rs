@@ -2,7 +2,7 @@
 //!
 //! M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. The variants with support
 //! in the network are those of M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": the servers
-//! multicast, the switch aggregates what the workers send, or both. An aggregation of more workers than the switch's
+//! multicast, the switch aggregates the workers' gradients, or both. An aggregation of more workers than the switch's
 //! radix becomes several switches, each of which sends a partial sum.
 //!
 //! Servers only add; the optimiser runs on the workers. A push without gradient (`pull_only`) is an empty message.

@@ -6,7 +6,7 @@
 //! `ring-multicast` replaces the second round: the worker that completes a piece multicasts it (M. A. Chang et al.,
 //! "How to Train your DNN: The Network Operator Edition").
 //!
-//! `baidu-ring` is the ring that Baidu brought to deep learning (A. Gibiansky, "Bringing HPC Techniques to Deep
+//! `baidu-ring` is the ring that Baidu introduced to deep learning (A. Gibiansky, "Bringing HPC Techniques to Deep
 //! Learning", 2017; repository baidu-research/baidu-allreduce): one piece per worker, every tensor separately, over
 //! MPI's point-to-point messages, without a coordinator. Here it is the ring with these defaults; its callers handle
 //! the rest.

@@ -6,7 +6,7 @@
 //! evaluation). `inside = ring`: shard j of a bucket is added in a ring and pushed by the node's j-th rank.
 //!
 //! Every bucket is cut into a piece for each server (and shard), so that all servers share the load; with
-//! `Chunk::Whole`, whole buckets are assigned to servers in turn. Servers are on nodes of their own or colocated.
+//! `Chunk::Whole`, whole buckets are assigned to servers in turn. Servers have their own nodes or are colocated.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};

@@ -127,7 +127,7 @@ fn place(rank: u32, size: u32, second: bool) -> Position {
     }
 }
 
-/// With both trees busy, a card takes this many times as long as for all elements in one direction. Each card sends and
+/// With both trees busy, a NIC takes this many times as long as for all elements in one direction. Each NIC sends and
 /// receives them twice (an inner node of one tree is a leaf of the other); the rest is pieces on their way up waiting
 /// for those on their way down, fitted to the event simulation on 4 to 1,024 nodes.
 const BOTH_TREES: f64 = 2.4;
@@ -189,7 +189,7 @@ impl Schedule for Tree {
         }
     }
 
-    /// For ranks with a card each: if several share one, which messages cross it depends on how ranks and trees are
+    /// For ranks with a NIC each: if several share one, which messages cross it depends on how ranks and trees are
     /// aligned.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let Chunk::Elements(piece) = self.chunk else { return None };

@@ -37,7 +37,7 @@ impl Collective {
         let entry = look_up(strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
         if entry.uses(Knob::Servers) || entry.uses(Knob::Pull) {
             return Err(SimulationError(format!(
-                "strategy: {} has servers, and a coordinator decides on all-reduces; take native, ring, hierarchical, …",
+                "strategy: {} has servers, and a coordinator decides on all-reduces; use native, ring, hierarchical, …",
                 entry.name
             )));
         }
@@ -97,7 +97,7 @@ impl Collective {
         if self.workers > MOST_SIMULATED {
             return Err(SimulationError(format!(
                 "strategy: {} has no closed form here, and {} workers are more than the {MOST_SIMULATED} whose messages \
-                 are simulated; take native, ring or hierarchical",
+                 are simulated; use native, ring or hierarchical",
                 self.strategy, self.workers
             )));
         }

@@ -11,7 +11,7 @@ use super::policy::{Setting, model};
 use super::workload::Workload;
 use crate::options::SimulationError;
 
-/// The options of a run, besides trace and cluster.
+/// The options of a run, other than trace and cluster.
 #[derive(Clone)]
 pub struct CoordinatedOptions {
     /// The coordinator's policy.

@@ -159,7 +159,7 @@ pub(crate) fn multicast<C: Chain, O: Observer>(
     }
 }
 
-/// The head of a multicast is at its sender's card.
+/// The head of a multicast is at its sender's NIC.
 fn leave<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
     events: &mut EventQueue<C>,
@@ -183,7 +183,7 @@ fn leave<C: Chain, O: Observer>(
     }
 }
 
-/// The head of a multicast is at its sender's card, the uplink of its rack, the downlink of another rack, or a node.
+/// The head of a multicast is at its sender's NIC, the uplink of its rack, the downlink of another rack, or a node.
 pub(crate) fn multicast_head<C: Chain, O: Observer>(
     wires: &mut NetworkLinks,
     events: &mut EventQueue<C>,

@@ -1,7 +1,7 @@
 //! Max-min fair rates by progressive filling (D. Bertsekas, R. Gallager, "Data Networks", 1992, section 6.5.2).
 //!
 //! All flows grow equally until a link is full; its flows are then fixed, and the others continue to grow. The solver
-//! knows nothing of time or messages.
+//! does not depend on time or messages.
 
 /// Flows and the links that each of them crosses; scratch space is kept between calls.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! The memory of an aggregating switch.
 //!
 //! A partial sum needs memory from its first contribution until the sum has been sent. If there is none, a message
-//! waits at its sender, and all messages behind it: the link to the switch is lossless, as with SHARP (R. Graham et
-//! al., "Scalable Hierarchical Aggregation Protocol", COMHPC 2016). All workers send in the same order, so open sums
+//! waits at its sender, and blocks all messages behind it: the link to the switch is lossless, as with SHARP (R. Graham
+//! et al., "Scalable Hierarchical Aggregation Protocol", COMHPC 2016). All workers send in the same order, so open sums
 //! get their contributions before anything that waits for memory: there is no deadlock.
 use std::collections::{HashSet, VecDeque};
 

@@ -35,11 +35,11 @@ pub(crate) enum LinkName {
 /// No link: the message starts or ends at the switch.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Stages of a route: the sender's own copies, its node's card (or its link inside the node), a rack's uplink,
-/// another's downlink, the receiver's card, the receiver's own copies.
+/// Stages of a route: the sender's own copies, its node's NIC (or its link inside the node), a rack's uplink, another's
+/// downlink, the receiver's NIC, the receiver's own copies.
 pub(crate) const STAGES: usize = 6;
 
-/// The stage at the sender's card, after which the path to other nodes begins.
+/// The stage at the sender's NIC, after which the path to other nodes begins.
 pub(crate) const OUT: u8 = 1;
 
 /// The stage at a rack's uplink.
@@ -48,14 +48,14 @@ pub(crate) const UP: u8 = 2;
 /// The stage at the downlink of a rack.
 pub(crate) const DOWN: u8 = 3;
 
-/// The stage at the receiver's card.
+/// The stage at the receiver's NIC.
 pub(crate) const IN: u8 = 4;
 
 /// The route from one role to another: a link for each stage; stages without one are [`NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub links: [u32; STAGES],
-    /// Latency between the sender's card and the next link.
+    /// Latency between the sender's NIC and the next link.
     pub latency: u64,
 }
 
@@ -299,7 +299,7 @@ impl NetworkLinks {
         Route { links, latency: self.latency }
     }
 
-    /// Time per byte on the card through which a multicast reached a rank's node; zero from its own node.
+    /// Time per byte on the NIC through which a multicast reached a rank's node; zero from its own node.
     fn card_into(&self, from: u32, to: u32) -> f64 {
         let node = self.node(to);
         if self.node(from) == node { 0.0 } else { self.links[2 * node as usize + 1].ps_per_byte }
