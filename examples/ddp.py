@@ -1,4 +1,4 @@
-"""Trains a small convolutional net with DistributedDataParallel over Paceline; the images are made up.
+"""Trains a small convolutional net with DistributedDataParallel over Paceline, on synthetic images.
 
 torchrun --nproc-per-node 2 examples/ddp.py
 paceline run -np 4 --strategy ring -- python examples/ddp.py
@@ -27,7 +27,7 @@ def model() -> nn.Module:
 
 
 def batch(step: int, rank: int, size: int) -> tuple[Tensor, Tensor]:
-    """This rank's images of a step, with labels that can be learnt: the brightest of some patches."""
+    """Return this rank's images of a step, with labels that can be learnt: the brightest of some patches."""
     generator = torch.Generator().manual_seed(1_000_003 * rank + step)
     images = torch.randn(size, 3, 32, 32, generator=generator)
     labels = images[:, 0, 0, :CLASSES].argmax(1)
@@ -36,7 +36,7 @@ def batch(step: int, rank: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def same_everywhere(weights: Tensor) -> bool:
-    """Whether all ranks have the same bits."""
+    """Return whether all ranks have the same bits."""
     low, high = weights.view(torch.int32).clone(), weights.view(torch.int32).clone()
     dist.all_reduce(low, dist.ReduceOp.MIN)
     dist.all_reduce(high, dist.ReduceOp.MAX)
@@ -47,7 +47,7 @@ def main() -> None:
     """Train, and check that all ranks have the same weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=32, help="images for each rank and step")
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--backend", default="paceline", choices=["paceline", "gloo"])
     parser.add_argument("--transport", help="as PACELINE_TRANSPORT")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Training that outlives its ranks, with Horovod's elastic calls.
+"""Training that survives the death of ranks, with Horovod's elastic API.
 
     paceline run --elastic -np 2 -- python examples/elastic.py
 
-While it runs, kill a rank: `kill -9 PID`, by the numbers that it prints; or let it do so itself: `--kill-every 100`.
-The last line, a checksum of the weights, is the same in any case.
+While it runs, kill a rank with `kill -9 PID` (it prints the pids), or let it do so itself: `--kill-every 100`. The last
+line, a checksum of the weights, is the same in either case.
 """
 
 import argparse
@@ -19,25 +19,25 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--batch-size", type=int, default=32, help="images of each rank")
 parser.add_argument("--commit-every", type=int, default=1, help="steps; a death loses those since the last commit")
-parser.add_argument("--kill-every", type=int, help="rank 1 kills itself before every so many-th step, once for each")
+parser.add_argument("--kill-every", type=int, help="rank 1 kills itself before every N-th step, once for each")
 arguments = parser.parse_args()
 
 hvd.init()
 torch.manual_seed(1)
 images, noise = torch.randn(4096, 1, 28, 28), torch.randn(4096, 10)
-labels = (images.flatten(1)[:, :10] * 3 + noise).argmax(1)  # something to be learnt
+labels = (images.flatten(1)[:, :10] * 3 + noise).argmax(1)  # something to learn
 dataset = torch.utils.data.TensorDataset(images, labels)
 
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-sampler = hvd.elastic.ElasticSampler(dataset)  # shares what is left of an epoch among the ranks of now
+sampler = hvd.elastic.ElasticSampler(dataset)  # divides the rest of an epoch among the current ranks
 loader = torch.utils.data.DataLoader(dataset, batch_size=arguments.batch_size, sampler=sampler, drop_last=True)
 state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, step=0, epoch=0, killed=0)
 
 
 def killed_before(step: int) -> bool:
-    """Whether this rank is to die now. The step must be remembered, or it would never get beyond it."""
+    """Return whether this rank should die now. The step must be remembered, or it would never get past it."""
     if not arguments.kill_every or step == 0 or step % arguments.kill_every or state.killed >= step:
         return False
     state.killed = step
@@ -47,7 +47,7 @@ def killed_before(step: int) -> bool:
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState) -> None:
-    """From wherever the last commit was."""
+    """Train from the last commit on."""
     print(f"rank {hvd.rank()} of {hvd.size()}, pid {os.getpid()}: from step {state.step}", flush=True)
     while state.step < arguments.steps:
         for batch, (inputs, targets) in enumerate(loader):

@@ -1,10 +1,10 @@
-"""Trains a ResNet on ImageNet as Horovod's public PyTorch example does; only the import says Paceline.
+"""Trains a ResNet on ImageNet like Horovod's public PyTorch example; only the import differs.
 
 paceline run -np 4 -- python examples/horovod_imagenet.py --synthetic
 paceline run -np 4 --strategy ps --servers 2 --timeline run.json -- python examples/horovod_imagenet.py --synthetic
 paceline run --hosts a:8,b:8 -- python examples/horovod_imagenet.py --train-dir ~/imagenet/train
 
-With `--synthetic` the images are made up, and few and small, so that it runs on any machine in a minute.
+With `--synthetic` it uses a few small synthetic images, so that it runs on any machine in a minute.
 """
 
 import argparse
@@ -26,25 +26,29 @@ MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def arguments() -> argparse.Namespace:
-    """The options have the names that they have in Horovod's example."""
+    """Parse the options, which have the same names as in Horovod's example."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train-dir", type=Path, help="a folder for each class, with images of it")
-    parser.add_argument("--val-dir", type=Path, help="likewise, to validate on; without it, nothing is validated")
-    parser.add_argument("--synthetic", action="store_true", help="make images up")
-    parser.add_argument("--synthetic-images", type=int, default=64, metavar="N", help="so many of them, for all ranks")
-    parser.add_argument("--image-size", type=int, metavar="PIXELS", help="default: 224; of synthetic ones 64")
-    parser.add_argument("--model", default="resnet50", help="of torchvision.models")
-    parser.add_argument("--checkpoint-format", help="such as checkpoint-{epoch}.pt; without it none is written")
-    parser.add_argument("--epochs", type=int, help="default: 90; of synthetic images 2")
-    parser.add_argument("--batch-size", type=int, help="default: 32; of synthetic images 4")
-    parser.add_argument("--batches-per-allreduce", type=int, default=1, help="accumulated before gradients are reduced")
-    parser.add_argument("--base-lr", type=float, help="for one rank; default: 0.0125; of synthetic images 0.001")
+    parser.add_argument("--train-dir", type=Path, help="folder of images, with a subfolder for each class")
+    parser.add_argument("--val-dir", type=Path, help="likewise, for validation; default: no validation")
+    parser.add_argument("--synthetic", action="store_true", help="use synthetic images")
+    parser.add_argument(
+        "--synthetic-images", type=int, default=64, metavar="N", help="number of synthetic images, for all ranks"
+    )
+    parser.add_argument("--image-size", type=int, metavar="PIXELS", help="default: 224; 64 for synthetic images")
+    parser.add_argument("--model", default="resnet50", help="a model of torchvision.models")
+    parser.add_argument("--checkpoint-format", help="such as checkpoint-{epoch}.pt; default: no checkpoints")
+    parser.add_argument("--epochs", type=int, help="default: 90; 2 for synthetic images")
+    parser.add_argument("--batch-size", type=int, help="default: 32; 4 for synthetic images")
+    parser.add_argument(
+        "--batches-per-allreduce", type=int, default=1, help="batches to accumulate before gradients are reduced"
+    )
+    parser.add_argument("--base-lr", type=float, help="for one rank; default: 0.0125; 0.001 for synthetic images")
     parser.add_argument("--warmup-epochs", type=float, default=5)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--wd", type=float, default=0.00005, help="weight decay")
-    parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel in half precision")
+    parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients in half precision")
     parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
-    parser.add_argument("--workers", type=int, default=0, help="processes that load images, for each rank")
+    parser.add_argument("--workers", type=int, default=0, help="processes per rank that load images")
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
     if options.synthetic == (options.train_dir is not None):
@@ -58,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 class MadeUp(Dataset[tuple[Tensor, int]]):
-    """Images of noise, each with a stripe where its class says: the same on all ranks."""
+    """Images of noise, each with a stripe whose position depends on its class; the same on all ranks."""
 
     def __init__(self, count: int, size: int) -> None:
         self.count, self.size = count, size
@@ -74,7 +78,7 @@ class MadeUp(Dataset[tuple[Tensor, int]]):
 
 
 def images(options: argparse.Namespace) -> tuple[Dataset[tuple[Tensor, int]], Dataset[tuple[Tensor, int]] | None]:
-    """To train and to validate on."""
+    """Return the data for training and for validation."""
     if options.synthetic:
         made = MadeUp(options.synthetic_images, options.image_size)
         return made, MadeUp(options.synthetic_images // 2, options.image_size)
@@ -103,7 +107,7 @@ class Metric:
 
 
 class Training:
-    """A model, its optimizer, and what they see."""
+    """A model, its optimizer, and their data."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -131,7 +135,7 @@ class Training:
         )
 
     def resume(self) -> int:
-        """Take the last checkpoint that rank 0 finds, and give all ranks its weights; the epoch to begin with."""
+        """Load the last checkpoint that rank 0 finds, and give all ranks its weights; return the epoch to begin with."""
         begin = 0
         form = self.options.checkpoint_format
         if hvd.rank() == 0 and form:
@@ -147,13 +151,13 @@ class Training:
         return begin
 
     def save(self, epoch: int) -> None:
-        """Rank 0 writes a checkpoint."""
+        """Write a checkpoint, on rank 0."""
         if hvd.rank() == 0 and self.options.checkpoint_format:
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             torch.save(state, self.options.checkpoint_format.format(epoch=epoch + 1))
 
     def adjust_rate(self, epoch: float) -> None:
-        """P. Goyal et al., "Accurate, large minibatch SGD", 2017: a slow start, then steps at epochs 30, 60, 80."""
+        """P. Goyal et al., "Accurate, large minibatch SGD", 2017: warm-up, then steps at epochs 30, 60, 80."""
         factor = 10.0 ** -sum(epoch >= step for step in (30, 60, 80))
         if epoch < self.options.warmup_epochs:
             factor = (epoch * (hvd.size() - 1) / self.options.warmup_epochs + 1) / hvd.size()
@@ -179,12 +183,12 @@ class Training:
         return f"{loss_of}, {accuracy_of}"
 
     def parts(self, data: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches that are accumulated."""
+        """Yield the batches that are accumulated."""
         count = math.ceil(len(data) / self.options.batch_size)
         return zip(data.chunk(count), target.chunk(count), strict=True)
 
     def validate(self) -> str:
-        """The loss and the accuracy on images that it was not trained on."""
+        """Return the loss and the accuracy on the validation images."""
         if self.val_loader is None:
             return "not validated"
         self.model.eval()
@@ -198,7 +202,7 @@ class Training:
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """The share of images whose class is the likeliest."""
+    """Return the share of images whose class is predicted correctly."""
     return output.argmax(1).eq(target).float().mean()
 
 

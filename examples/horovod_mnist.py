@@ -1,4 +1,4 @@
-"""Trains a small net on handwritten digits as Horovod's public PyTorch example does; only the import says Paceline.
+"""Trains a small net on handwritten digits like Horovod's public PyTorch example; only the import differs.
 
 paceline run -np 2 -- python examples/horovod_mnist.py --synthetic
 torchrun --nproc-per-node 2 examples/horovod_mnist.py --synthetic
@@ -38,11 +38,11 @@ def made_up(count: int, seed: int) -> Dataset[tuple[Tensor, Tensor]]:
 
 
 def digits(options: argparse.Namespace, *, train: bool) -> Dataset[tuple[Tensor, Tensor]]:
-    """To train or to test on."""
+    """Return the data for training or testing."""
     if options.synthetic:
         return made_up(2000 if train else 400, int(train))
     normal = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
-    # Rank 0 of each machine fetches what is missing; the others wait for it.
+    # The first rank of each machine downloads missing files; the others wait for it.
     if hvd.local_rank() == 0:
         datasets.MNIST(options.data_dir, train=train, download=True)
     hvd.barrier()
@@ -52,14 +52,14 @@ def digits(options: argparse.Namespace, *, train: bool) -> Dataset[tuple[Tensor,
 def main() -> None:
     """Train and test."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synthetic", action="store_true", help="make pictures up")
+    parser.add_argument("--synthetic", action="store_true", help="use synthetic images")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--test-batch-size", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.01, help="for one rank")
     parser.add_argument("--momentum", type=float, default=0.5)
-    parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel in half precision")
+    parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients in half precision")
     parser.add_argument("--mixed-precision", action="store_true", help="forward and backward in bfloat16, scaled")
     parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=42)
@@ -95,7 +95,7 @@ def main() -> None:
             with context:
                 loss = F.cross_entropy(net(data), target)
             scaler.scale(loss).backward()
-            # So that gradients can be looked at before the step: here, to unscale them.
+            # So that gradients can be changed before the step: here, to unscale them.
             optimizer.synchronize()
             scaler.unscale_(optimizer)
             with optimizer.skip_synchronize():

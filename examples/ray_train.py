@@ -1,4 +1,4 @@
-"""Trains a small convolutional net on a Ray cluster, in the ways there are, and compares; the images are made up.
+"""Trains a small convolutional net on a Ray cluster in several ways, on synthetic images, and compares the results.
 
 python examples/ray_train.py
 RAY_ADDRESS=auto python examples/ray_train.py --workers 8 --servers 2
@@ -45,9 +45,9 @@ def batch(rank: int, step: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def train(steps: int, size: int, *, kill: bool = False) -> tuple[float, Weights]:
-    """What a rank does under the runtime: as with Horovod. Its last loss, and its weights at the end.
+    """Train one rank over the runtime, as with Horovod. Return its last loss and its final weights.
 
-    kill: the last rank kills itself half way, once.
+    kill: the last rank kills itself halfway, once.
     """
     import paceline.torch as hvd
 
@@ -80,30 +80,30 @@ def train(steps: int, size: int, *, kill: bool = False) -> tuple[float, Weights]
 
 
 def by_runtime(options: argparse.Namespace, **job: object) -> tuple[float, Weights]:
-    """Through the runtime: shared memory inside a machine, TCP between machines."""
+    """Train over the runtime: shared memory inside a machine, TCP between machines."""
     settings = RayExecutor.create_settings(timeout_s=120)
     with RayExecutor(settings, num_workers=options.workers, **job) as executor:
         return same(executor.run(train, args=[options.steps, options.batch]))
 
 
 def with_a_death(options: argparse.Namespace) -> tuple[float, Weights]:
-    """The same, and an actor is killed half way: another takes its place, and all go on from the last commit."""
-    print("one rank kills itself now, of which Ray and Paceline tell:", flush=True)
+    """Do the same, but an actor is killed halfway: another replaces it, and all continue from the last commit."""
+    print("one rank now kills itself, which Ray and Paceline report:", flush=True)
     with ElasticRayExecutor(min_workers=options.workers, max_workers=options.workers) as executor:
         return same(executor.run(train, args=[options.steps, options.batch], kwargs={"kill": True}))
 
 
 def same(results: list[tuple[float, Weights]]) -> tuple[float, Weights]:
-    """The mean of all ranks' losses, and the weights of all, which are the same bits."""
+    """Return the mean of all ranks' losses, and the weights, which are bitwise the same on all."""
     first = results[0][1]
     for rank, (_, weights) in enumerate(results):
         if any((weights[name] != first[name]).any() for name in first):
-            raise SystemExit(f"rank {rank} has other weights than rank 0")
+            raise SystemExit(f"the weights of rank {rank} differ from those of rank 0")
     return float(np.mean([loss for loss, _ in results])), first
 
 
 def by_object_store(options: argparse.Namespace) -> tuple[float, Weights]:
-    """Through Ray's object store: sums inside the node, then parameter servers sharded over the nodes."""
+    """Train through Ray's object store: sums inside the node, then parameter servers sharded over the nodes."""
     trained = object_store.train(
         model,
         functools.partial(torch.optim.SGD, lr=0.02, momentum=0.9),
@@ -120,13 +120,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=1, help="parameter servers")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=32, help="images for each rank and step")
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     options = parser.parse_args()
 
     if os.environ.get("RAY_ADDRESS"):
         ray.init(logging_level="ERROR")
     else:
-        # A worker and a server count as a CPU each, whatever this machine has.
+        # Each worker and server counts as one CPU, whatever this machine has.
         ray.init("local", num_cpus=options.workers + options.servers, include_dashboard=False, logging_level="ERROR")
     ways: dict[str, Callable[[], tuple[float, Weights]]] = {
         "ring": lambda: by_runtime(options, strategy="ring"),
@@ -148,7 +148,7 @@ def main() -> None:
             flush=True,
         )
         if difference > 1e-4:
-            raise SystemExit(f"{name} has trained something else")
+            raise SystemExit(f"{name} trained different weights")
     ray.shutdown()
 
 
