@@ -135,7 +135,7 @@ class Training:
         )
 
     def resume(self) -> int:
-        """Load the last checkpoint that rank 0 finds, and give all ranks its weights; return the epoch to begin with."""
+        """Load the last checkpoint that rank 0 finds, and give all ranks its weights; return the first epoch."""
         begin = 0
         form = self.options.checkpoint_format
         if hvd.rank() == 0 and form:

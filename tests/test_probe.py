@@ -53,7 +53,7 @@ def alone(*words, **env):
     ("words", "message"),
     [
         (["probe"], "probe: this process was not started as a rank; start several: paceline run"),
-        (["probe", "-o", "c.json"], "or -np 4, under torchrun, mpirun, srun or paceline emulate run"),
+        (["probe", "-o", "c.json"], "or use -np 4, torchrun, mpirun, srun or paceline emulate run"),
         (["probe", "--most", "1KB"], "--most: '1KB' is not between 64KiB and 4GiB"),
         (["probe", "--most", "12"], "--most: '12' has no unit"),
         (["probe", "--repeats", "0"], "--repeats: 0 is not between 1 and 1000"),
@@ -168,10 +168,10 @@ CELL = Cell("t", find_strategy("ps"), 4, 1, 1e9, 1, 1, 2)
     ("cell", "processes", "servers", "reason"),
     [
         (CELL, 0, (), None),
-        (replace(CELL, servers=2), 0, (), "a way that no cluster file tells"),
+        (replace(CELL, servers=2), 0, (), "a way that no cluster file can express"),
         (replace(CELL, servers=2), 2, (0, 1), None),
         (replace(CELL, servers=2), 2, (2, 3), None),
-        (replace(CELL, servers=2), 2, (2, 2), "a way that no cluster file tells"),
+        (replace(CELL, servers=2), 2, (2, 2), "a way that no cluster file can express"),
         (replace(CELL, strategy=find_strategy("ps-aggregation")), 1, (0,), "acts as the switch has a NIC"),
         (replace(CELL, strategy=find_strategy("ring-multicast"), servers=0), 0, (), "as unicasts: give it --multicast"),
         (replace(CELL, strategy=find_strategy("ring"), servers=0), 0, (), None),

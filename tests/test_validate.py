@@ -227,7 +227,7 @@ def test_a_machine_that_cannot_is_said(monkeypatch):
         (["--shrink", "much"], "--shrink: 'much' is not a factor"),
         (["--bandwidth", "500"], "no unit"),
         (["--workers", "0"], "0 is not between 1"),
-        (["--workers", "65"], "--workers: 65 ranks do not fit one machine"),
+        (["--workers", "65"], "--workers: 65 ranks do not fit on one machine"),
         (["--strategy", "ring", "--servers", "2"], "--servers: has no effect on ring"),
         (["--quick", "--full"], "cannot be combined"),
         (["--quick", "--trace", "resnet-50"], "--trace and --quick cannot be combined"),

@@ -64,7 +64,7 @@ def adjusted(
     if device is not None:
         if samples_per_s is not None or batch is not None:
             raise InvalidArgumentError(
-                "sets samples/s and batch to the published values; leave out either it or those", setting="device"
+                "sets samples/s and batch to the published values; leave it out, or leave out those", setting="device"
             )
         return on_device(trace, device)
     if batch is not None:
