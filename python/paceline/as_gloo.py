@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 VARIABLE = "PACELINE_AS_GLOO"
 
 
-def asked() -> bool:
+def requested() -> bool:
     """Return whether the variable is set to yes. Raises InvalidArgumentError if it is neither yes nor no."""
     value = os.environ.get(VARIABLE, "")
     if not value:
@@ -28,7 +28,7 @@ def asked() -> bool:
 
 def load() -> None:
     """Called by torch when it has been imported."""
-    if not asked():
+    if not requested():
         return
     import torch.distributed as dist
 

@@ -36,13 +36,13 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     check_writable("--output", output)
     if png is not None:
         make_folder("--png", png)
-    asked = read(spec)
+    specification = read(spec)
     from paceline.report.chapters import simulated
     from paceline.report.document import write
 
     with Bar("simulating") as bar:
         try:
-            chapters = simulated(asked, bar)
+            chapters = simulated(specification, bar)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{spec}: {error}") from None
-    say([f"wrote {path}" for path in write(asked, chapters, output, png)])
+    say([f"wrote {path}" for path in write(specification, chapters, output, png)])

@@ -31,8 +31,8 @@ def run(
     """Run a job; see `Cluster.run`."""
     if isinstance(command, str) or not command:
         raise InvalidArgumentError("no command given; pass it as a list: ['python', 'train.py']")
-    asked = {name: options.pop(name) for name in _REQUEST if name in options}
-    checked = Request(command=command, settings=options, **asked).checked()
+    request_options = {name: options.pop(name) for name in _REQUEST if name in options}
+    checked = Request(command=command, settings=options, **request_options).checked()
     return start(cluster, checked, ranks_per_host, lambda job: output or Terminal(job.names, prefix=True))
 
 

@@ -51,21 +51,21 @@ def share_secret(exchange: Exchange, own: str | None) -> str:
     have none, or if the ranks run different versions of Paceline.
     """
     made = secrets.token_hex(32) if own is None and exchange.rank == 0 else ""
-    told = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
-    said = [json.loads(blob) for blob in exchange(told.encode())]
-    for rank, other in enumerate(said):
+    message = json.dumps({"version": paceline.__version__, "own": own is not None, "made": made})
+    messages = [json.loads(blob) for blob in exchange(message.encode())]
+    for rank, other in enumerate(messages):
         if other["version"] != paceline.__version__:
             raise JobError(
                 f"rank {exchange.rank} runs paceline {paceline.__version__}, rank {rank} {other['version']}; "
                 "install one version everywhere"
             )
-    without = [rank for rank, other in enumerate(said) if not other["own"]]
+    without = [rank for rank, other in enumerate(messages) if not other["own"]]
     if without and len(without) < exchange.size:
         raise JobError(
             f"{named(without)} of {exchange.size} did not get PACELINE_SECRET or PACELINE_SECRET_FILE, the others "
             "did; set it for all ranks or for none"
         )
-    return own if own is not None else str(said[0]["made"])
+    return own if own is not None else str(messages[0]["made"])
 
 
 def named(ranks: list[int]) -> str:

@@ -60,11 +60,11 @@ def _ask(ranks: Job, clock: Clock) -> Offset:
     question, answer = np.zeros(1, "int64"), np.zeros(1, "int64")
     offsets = []
     for _ in range(_ASKED):
-        asked = clock.now()
+        sent_at = clock.now()
         ranks.send(question, 0)
         ranks.recv(answer, 0)
-        half = (clock.now() - asked + 1) // 2
-        offsets.append(Offset(asked + half, int(answer[0]) - (asked + half), half))
+        half = (clock.now() - sent_at + 1) // 2
+        offsets.append(Offset(sent_at + half, int(answer[0]) - (sent_at + half), half))
     return min(offsets, key=lambda one: one.error)
 
 

@@ -10,7 +10,7 @@ from paceline._internal import units
 from paceline.validate.cells import Cell, Skipped
 from paceline.validate.forecasts import Costs, Forecast, emulated, forecast
 from paceline.validate.outcome import Row, Validation
-from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, InterruptedRunError, observe
+from paceline.validate.real import CellFailedError, CellRun, Cluster, Emulator, InterruptedRunError, observe
 from paceline.validate.timeline import record
 
 LONGEST_S = 30.0
@@ -35,21 +35,21 @@ class ComparisonOptions:
     """File for both timelines of the cell; requires a single cell."""
 
 
-def compare(asked: Iterable[Cell], emulator: Emulator, how: ComparisonOptions, progress: Progress) -> Validation:
+def compare(cells: Iterable[Cell], emulator: Emulator, options: ComparisonOptions, progress: Progress) -> Validation:
     """Run and simulate each cell. Raises InvalidArgumentError, ClickException if no cluster can be brought up."""
-    return _Comparison(emulator, how, progress).of(asked)
+    return _Comparison(emulator, options, progress).of(cells)
 
 
 class _Comparison:
-    def __init__(self, emulator: Emulator, how: ComparisonOptions, progress: Progress) -> None:
-        self.emulator, self.how, self.progress = emulator, how, progress
+    def __init__(self, emulator: Emulator, options: ComparisonOptions, progress: Progress) -> None:
+        self.emulator, self.options, self.progress = emulator, options, progress
         self.result = Validation()
         self.forecasts: dict[Cell, Forecast] = {}
         self.done = 0
 
-    def of(self, asked: Iterable[Cell]) -> Validation:
+    def of(self, cells: Iterable[Cell]) -> Validation:
         """Compare all cells."""
-        self._forecast(asked)
+        self._forecast(cells)
         try:
             for group in _groups(list(self.forecasts)):
                 self._group(group)
@@ -65,10 +65,10 @@ class _Comparison:
         self.result.skipped += [Skipped(cell, reason) for cell in self.forecasts if cell not in reported]
         self.result.interrupted = error.exit_code
 
-    def _forecast(self, asked: Iterable[Cell]) -> None:
-        for cell in asked:
-            simulated = forecast(cell, emulated(cell, self.how.costs))
-            if reason := too_long(simulated.of(self.how.network)):
+    def _forecast(self, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            simulated = forecast(cell, emulated(cell, self.options.costs))
+            if reason := too_long(simulated.of(self.options.network)):
                 self.result.skipped.append(Skipped(cell, f"{reason}, or more --bandwidth"))
             else:
                 self.forecasts[cell] = simulated
@@ -80,7 +80,7 @@ class _Comparison:
             servers=max(cell.servers for cell in group),
             switch=any(cell.needs_switch for cell in group),
             bandwidth_bps=group[0].bandwidth_bps,
-            realtime=self.how.realtime,
+            realtime=self.options.realtime,
         )
         with wanted as cluster:
             for cells in _by_rate(group):
@@ -93,22 +93,22 @@ class _Comparison:
     def _prepare(self, cluster: Cluster, cell: Cell) -> float | None:
         """Set the rate; return the network's largest error at it, as measured by the cluster itself."""
         cluster.set_bandwidth(cell.bandwidth_bps)
-        if not self.how.check or cell.hosts < 2:
+        if not self.options.check or cell.hosts < 2:
             return None
         errors = [float(pattern.error) for pattern in cluster.check(repeats=_CHECKS).patterns]
         return max(errors, key=abs)
 
     def _cell(self, cluster: Cluster, cell: Cell, fidelity: float | None) -> str:
         simulated = self.forecasts[cell]
-        ask = Ask(cell, simulated.of(self.how.network), self.how.repeats)
+        run = CellRun(cell, simulated.of(self.options.network), self.options.repeats)
         try:
-            observed = observe(cluster, self.emulator, ask)
-            if self.how.timeline is not None:
-                record(cluster, self.emulator, ask, (self.how.network, self.how.costs), self.how.timeline)
+            observed = observe(cluster, self.emulator, run)
+            if self.options.timeline is not None:
+                record(cluster, self.emulator, run, (self.options.network, self.options.costs), self.options.timeline)
         except CellFailedError as error:
             self.result.skipped.append(Skipped(cell, f"failed: {error}", failed=True))
             return f"{cell.title()}: failed: {error}"
-        row = Row(cell, observed, simulated, self.how.network, cluster.realtime, fidelity)
+        row = Row(cell, observed, simulated, self.options.network, cluster.realtime, fidelity)
         self.result.rows.append(row)
         return in_short(row)
 

@@ -54,12 +54,12 @@ class Here:
             )
 
 
-def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how: dict[str, Any]) -> list[Cell]:
-    """Return the cells. `how`: shrink and scale (None: chosen), bucket_size. Raises InvalidArgumentError."""
+def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], options: dict[str, Any]) -> list[Cell]:
+    """Return the cells. `options`: shrink and scale (None: chosen), bucket_size. Raises InvalidArgumentError."""
     found = []
     settings, rate, ranks_per_host = here.ranks.settings, here.bandwidth_bps, here.layout.ranks_per_host
     for trace, strategy in product(traces, strategies):
-        sizes = chosen(load_trace(trace), ranks_per_host, rate, how["shrink"], how["scale"])
+        sizes = chosen(load_trace(trace), ranks_per_host, rate, options["shrink"], options["scale"])
         servers = settings.servers if "servers" in strategy.knobs else 0
         found.append(
             Cell(
@@ -70,7 +70,7 @@ def cells(here: Here, traces: Iterable[str], strategies: Iterable[Strategy], how
                 rate,
                 *sizes,
                 ranks_per_host,
-                how["bucket_size"],
+                options["bucket_size"],
             )
         )
     return found
@@ -119,9 +119,9 @@ class Comparison:
         self._forecasts: dict[Cell, Forecast] = {}
         self._clock_error_s = 0.0
 
-    def simulate(self, asked: Sequence[Cell]) -> None:
+    def simulate(self, selected: Sequence[Cell]) -> None:
         """Simulate each cell that can be compared. Raises InvalidArgumentError."""
-        for cell in asked:
+        for cell in selected:
             simulated = self._forecast(cell)
             if simulated is not None:
                 self._forecasts[cell] = simulated

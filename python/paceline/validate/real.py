@@ -128,7 +128,7 @@ def disturbance(iteration: Measured, cores: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class Ask:
+class CellRun:
     """What is run: a cell, and the expected duration of its iterations."""
 
     cell: Cell
@@ -138,9 +138,9 @@ class Ask:
     timeline: Path | None = None
 
 
-def observe(cluster: Cluster, emulator: Emulator, ask: Ask) -> Observed:
+def observe(cluster: Cluster, emulator: Emulator, run: CellRun) -> Observed:
     """Measure at least this many undisturbed iterations, if MOST_RUNS runs suffice. Raises CellFailedError."""
-    return until_undisturbed(lambda count: play(cluster, emulator, replace(ask, iterations=count)), ask.iterations)
+    return until_undisturbed(lambda count: play(cluster, emulator, replace(run, iterations=count)), run.iterations)
 
 
 def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iterations: int) -> Observed:
@@ -151,12 +151,12 @@ def until_undisturbed(play_so_many: Callable[[int], Sequence[Played]], iteration
     return observed
 
 
-def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
+def play(cluster: Cluster, emulator: Emulator, run: CellRun) -> list[Played]:
     """Return the reports of all ranks of one run. Raises CellFailedError."""
-    cell = ask.cell
+    cell = run.cell
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         folder, output = Path(name), emulator.Collected()
-        settings: dict[str, Any] = {"strategy": cell.strategy.name, "timeline": ask.timeline}
+        settings: dict[str, Any] = {"strategy": cell.strategy.name, "timeline": run.timeline}
         if cell.servers:
             settings["servers"] = cell.servers
         if cell.needs_switch:
@@ -165,11 +165,11 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
             settings["multicast"] = _GROUP
         try:
             code = cluster.run(
-                command(ask, folder),
+                command(run, folder),
                 ranks_per_host=cell.ranks_per_host,
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
                 output=output,
-                limit_s=_START_S + _PATIENCE * ask.expected_s * (ask.iterations + ask.warmup),
+                limit_s=_START_S + _PATIENCE * run.expected_s * (run.iterations + run.warmup),
                 **{key: value for key, value in settings.items() if value is not None},
             )
         except InvalidArgumentError as error:
@@ -183,12 +183,12 @@ def play(cluster: Cluster, emulator: Emulator, ask: Ask) -> list[Played]:
         return read(folder, cell.workers)
 
 
-def command(ask: Ask, folder: Path) -> list[str]:
+def command(run: CellRun, folder: Path) -> list[str]:
     """Return the command of every rank."""
-    cell = ask.cell
+    cell = run.cell
     words = [sys.executable, "-m", "paceline.replay", cell.trace]
     words += ["--scale", f"{cell.scale:g}", "--shrink", f"{cell.shrink:g}", "--output", str(folder)]
-    words += ["--iterations", str(ask.iterations), "--warmup", str(ask.warmup)]
+    words += ["--iterations", str(run.iterations), "--warmup", str(run.warmup)]
     return words + (["--bucket-size", cell.bucket_size] if cell.bucket_size is not None else [])
 
 

@@ -17,7 +17,7 @@ from paceline._internal.files import replaced
 from paceline.replay.player import MARK
 from paceline.validate.cells import Cell
 from paceline.validate.forecasts import Costs, emulated, run_of
-from paceline.validate.real import Ask, CellFailedError, Cluster, Emulator, play
+from paceline.validate.real import CellFailedError, CellRun, Cluster, Emulator, play
 
 _SIMULATED = 10_000_000
 """Added to the numbers of simulated processes; the numbers of simulated racks stay below it."""
@@ -26,17 +26,17 @@ _ITERATIONS = 2
 Event = dict[str, Any]
 
 
-def record(cluster: Cluster, emulator: Emulator, ask: Ask, how: tuple[str, Costs], path: Path) -> None:
-    """Run and simulate the cell once more, and write the file. `how`: network and costs. Raises CellFailedError."""
-    network, costs = how
-    network = "fifo" if ask.cell.needs_switch else network
+def record(cluster: Cluster, emulator: Emulator, run: CellRun, model: tuple[str, Costs], path: Path) -> None:
+    """Run and simulate the cell once more, and write the file. `model`: network and costs. Raises CellFailedError."""
+    network, costs = model
+    network = "fifo" if run.cell.needs_switch else network
     with tempfile.TemporaryDirectory(prefix="paceline-validate-") as name:
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
-        play(cluster, emulator, replace(ask, timeline=real, iterations=_ITERATIONS, warmup=1))
-        modelled = emulated(ask.cell, costs)
-        run_of(ask.cell, ask.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated).result()
+        play(cluster, emulator, replace(run, timeline=real, iterations=_ITERATIONS, warmup=1))
+        modelled = emulated(run.cell, costs)
+        run_of(run.cell, run.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated).result()
         with replaced(path) as temporary:
-            temporary.write_text(_text(both(_events(real), _events(simulated), first(ask.cell))), encoding="utf-8")
+            temporary.write_text(_text(both(_events(real), _events(simulated), first(run.cell))), encoding="utf-8")
 
 
 def first(cell: Cell) -> int:

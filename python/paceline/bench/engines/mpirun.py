@@ -33,8 +33,8 @@ def process(python: str, spec: RankSpec, places: Places, secret: str, settings: 
     # Open MPI refuses to run as root by default.
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **settings}
     # Open MPI binds each rank's threads to one core, and refuses more ranks than cores.
-    how = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
-    words = [mpirun, *how, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", spec)]
+    open_mpi_options = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi(mpirun) else []
+    words = [mpirun, *open_mpi_options, "-n", str(len(places.ranks)), *rank_words(python, "torch_rank", spec)]
     return Process("mpirun", launcher_words(*words), environment)
 
 

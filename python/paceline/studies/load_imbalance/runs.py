@@ -114,11 +114,11 @@ def besides() -> list[Point]:
 
 def simulate(progress: Callable[[int, int], None] | None = None, iterations: int = ITERATIONS) -> Results:
     """Simulate all runs on all cores."""
-    asked = [*points(), *besides()]
+    requested = [*points(), *besides()]
     # Start the longest first, so that no core idles at the end.
-    ordered = sorted(asked, key=lambda point: -point.gpus)
+    ordered = sorted(requested, key=lambda point: -point.gpus)
     done = dict(zip(ordered, execute([run_of(point, iterations) for point in ordered], progress), strict=True))
-    return {point: done[point] for point in asked}
+    return {point: done[point] for point in requested}
 
 
 def gain(results: Results, point: Point) -> float:

@@ -52,10 +52,10 @@ class Collectives(Group):
             return None
         call, tensor = "all_reduce", one("all_reduce", tensors)
         check(call, "tensor", [tensor])
-        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
-        where = [region(how.update(memory, tensor))]
-        todo = how.call(inputs=where, strategy=strategy)
+        where = [region(reduction.update(memory, tensor))]
+        todo = reduction.call(inputs=where, strategy=strategy)
         todo["prescale"] *= prescale
         return self._begin(call, memory, timeout or opts, **todo)
 
@@ -98,10 +98,10 @@ class Collectives(Group):
         """Reduce into the root's tensor; those of the others keep their values."""
         call, tensor, target = "reduce", one("reduce", tensors), root_of(opts, root)
         check(call, "tensor", [tensor])
-        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
-        dense = how.update(memory, tensor) if self._comm.rank == target else how.read(memory, tensor)
-        return self._begin(call, memory, timeout or opts, **how.call(inputs=[region(dense)], root=target))
+        dense = reduction.update(memory, tensor) if self._comm.rank == target else reduction.read(memory, tensor)
+        return self._begin(call, memory, timeout or opts, **reduction.call(inputs=[region(dense)], root=target))
 
     def allgather(
         self, output_tensors: Loose, input_tensors: Loose, opts: Loose = None, timeout: timedelta | None = None
@@ -172,12 +172,12 @@ class Collectives(Group):
         check(call, "output", [tensor])
         check(call, "input", inputs, tensor.dtype)
         self._own_part(call, "input", inputs, tensor)
-        how = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
-        parted = [region(how.read(memory, part)) for part in inputs]
-        into = [region(how.write(memory, tensor))]
+        parted = [region(reduction.read(memory, part)) for part in inputs]
+        into = [region(reduction.write(memory, tensor))]
         counts = uneven([count for _, count in parted])
-        return self._begin(call, memory, timeout or opts, **how.call(inputs=parted, outputs=into, counts=counts))
+        return self._begin(call, memory, timeout or opts, **reduction.call(inputs=parted, outputs=into, counts=counts))
 
     def alltoall(
         self,

@@ -100,11 +100,11 @@ class TensorCollectives(Collectives):
         check(call, "output", outputs)
         check(call, "input", inputs, outputs[0].dtype)
         self._world_times(call, inputs, outputs, ("input", "output"))
-        how = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
+        reduction = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
         memory = Memory(outputs, outputs)
-        into = [region(how.write(memory, tensor)) for tensor in outputs]
-        parted = self._by_rank([how.read(memory, tensor) for tensor in inputs], [count for _, count in into])
-        return self._begin("reduce_scatter", memory, opts, **how.call(inputs=parted, outputs=into))
+        into = [region(reduction.write(memory, tensor)) for tensor in outputs]
+        parted = self._by_rank([reduction.read(memory, tensor) for tensor in inputs], [count for _, count in into])
+        return self._begin("reduce_scatter", memory, opts, **reduction.call(inputs=parted, outputs=into))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Loose = None) -> C10dWork:
         """Reduce several tensors in place, those of one dtype as one operation."""
@@ -112,10 +112,10 @@ class TensorCollectives(Collectives):
         for at in by_dtype(tensors):
             group = pick(tensors, at)
             check(call, "tensor", group)
-            how = plan(call, operator_of(opts), group[0].dtype, self._comm.size)
+            reduction = plan(call, operator_of(opts), group[0].dtype, self._comm.size)
             memory = Memory(group, group)
-            where = [region(how.update(memory, tensor)) for tensor in group]
-            works.append(self._begin("all_reduce", memory, opts, **how.call(inputs=where)))
+            where = [region(reduction.update(memory, tensor)) for tensor in group]
+            works.append(self._begin("all_reduce", memory, opts, **reduction.call(inputs=where)))
         return joined(works)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Loose = None, *, root: int | None = None) -> Work:

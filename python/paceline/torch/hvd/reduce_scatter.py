@@ -55,18 +55,20 @@ class _ReduceScatterArgs:
         tensor = checked(what, tensor)
         if tensor.dim() == 0:
             raise ValueError(f"{what}: has no dimension to scatter; use allreduce")
-        how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
+        reduction = combination(
+            what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale
+        )
         memory = Memory([tensor], [])
-        dense = how.read(memory, on_host(tensor))
+        dense = reduction.read(memory, on_host(tensor))
         operation = members.coordinator.request(
             "reduce_scatter",
             full,
             inputs=[region(dense)],
             dtype=REDUCIBLE[dense.dtype],
             shape=list(dense.shape),
-            op=how.op,
-            prescale=how.prescale,
-            postscale=how.postscale,
+            op=reduction.op,
+            prescale=reduction.prescale,
+            postscale=reduction.postscale,
             keep=memory.keep,
         )
         each, more = divmod(tensor.shape[0], members.size)

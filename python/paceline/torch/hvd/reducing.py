@@ -74,18 +74,20 @@ class ReduceArgs:
         host = on_host(tensor)
         if host is tensor and not in_place:
             host = dense_copy(tensor)
-        how = combination(what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale)
+        reduction = combination(
+            what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale
+        )
         memory = Memory([tensor], tensor)
-        dense = how.update(memory, host)
+        dense = reduction.update(memory, host)
         operation = members.coordinator.request(
             "all_reduce",
             full,
             inputs=[region(dense)],
             dtype=REDUCIBLE[dense.dtype],
             shape=list(dense.shape),
-            op=how.op,
-            prescale=how.prescale,
-            postscale=how.postscale,
+            op=reduction.op,
+            prescale=reduction.prescale,
+            postscale=reduction.postscale,
             keep=memory.keep,
         )
 

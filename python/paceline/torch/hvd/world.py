@@ -282,12 +282,12 @@ def _nodes(said: Sequence[Said]) -> dict[tuple[str, int], list[int]]:
     """Return the ranks of each node in the order of their local ranks; nodes in the order of their lowest ranks."""
     nodes: dict[tuple[str, int], list[int]] = defaultdict(list)
     seen: Counter[Said] = Counter()
-    told = all(local is not None for _, local in said)
+    all_known = all(local is not None for _, local in said)
     for rank, (host, local) in enumerate(said):
-        same = (host, local if told else rank)
+        same = (host, local if all_known else rank)
         nodes[host, seen[same]].append(rank)
         seen[same] += 1
-    if told:
+    if all_known:
         for members in nodes.values():
             members.sort(key=lambda member: said[member][1] or 0)
     return nodes
