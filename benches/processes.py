@@ -22,7 +22,7 @@ CASES: dict[str, str] = {
 
 
 def run(command: list[str]) -> tuple[float, float]:
-    """Seconds and MB of one run, from the operating system's account of the finished child."""
+    """Seconds and MB of one run, from the operating system's accounting of the finished child."""
     script = (
         "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"

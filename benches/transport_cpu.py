@@ -1,4 +1,4 @@
-"""What a transport takes of the processor: an all-reduce on each rank of a job, with all threads of its process.
+"""CPU time that a transport uses: an all-reduce on each rank of a job, over all threads of its process.
 
 paceline run -np 2 --no-prefix --strategy ring --transport grpc -- python benches/transport_cpu.py 33554432 8
 """
@@ -13,7 +13,7 @@ import paceline
 
 
 def main(size: int, steps: int) -> None:
-    """`steps` all-reduces of `size` bytes, after three that do not count; rank 0 prints what one of them took."""
+    """`steps` all-reduces of `size` bytes, after three that do not count; rank 0 prints the time of one."""
     with paceline.job.join() as job:
         array = np.ones(size // 4, "float32")
         for _ in range(3):

@@ -2,8 +2,8 @@
 """Calibrates the few parameters of the traces netop-* that the paper does not publish (netop_parameters.json).
 
 Least squares of the relative errors of the calibrated rows (paceline.studies.network_operator.published), per model,
-by coordinate search over rounded values: deterministic, and no value pretends to more digits than the rows give.
-Needs paceline installed; `make_netop_traces.py` then makes the traces.
+by coordinate search over rounded values: deterministic, and no value has more digits than the rows justify.
+Needs paceline installed; `make_netop_traces.py` then writes the traces.
 
     python scripts/calibrate_netop.py [--write]
 """
@@ -26,7 +26,7 @@ from paceline.studies.network_operator.rows import value
 from paceline.studies.network_operator.runs import Simulations
 
 ROWS = calibrated_rows()
-# A row that is further off counts so much more: nine in ten are to be within the first, all within the second.
+# Rows outside these errors weigh more: nine in ten should be within the first, all within the second.
 TOLERANCES = (0.03, 0.06)
 START = Parameters(0.002, 0.25, 0.25, 5_000_000)
 # Smallest steps: of the spread, of the first convolution's place, and of the extra bytes.
@@ -34,7 +34,7 @@ STEPS: dict[str, float] = {"backward_spread": 0.01, "first_conv_at": 0.05, "extr
 WIDTHS = {"backward_spread": 2, "first_conv_at": 2, "extra_distributed_bytes": 4}
 LIMITS: dict[str, float] = {"backward_spread": 2.0, "first_conv_at": 1.0, "extra_distributed_bytes": 50_000_000}
 # The last layer's backward pass is what the paper's own rows imply: 4 ms for VGG-16, 2 ms for the others. VGG-16's
-# workers are all alike and its servers send in forward order: nothing is left to choose.
+# workers are all alike and its servers send in forward order, so it has no free parameters.
 STARTS = {
     "vgg-16": Parameters(0.004, 0.0, 0.0, 0),
     "inception-v3": START,
@@ -53,7 +53,7 @@ def errors(model: str, parameters: Parameters) -> list[float]:
 
 
 def neighbours(model: str, now: Parameters, scale: int) -> Iterator[Parameters]:
-    """Steps up and down in all free parameters at once, for they trade off against one another; wider at the end."""
+    """Steps up and down in all free parameters at once, because they trade off against each other; wider at the end."""
     names = FREE[model]
     ranges = [range(-1, 2) if scale > 1 else range(-WIDTHS[name], WIDTHS[name] + 1) for name in names]
     for moves in product(*ranges):

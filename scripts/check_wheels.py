@@ -1,4 +1,4 @@
-"""Checks what `make wheels` has made: names, the oldest glibc that each wheel runs on, and what the archives hold.
+"""Checks what `make wheels` built: names, the oldest glibc that each wheel runs on, and what the archives contain.
 
 python scripts/check_wheels.py dist
 """
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def check_source(path: Path) -> str:
-    """Its version. It must hold what is needed to build, and nothing that was built."""
+    """Its version. It must contain what a build needs and nothing that was built."""
     with tarfile.open(path) as archive:
         names = archive.getnames()
         found = archive.extractfile(f"{names[0].split('/')[0]}/PKG-INFO")
@@ -54,14 +54,14 @@ def check_metadata(text: str, path: Path) -> str:
 
 
 def check_wheel(path: Path, version: str) -> None:
-    """One file for all Pythons, for an old glibc, with everything that the package reads."""
+    """One file for all Pythons, for an old glibc, with all of the package's data files."""
     name, platforms = path.stem.rsplit("-", 1)
     assert name == f"paceline-{version}-cp311-abi3", path
     architecture = platforms.split(".")[0].removeprefix("manylinux2014_")
     assert set(platforms.split(".")) == {f"manylinux2014_{architecture}", f"manylinux_2_17_{architecture}"}, path
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        assert not [name for name in WANTED if name not in names], f"{path}: {WANTED} are not all there"
+        assert not [name for name in WANTED if name not in names], f"{path}: some of {WANTED} are missing"
         folder = f"paceline-{version}.dist-info"
         check_metadata(archive.read(f"{folder}/METADATA").decode(), path)
         scripts = configparser.ConfigParser()
@@ -69,7 +69,7 @@ def check_wheel(path: Path, version: str) -> None:
         assert scripts["console_scripts"]["paceline"] == "paceline.cli.main:main", path
         library = archive.read("paceline/_core.abi3.so")
     machine = int.from_bytes(library[18:20], "little")
-    assert machine == MACHINES[architecture], f"{path}: is for machine {machine}"
+    assert machine == MACHINES[architecture], f"{path}: is built for machine {machine}"
     needed = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9]+(?:\.[0-9]+)+)\0", library)}
     assert needed and max(needed) <= OLDEST_GLIBC, f"{path}: needs glibc {max(needed)}"
     newest = ".".join(map(str, max(needed)))

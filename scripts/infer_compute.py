@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes `compute_ms` of paceline/forecast/coordination/networks.json: what one V100 computes of a network at batch 32.
+"""Writes `compute_ms` of paceline/forecast/coordination/networks.json: a network's computation on one V100 at batch 32.
 
 python scripts/infer_compute.py
 
-ResNet-50's is published. Where the traversal's percentage of a training has two digits that count, the iteration on
-12,288 GPUs follows from it, and computation is what the model under the graph's order leaves of it. Where it has one
+ResNet-50's is published. Where the traversal's percentage of training time has two significant digits, the iteration on
+12,288 GPUs follows from it, and computation is what remains of it in the model of graph order. Where it has one
 (AlexNet, VGG-16), the trace's own rate is scaled by the factor by which ResNet-50 is faster in mixed precision.
 """
 
@@ -19,13 +19,13 @@ from paceline.studies.load_imbalance import runs
 
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/coordination/networks.json"
 BASE = "resnet-50"
-# Differences of iterations are those of computations, nearly.
+# Iterations differ by almost exactly as much as computations.
 ROUNDS = 6
 MANY = 2000
 
 
 def by_rate(name: str) -> float:
-    """The trace's computation at batch 32, in ms, scaled as ResNet-50's is."""
+    """The trace's computation at batch 32, in ms, scaled like ResNet-50's."""
 
     def of_trace(name: str) -> float:
         step = json.loads(load_trace(name).with_batch(runs.BATCH).summary())
@@ -35,7 +35,7 @@ def by_rate(name: str) -> float:
 
 
 def inferred(network: Network) -> float:
-    """Milliseconds after which the model's iteration is the inferred one."""
+    """The computation, in ms, with which the model's iteration is the inferred one."""
     wanted, compute = network.inferred_iteration_s(), network.compute_ms
     assert wanted is not None
     for _ in range(ROUNDS):
@@ -48,7 +48,7 @@ def inferred(network: Network) -> float:
 
 
 def main() -> None:
-    """Rewrite the file, a line a network."""
+    """Rewrite the file, one line per network."""
     lines = []
     for name, network in list(networks().items()):
         known = {"published": lambda it: it.compute_ms, "inferred": inferred, "rate": lambda it: by_rate(it.network)}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes built-in traces of recordings (record_models.py) and of published rates (python/paceline/catalog/rates.json).
 
-Tensors, their sizes and order are the real model's, the proportions of layer times those of the recording on a CPU, and
-the whole is scaled to the rate of one device. A CPU's own speed would make every network look free.
+Tensors, their sizes and their order come from the real model, the proportions of layer times from the recording on a
+CPU, and the total is scaled to the rate of one device. At a CPU's own speed every network would look free.
 
     python scripts/record_models.py recorded
     python scripts/make_model_traces.py recorded
@@ -19,7 +19,7 @@ from paceline.catalog.devices import Rate, rates_of
 
 TRACES = Path(__file__).parent.parent / "python/paceline/catalog/traces"
 DEVICES = ("V100", "A100", "P100")
-# Nobody has published a rate of these; what a device does better than the CPU it does as well for a model like them.
+# No rate is published for these; the speedup of a device over the CPU is assumed to be that of a similar model.
 LIKE = {"resnet-200": "resnet-152", "googlenet": "inception-v3"}
 
 
@@ -35,7 +35,7 @@ def seconds(trace: paceline.Trace) -> float:
 
 
 def scaled(name: str, recorded: Path) -> tuple[paceline.Trace, Rate, str]:
-    """The trace at its rate; the rate it is of; in words, where that comes from."""
+    """The trace at its rate, that rate, and a description of its source."""
     trace = paceline.Trace.read(recorded / f"{name}.json")
     if name not in LIKE:
         rate = rate_of(name)
@@ -62,7 +62,7 @@ def make(name: str, recorded: Path) -> paceline.Trace:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recorded", type=Path, metavar="FOLDER")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all that are recorded there")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all recordings in the folder")
     options = parser.parse_args()
     for name in options.models or sorted(path.stem for path in options.recorded.glob("*.json")):
         trace = make(name, options.recorded)

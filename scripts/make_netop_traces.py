@@ -5,7 +5,7 @@ M. A. Chang et al., "How to Train your DNN: The Network Operator Edition".
 
 The authors' traces are not public. Layers and tensors come from the public architectures (netop_models.py), sizes and
 times from the paper, and a few parameters from calibration (netop_parameters.json, written by calibrate_netop.py).
-Needs nothing but Python; the same input gives the same bytes.
+Needs only Python; the same input gives the same bytes.
 
     python scripts/make_netop_traces.py [FOLDER]
 """
@@ -35,18 +35,18 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Published:
-    """A row of the paper's table of inputs."""
+    """One row of the paper's table of inputs."""
 
     title: str
     gigabits: float
     forward_s: float
-    # The backward pass without that of the last layer, which runs first.
+    # The backward pass without the last layer's part, which runs first.
     backward_after_first_s: float
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the paper does not say and the calibration chooses."""
+    """What the paper does not publish and calibration chooses."""
 
     # The last layer's backward pass.
     first_layer_backward_s: float
@@ -78,12 +78,12 @@ def read_parameters(path: Path = PARAMETERS) -> dict[str, Parameters]:
 
 
 def tensor_bytes(layers: list[Layer], gigabits: float) -> dict[str, int]:
-    """Bytes of every tensor, whole elements each, scaled so that all together are the published size."""
+    """Bytes of every tensor, in whole elements, scaled so that they add up to the published size."""
     elements = {name: count for layer in layers for name, count in layer.tensors}
     target = round(gigabits * 1e9 / 8 / ELEMENT_BYTES)
     scale = target / sum(elements.values())
     scaled = {name: max(1, round(count * scale)) for name, count in elements.items()}
-    # What rounding leaves over goes to the largest tensor, where it is least.
+    # The rounding remainder goes to the largest tensor, where it matters least.
     scaled[max(scaled, key=lambda name: scaled[name])] += target - sum(scaled.values())
     return {name: count * ELEMENT_BYTES for name, count in scaled.items()}
 
@@ -99,7 +99,7 @@ def gradients(layers: list[Layer], sizes: dict[str, int], published: Published, 
 
 
 def distribution(model: str, layers: list[Layer], sizes: dict[str, int], it: Parameters) -> list[str | dict[str, Any]]:
-    """In the order of the forward pass, but for the first convolution, which may come late."""
+    """In the order of the forward pass, except for the first convolution, which may come late."""
     order = [name for layer in layers for name, _ in layer.tensors]
     if model == "vgg-16":
         return list(order)
@@ -163,7 +163,7 @@ def make_trace(model: str, it: Parameters) -> dict[str, Any]:
 
 
 def to_text(trace: dict[str, Any]) -> str:
-    """JSON with one layer, gradient or tensor a line."""
+    """JSON with one layer, gradient or tensor per line."""
 
     def block(values: list[Any], indent: str) -> str:
         lines = (f"{indent}  {json.dumps(value)}" for value in values)

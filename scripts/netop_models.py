@@ -1,7 +1,7 @@
 """The four networks of the network-operator study as lists of layers and tensors, from their public architectures.
 
-Sizes are counted in parameters. Names follow TensorFlow's slim, in whose order variables are created: a layer's weight
-before its bias, beta or gamma, and a residual unit's shortcut before its convolutions.
+Sizes are counts of parameters. Names and the order of variables follow TensorFlow's slim: a layer's weight comes before
+its bias, beta or gamma, and a residual unit's shortcut before its convolutions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Layer:
 
 
 def _convolution(name: str, kernel: tuple[int, int], channels_in: int, channels_out: int) -> list[tuple[str, int]]:
-    """With batch normalisation that has a beta and no gamma, as slim's Inception has it."""
+    """With batch normalization that has beta but no gamma, as in slim's Inception."""
     weights = kernel[0] * kernel[1] * channels_in * channels_out
     return [(f"{name}/weights", weights), (f"{name}/BatchNorm/beta", channels_out)]
 
@@ -45,7 +45,7 @@ def vgg_16(pixels: int = 299) -> list[Layer]:
 
 
 # Branches of Inception's modules: (name, kernel height, kernel width, output channels); a branch that begins with a
-# pool is marked by its name. C. Szegedy et al., arXiv:1512.00567, as TensorFlow's slim/nets/inception_v3.py has it.
+# pool is marked by its name. C. Szegedy et al., arXiv:1512.00567, as in TensorFlow's slim/nets/inception_v3.py.
 _Branch = list[tuple[str, int, int, int]]
 
 
@@ -142,14 +142,14 @@ def inception_v3() -> list[Layer]:
 
 
 def _normalised(name: str, kernel: int, channels_in: int, channels_out: int) -> Iterator[tuple[str, int]]:
-    """A convolution with batch normalisation that has gamma and beta, as slim's ResNets have it."""
+    """A convolution with batch normalization that has gamma and beta, as in slim's ResNets."""
     yield f"{name}/weights", kernel * kernel * channels_in * channels_out
     yield f"{name}/BatchNorm/gamma", channels_out
     yield f"{name}/BatchNorm/beta", channels_out
 
 
 def resnet(units: tuple[int, int, int, int]) -> list[Layer]:
-    """K. He et al., arXiv:1512.03385: bottleneck units, each three layers; a shortcut belongs to its unit's first."""
+    """K. He et al., arXiv:1512.03385: bottleneck units of three layers; a shortcut belongs to its unit's first."""
     layers = [Layer("conv1", tuple(_normalised("conv1", 7, 3, 64))), Layer("pool1")]
     channels = 64
     for block, (count, narrow) in enumerate(zip(units, (64, 128, 256, 512), strict=True), start=1):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Records the models of the built-in traces on this machine's CPU, for make_model_traces.py.
 
-One file a model, as `paceline record` writes it. Convolutional nets come from torchvision (ResNet-200 from its block
+One file per model, as `paceline record` writes it. Convolutional nets come from torchvision (ResNet-200 from its block
 counts: K. He et al., "Identity Mappings in Deep Residual Networks", 2016), language models from the configurations of
-transformers, with random weights: nothing is downloaded. Needs `pip install transformers` for the latter. Some minutes
-a model on two cores.
+transformers, with random weights: nothing is downloaded. The latter need `pip install transformers`. Takes a few
+minutes per model on two cores.
 
     python scripts/record_models.py FOLDER [MODEL ...]
 """
@@ -79,7 +79,8 @@ def _gpt2(batch: int) -> Training:
     return _language(GPT2LMHeadModel(config).train(), batch, 128, config.vocab_size)
 
 
-# The batch is as large as two cores do in a minute a step: in small ones layers with many weights weigh too much.
+# The batch is as large as two cores can process in a minute per step: in small batches, layers with many weights weigh
+# too much.
 MODELS: dict[str, tuple[int, Callable[[int], Training]]] = {
     "resnet-18": (32, _vision("resnet18")),
     "resnet-34": (32, _vision("resnet34")),

@@ -3,7 +3,7 @@
 python scripts/try_wheel.py dist            # the wheel that fits this interpreter and machine
 python scripts/try_wheel.py dist --sdist    # builds the source distribution; needs cargo
 
-Uses the interpreter that runs it, and the standard library alone.
+Uses the interpreter that runs it, and only the standard library.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def main() -> None:
 
 
 def chosen(folder: Path, *, sdist: bool) -> Path:
-    """The only file that fits."""
+    """The only matching file."""
     pattern = "paceline-*.tar.gz" if sdist else f"paceline-*-abi3-*_{platform.machine()}.whl"
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        sys.exit(f"{folder}: {len(found)} files match {pattern}, and one is wanted")
+        sys.exit(f"{folder}: {len(found)} files match {pattern}, expected one")
     return found[0]
 
 
 def run(*command: object, keep: bool = False) -> str:
-    """Run it in a folder without sources; its output, if that is kept."""
+    """Run it in a folder without sources; returns its output if captured."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [str(word) for word in command]
     output = subprocess.PIPE if keep else None

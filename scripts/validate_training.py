@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains a real model on an emulated cluster, forecasts it from what its ranks record meanwhile, and compares.
+"""Trains a real model on an emulated cluster, forecasts it from a recording of the same run, and compares.
 
-One resnet18 a rank, a gradient a message (no fusion), a batch that is always the same: so a step is computation and
-communication alone. Prints the table of docs/results/validation.md, "Real training".
+One resnet18 per rank, one message per gradient (no fusion), always the same batch, so that a step consists of
+computation and communication alone. Prints the table of docs/results/validation.md, "Real training".
 
     python scripts/validate_training.py [--workers 2] [--bandwidth 500Mbps] [--repeats 3] [STRATEGY ...]
 """
@@ -25,7 +25,7 @@ STRATEGIES = ("ring", "recursive-doubling", "ps", "ps-aggregation")
 
 
 def train(batch: int, pixels: int) -> None:
-    """Rank 0 prints how long each step took, from one end of optimizer.step() to the next, in seconds."""
+    """Rank 0 prints the seconds of each step, from the end of one optimizer.step() to the end of the next."""
     import paceline.torch as hvd
     import torch
     from torchvision import models
@@ -59,7 +59,7 @@ def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[st
     knobs, path = find_strategy(strategy).knobs, folder / f"{strategy}.json"
     servers, switch = int("servers" in knobs), "aggregation" in knobs
     settings = {"servers": servers, "pull": "step"} if servers else {}
-    # The servers of a training job send what is summed while other gradients still come
+    # The servers of a training job send sums while other gradients still arrive
     # (docs/reference/from-horovod.md). With them there are more processes than cores: under SCHED_FIFO they do not
     # disturb each other, but a backward pass keeps the rank's own communication from running beside it.
     simulated = {**settings, "barrier": False, "overlap": False} if servers else {}
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--bandwidth", default="500Mbps")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--pixels", type=int, default=96)
-    parser.add_argument("--repeats", type=int, default=3, help="the one with the middle error counts")
+    parser.add_argument("--repeats", type=int, default=3, help="the run with the median error counts")
     options = parser.parse_args()
     if "RANK" in os.environ:
         train(options.batch, options.pixels)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/explanation/coordinator-model.md, and its figures if asked.
+"""Writes the tables of docs/explanation/coordinator-model.md, and with --figures its figures.
 
 python scripts/write_coordinator_model.py [--figures]
 """

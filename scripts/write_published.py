@@ -47,7 +47,7 @@ def rows() -> list[str]:
 
 
 def placed(text: str, name: str, lines: list[str]) -> str:
-    """The page with tables below their mark, in the place of those that stood there."""
+    """The page with the tables below their markers replaced."""
     head, mark, tail = text.partition(f"<!-- {name} -->\n")
     rest = tail.lstrip("\n")
     while rest.startswith("|"):

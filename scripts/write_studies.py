@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/results/studies.md: what is published beside what is simulated, and the claims.
+"""Writes the tables of docs/results/studies.md: published beside simulated values, and the claims.
 
 python scripts/write_studies.py
 """

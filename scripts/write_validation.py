@@ -1,4 +1,4 @@
-"""Puts a validation's figures into docs/results/validation.md, between its markers, and its errors into the package.
+"""Writes a validation's results into docs/results/validation.md, between its markers, and its errors into the package.
 
 paceline validate --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json

@@ -118,7 +118,7 @@ def test_waiting_does_not_burn_cores(mpirun, ranks):
     ],
 )
 def test_a_killed_rank_is_named(mpirun, strategy, transport):
-    # MPICH kills the remaining ranks within a moment, with -disable-auto-cleanup too, sometimes before any has reported.
+    # MPICH kills the remaining ranks at once, even with -disable-auto-cleanup, sometimes before any has reported.
     for _ in range(3):
         result = mpirun.worker(3, "fails", "kill", strategy, transport, options=RECOVERS[mpirun.name])
         assert result.returncode != 0

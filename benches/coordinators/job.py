@@ -1,7 +1,7 @@
-"""One rank that trains while its input pipeline is busy: images/s, and the CPU time of what is not training.
+"""One rank that trains while its input pipeline is busy: images/s, and the CPU time of everything but training.
 
 The pipeline is a DataLoader whose worker processes decode JPEG images and augment them, as for ImageNet: crop and
-resize, flip, change of colours. Loading and training contend for the machine's cores, as in the runs that S. Pumma et
+resize, flip, change colors. Loading and training contend for the machine's cores, as in the runs that S. Pumma et
 al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe.
 """
 
@@ -30,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """JPEG files in memory, each decoded and augmented anew whenever it is asked for."""
+    """JPEG files in memory, each decoded and augmented anew on every access."""
 
     def __init__(self, length: int, crop: int) -> None:
         draw = torch.Generator().manual_seed(7)
@@ -58,7 +58,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def trained(way: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model and the optimizer that this way trains with; all ranks begin with the same weights."""
+    """The model and the optimizer to train with; all ranks begin with the same weights."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     if way == "gloo":
         import torch.distributed as dist
@@ -87,7 +87,7 @@ def threads() -> dict[str, tuple[str, float]]:
 
 
 def main() -> None:
-    """Train, and write what came out."""
+    """Train, and write the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way")
     parser.add_argument("--steps", type=int, default=12)
@@ -102,7 +102,7 @@ def main() -> None:
     model = models.resnet18(num_classes=CLASSES)
     before = set(threads())
     net, optimizer = trained(options.way, model)
-    # What has come with the coordinator and its transport; training's own threads came before or come later.
+    # Threads that started with the coordinator and its transport; training's own threads start before or later.
     its_own = {number for number in threads() if number not in before}
     batches = DataLoader(
         Pictures((options.warmup + options.steps) * options.batch, options.crop),

@@ -1,8 +1,9 @@
 """Coordinators under contention: training with a busy input pipeline, with as many ranks as cores, and twice as many.
 
-Ways take turns: the policies of `--coordinator`, DDP over gloo, and Horovod where it is installed (.venv-bench/horovod,
-as for benches/horovod). Shown are images/s of all ranks, by the median of rounds; the ratio over DDP with gloo is taken
-within each round; and the share of a core that a rank's coordinator and transport threads use.
+Systems take turns: the policies of `--coordinator`, DDP over gloo, and Horovod where it is installed
+(.venv-bench/horovod, as for benches/horovod). Tables show images/s of all ranks (median over rounds), the speed
+relative to DDP with gloo (taken within each round), and the share of a core that a rank's coordinator and transport
+threads use.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def one(way: str, ranks: int, words: list[str]) -> dict[str, float]:
 
 
 def measure(worlds: list[int], rounds: int, words: list[str], say: Callable[[str], None]) -> dict[str, Any]:
-    """By ranks and way, a measurement for each round; None where it failed."""
+    """One measurement per round, by ranks and system; None where it failed."""
     found: dict[str, Any] = {str(ranks): {way: [] for way in ways()} for ranks in worlds}
     for number in range(rounds):
         turn = ways()
@@ -109,9 +110,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--json", type=Path, help="keep the numbers here")
-    parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there")
-    parser.add_argument("--markdown", nargs="?", type=Path, const=DOCS, help="write into this document")
+    parser.add_argument("--json", type=Path, help="save the results to this file")
+    parser.add_argument("--from", dest="source", type=Path, help="show the results saved in this file")
+    parser.add_argument("--markdown", nargs="?", type=Path, const=DOCS, help="write the section into this document")
     options = parser.parse_args()
     if options.source:
         content: dict[str, Any] = json.loads(options.source.read_text())

@@ -1,4 +1,4 @@
-"""One rank: the seconds of each training step, or of each all-reduce of a size, under one way of doing it."""
+"""One rank: seconds per training step, or per all-reduce of each size, with one system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model_of(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def trained(way: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The model and the optimizer that this way trains with; all ranks begin with the same weights."""
+    """The model and the optimizer to train with; all ranks begin with the same weights."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if way in ("gloo", "paceline"):
         import torch.distributed as dist
@@ -65,7 +65,7 @@ def steps(way: str, name: str, warmup: int, count: int) -> dict[str, Any]:
 
 
 def alternated(way: str, blocks: int) -> dict[str, Any]:
-    """ResNet-18, with it and without in turns of BLOCK steps: for each block the seconds of a step with and without.
+    """ResNet-18 with and without a feature, alternating every BLOCK steps: seconds per step of each block.
 
     `way` is timeline (recorded or not) or init (a job was joined or not; it is not used).
     """
@@ -106,7 +106,7 @@ def alternated(way: str, blocks: int) -> dict[str, Any]:
 
 
 def reductions(way: str) -> dict[str, Any]:
-    """The median of a named all-reduce that is waited for at once, by size in bytes."""
+    """The median time of a named all-reduce that the caller waits for at once, by size in bytes."""
     hvd: Any = importlib.import_module("horovod.torch" if way == "horovod" else "paceline.torch")
     hvd.init()
     result = {}

@@ -1,6 +1,6 @@
 """The same training script under Horovod and under Paceline: how far weights, momenta and losses differ after 20 steps.
 
-Both run in Horovod's environment, .venv-bench/horovod (docs/results/benchmarks.md says how that was made).
+Both run in Horovod's environment, .venv-bench/horovod (docs/results/benchmarks.md says how to make it).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def network() -> nn.Module:
 
 
 def trained(library: str, begin: str, dtype: torch.dtype, compression: str, passes: int) -> dict[str, torch.Tensor]:
-    """After SGD with momentum; ranks begin with other weights and other rates, which the broadcasts make the same.
+    """After SGD with momentum; ranks begin with different weights and learning rates, which the broadcasts make equal.
 
     `fresh` broadcasts and then wraps the optimizer, as Horovod's MNIST example does; `loaded` wraps, loads a state and
-    broadcasts then, as its ImageNet example does when it resumes.
+    then broadcasts, as its ImageNet example does when it resumes.
     """
     hvd: Any = importlib.import_module(f"{library}.torch")
     rank = hvd.rank()
@@ -115,7 +115,7 @@ def both(ranks: int, out: Path) -> None:
 
 
 def compared(ranks: int, out: Path) -> None:
-    """Print a row a case: the greatest difference over all ranks, relative to the greatest value, if there is one."""
+    """Print one row per case: the largest difference over all ranks, relative to the largest value, if there is any."""
     print(f"| begins | dtype | compression | passes | {' | '.join(('weights', 'momenta', 'loss'))} |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     theirs = [torch.load(out / f"horovod-{rank}.pt") for rank in range(ranks)]

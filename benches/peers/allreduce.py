@@ -1,4 +1,4 @@
-"""All-reduce of float32, in place: systems take turns, each turn a fresh short job, as waiting ranks of an MPI spin."""
+"""All-reduce of float32, in place: systems take turns, each turn a fresh short job, because waiting MPI ranks spin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 def available(names: Sequence[str], say: Say) -> tuple[list[System], dict[str, str]]:
-    """Those that can be measured here, and why not the others."""
+    """The systems that can be measured here; says why the others cannot."""
     found, skipped = [], {}
     for name in names:
         try:
@@ -61,7 +61,7 @@ def measure(
         busy.append(systems.busy())
         if busy[-1] > 0.1:
             say(f"other work keeps {100 * busy[-1]:.0f} % of the cores' time busy: these figures are indicative only")
-        turn = number % len(chosen)  # nobody always follows the same one first
+        turn = number % len(chosen)  # no system always runs first
         for system in [*chosen[turn:], *chosen[:turn]]:
             start = time.monotonic()
             try:
@@ -79,7 +79,7 @@ def measure(
 
 
 def by_size(rounds: dict[str, list[float | None]]) -> dict[int, list[float | None]]:
-    """With numbers as keys, which JSON turned into text."""
+    """With integer keys, which JSON turned into strings."""
     return {int(size): times for size, times in rounds.items()}
 
 
@@ -89,7 +89,7 @@ def times(measured: dict[str, Any]) -> dict[str, dict[int, list[float | None]]]:
 
 
 def tables(measured: dict[str, dict[str, Any]]) -> list[summary.Table]:
-    """One for each comparison and number of ranks."""
+    """One table per comparison and number of ranks."""
     titles = {name: system.title for name, system in systems.SYSTEMS.items()}
     result = []
     for comparison in COMPARISONS:

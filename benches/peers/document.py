@@ -1,4 +1,4 @@
-"""The section of docs/results/benchmarks.md, from the numbers of a run."""
+"""The section of docs/results/benchmarks.md, from the results of a run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 
 
 def tables(content: dict[str, Any]) -> list[summary.Table]:
-    """All that were measured."""
+    """All systems that were measured."""
     result = allreduce.tables(content.get("all_reduce", {}))
     if content.get("training"):
         result.append(training.table(content["training"]))
@@ -91,12 +91,12 @@ def section(content: dict[str, Any]) -> str:
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Put the section in the place of the last one, or at the end; the other sections stay."""
+    """Replace the previous version of the section, or append it; other sections stay."""
     path.write_text(replaced(path.read_text(), section(content)))
 
 
 def replaced(text: str, new: str, heading: str = HEADING) -> str:
-    """`text` with the section of the same heading replaced."""
+    """`text` with the section under the same heading replaced."""
     lines = text.splitlines(keepends=True)
     start = next((at for at, line in enumerate(lines) if line.rstrip() == heading), None)
     if start is None:

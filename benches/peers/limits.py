@@ -1,4 +1,4 @@
-"""The machine's limit: how fast cores copy, and the least time that an all-reduce inside one host needs at that rate.
+"""The machine's limit: how fast cores copy, and the shortest time of an all-reduce inside one host at that rate.
 
 **Bytes.** n ranks hold S bytes each, in their own memory; a rank can at best load from everybody's memory and store
 into its own. For each element somebody loads n values and stores the sum, and the n - 1 others each load the sum and
@@ -7,11 +7,11 @@ own (S/2), stores the sums (S/2), loads the other's sums (S/2) and stores them (
 
 **Rate.** A copy of b bytes moves 2 b: it loads and stores each. So with c = min(n, cores) cores that copy r bytes per
 second each while all copy, T >= (3n - 1) S / (2 c r). r is measured at the same working set, n S / c per core, half of
-it source and half destination, as what fits into caches is copied faster; from 256 KiB on, because less would come out
-of the core's own first cache, where another rank's data never are.
+it source and half destination, because data that fit into caches are copied faster; from 256 KiB on, because less would
+come from the core's own L1 cache, where another rank's data never are.
 
-It is a bound, not a forecast. It counts an addition as free, and the passing of lines from core to core, and one rank's
-waiting for another, as nothing: below some 256 KiB those are most of the time.
+This is a bound, not a forecast. Additions, cache lines moving from core to core, and ranks waiting for each other count
+as free, although they take most of the time below about 256 KiB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAST_SET = 256 << 10
 
 
 def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1, turns: int = 1) -> list[float]:
-    """Bytes copied per second by one core while `cores` copy at once, for each working set; the best of some turns."""
+    """Bytes copied per second by one core while `cores` copy at once, per working set; the best of several turns."""
     sizes = [max(size, _LEAST_SET) for size in sizes]
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(cores)
@@ -73,7 +73,7 @@ def _copy(barrier: Barrier, sizes: list[int], seconds: float, turns: int, result
 
 
 def measure(sizes: Sequence[int], ranks: int, turns: int = 1) -> dict[int, tuple[float, float]]:
-    """For each size the rate of a core, and the least seconds of an all-reduce."""
+    """For each size the rate of a core, and the minimum seconds of an all-reduce."""
     cores = systems.cores()
     copying = min(ranks, cores)
     rates = copy_rates([ranks * size // copying for size in sizes], copying, turns=turns)
@@ -89,7 +89,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3, help="the best of so many")
+    parser.add_argument("--turns", type=int, default=3, help="take the best of this many turns")
     arguments = parser.parse_args()
     one = copy_rates(allreduce.SIZES, 1, turns=arguments.turns)
     measured = measure(allreduce.SIZES, arguments.ranks, arguments.turns)

@@ -1,7 +1,7 @@
-"""What every rank of an all-reduce job does, whatever the system: check once, warm up, time. Needs numpy alone.
+"""What every rank of an all-reduce job does, whatever the system: check once, warm up, time. Needs only numpy.
 
-Calls follow each other without a barrier, in batches of about a millisecond: a barrier would put its own unevenness (of
-another size in every system) into the time. No rank runs ahead by more than a call, as each result needs all ranks.
+Calls follow each other without a barrier, in batches of about a millisecond: a barrier would add its own jitter, which
+differs between systems, to the time. No rank runs ahead by more than one call, because each result needs all ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WARM_S = 0.05
 
 
 def arguments(**positional: str) -> argparse.Namespace:
-    """The command line that all jobs share, after the job's own words."""
+    """The command line that all jobs share, after the job's own arguments."""
     parser = argparse.ArgumentParser()
     for name, text in positional.items():
         parser.add_argument(name, help=text)
@@ -39,7 +39,7 @@ def all_reduce(
     exchange = prepare(slots)
 
     def agreed(*numbers: float) -> list[int]:
-        """What rank 0 says: the sum of its numbers and zeros."""
+        """Share rank 0's numbers: the sum of its numbers and zeros."""
         slots[:] = 0
         slots[: len(numbers)] = numbers if rank == 0 else 0
         exchange()

@@ -1,4 +1,4 @@
-"""Draw the all-reduces of a run: time and bus bandwidth by size."""
+"""Plot the all-reduces of a run: time and bus bandwidth by size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLOURS = {"gloo": "#8c564b", "openmpi": "#1f77b4", "mpich": "#2ca02c", "openmpi
 
 
 def draw(content: dict[str, Any], path: Path) -> None:
-    """A row for each number of ranks, to a PNG."""
+    """One row per number of ranks, to a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -24,15 +24,15 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two rounds, fewer sizes")
-    parser.add_argument("--rounds", type=int, help="turns of every system (default: 5)")
+    parser.add_argument("--rounds", type=int, help="turns per system (default: 5)")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each size in each turn")
     parser.add_argument("--ranks", type=lambda text: list(map(int, text.split(","))), default=[2, 4], help="as 2,4")
-    parser.add_argument("--systems", type=_words(systems.SYSTEMS), help=f"of {','.join(systems.SYSTEMS)}")
+    parser.add_argument("--systems", type=_words(systems.SYSTEMS), help=f"some of {','.join(systems.SYSTEMS)}")
     parser.add_argument("--transport", choices=["shm", "tcp", "mpi", "grpc"], help="only systems on it")
-    parser.add_argument("--parts", type=_words(PARTS), default=list(PARTS), help=f"of {','.join(PARTS)}")
-    parser.add_argument("--json", type=Path, help="keep the numbers here; parts not measured now stay as they are")
-    parser.add_argument("--from", dest="source", type=Path, help="show the numbers kept there; measure nothing")
-    parser.add_argument("--plot", type=Path, help="draw the all-reduces to this PNG")
+    parser.add_argument("--parts", type=_words(PARTS), default=list(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--json", type=Path, help="save the results to this file; parts not measured now are kept")
+    parser.add_argument("--from", dest="source", type=Path, help="show the results in this file without measuring")
+    parser.add_argument("--plot", type=Path, help="plot the all-reduces to this PNG")
     parser.add_argument(
         "--markdown", nargs="?", type=Path, const=DOCS, help="write the section into this document (default: the docs)"
     )
@@ -51,7 +51,7 @@ def _words(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def measure(arguments: argparse.Namespace, content: dict[str, Any]) -> None:
-    """The parts that were asked for, into the document, which is kept after each."""
+    """Measure the selected parts into the results, which are saved after each."""
 
     def keep() -> None:
         if arguments.json:

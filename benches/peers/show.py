@@ -21,13 +21,13 @@ def table(content: summary.Table) -> None:
         drawn.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in content.rows:
         drawn.add_row(*row)
-    # As wide as it needs where nobody looks at a terminal.
+    # As wide as needed where the output is not a terminal.
     Console(width=None if sys.stdout.isatty() else 180).print(drawn)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Say what has just been done, on stderr: on one line in a terminal, else a line each."""
+    """Report progress on stderr: in place on a terminal, otherwise one line per step."""
     if not sys.stderr.isatty():
         yield lambda text: print(text, file=sys.stderr, flush=True)
         return

@@ -1,4 +1,4 @@
-"""Statistics and tables, from the numbers alone."""
+"""Statistics and tables, computed from the results alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of several numbers, and how far they reach."""
+    """Median and range of several numbers."""
 
     median: float
     low: float
@@ -45,7 +45,7 @@ def better(peers: Sequence[Rounds]) -> list[float | None]:
 
 
 def faster(peer: Rounds, ours: Rounds) -> Spread | None:
-    """How many times as fast as the peer we are, round by round, so that a slow minute slows both."""
+    """How many times as fast as the peer we are, within each round, so that a slow minute slows both."""
     ratios = [
         theirs / own for theirs, own in zip(peer, ours, strict=True) if theirs is not None and own is not None and own
     ]
@@ -53,7 +53,7 @@ def faster(peer: Rounds, ours: Rounds) -> Spread | None:
 
 
 def bus_bandwidth(size: int, ranks: int, seconds: float) -> float:
-    """GB/s: 2 (n - 1) / n of the buffer, which each rank of any all-reduce must send or receive, over the time."""
+    """GB/s: 2 (n - 1) / n of the buffer, which each rank in any all-reduce must send or receive, over the time."""
     return 2 * (ranks - 1) / ranks * size / seconds / 1e9
 
 
@@ -67,7 +67,7 @@ def moved_bytes(size: int, ranks: int) -> float:
 
 
 def least_seconds(size: int, ranks: int, cores: int, copied_per_core: float) -> float:
-    """The least time: a copy loads and stores each byte, so min(n, cores) cores move twice what they copy."""
+    """The shortest time: a copy loads and stores each byte, so min(n, cores) cores move twice what they copy."""
     return moved_bytes(size, ranks) / (2 * copied_per_core * min(ranks, cores))
 
 
@@ -102,14 +102,14 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        """The table below its title."""
+        """The title and the table."""
         lines = [self.header, ["---"] * len(self.header), *self.rows]
         return "\n".join([f"{self.title}:", "", *(f"| {' | '.join(cells)} |" for cells in lines)])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which systems a table compares: ours against the better of `peers`; `others` are shown only."""
+    """Which systems a table compares: ours with the better of `peers`; `others` are only shown."""
 
     title: str
     ours: str
@@ -125,7 +125,7 @@ def all_reduce_table(
     titles: Mapping[str, str],
     limits: Mapping[int, Rounds] | None = None,
 ) -> Table | None:
-    """Microseconds by size, how many times as fast as the better peer, and as long as the limit; None without peers."""
+    """Microseconds by size, speed relative to the better peer, and time relative to the limit; None without peers."""
     shown = [name for name in (*comparison.peers, *comparison.others, comparison.ours) if name in times]
     peers = [name for name in comparison.peers if name in times]
     if not peers:

@@ -1,4 +1,4 @@
-"""What is measured, and how each system is launched: by the launcher that belongs to it, with its own defaults."""
+"""What is measured, and how each system is launched: by its own launcher, with its own defaults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class System:
     options: tuple[str, ...] = ()  # to its launcher
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()  # to the job
-    yields: bool = True  # to other ranks while it waits, so that more ranks than cores get on
+    yields: bool = True  # to other ranks while it waits, so that jobs with more ranks than cores make progress
 
     @property
     def ours(self) -> bool:
@@ -44,7 +44,7 @@ _TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
 
 
 def _over(environment: str, title: str) -> tuple[System, System]:
-    """Paceline over an MPI: a strategy of its own over messages, and that library's all-reduce."""
+    """Paceline over an MPI: its own strategy over messages, and that library's all-reduce."""
     variables = {"PACELINE_TRANSPORT": "mpi"}
     native = variables | {"PACELINE_STRATEGY": "native"}
     return (
@@ -68,7 +68,7 @@ SYSTEMS = {
         System("openmpi", "Open MPI", "job_mpi.py", "shm", "openmpi"),
         System("paceline", "paceline", "job_native.py", "shm", variables={"PACELINE_TRANSPORT": "shm"}),
         System("mpich", "MPICH", "job_mpi.py", "shm", "mpich"),
-        # Not what one gets without asking, but faster than the defaults at small sizes.
+        # Not the defaults, but faster at small sizes.
         System("openmpi-ucx", "Open MPI, UCX", "job_mpi.py", "shm", "openmpi", _UCX),
         System(
             "mpich-single", "MPICH, one thread", "job_mpi.py", "shm", "mpich", (), {}, ("--threads", "single"), False
@@ -96,11 +96,11 @@ SYSTEMS = {
     )
 }
 DEFAULT = [name for name, system in SYSTEMS.items() if system.transport != "mpi"]
-"""What is measured unless something is named."""
+"""What is measured by default."""
 
 
 def prepare(system: System) -> None:
-    """Have what the system needs; SkippedError says why it cannot be measured."""
+    """Install what the system needs; SkippedError says why it cannot be measured."""
     if system.environment:
         environments.ensure(system.environment)
     elif system.job == "job_torch.py" and importlib.util.find_spec("torch") is None:
@@ -144,7 +144,7 @@ def launches(system: System, ranks: int, arguments: list[str]) -> list[tuple[lis
 
 
 def busy(seconds: float = 0.5) -> float:
-    """The share of all cores' time that other work takes, while this process sleeps."""
+    """The share of all cores' time that other work uses while this process sleeps."""
     before = _idle()
     time.sleep(seconds)
     idle, total = (after - first for after, first in zip(_idle(), before, strict=True))
@@ -152,11 +152,11 @@ def busy(seconds: float = 0.5) -> float:
 
 
 def _idle() -> tuple[int, int]:
-    """Ticks that the cores were idle, and all ticks (user to steal; the guests' are part of the user's)."""
+    """Idle ticks and all ticks of the cores (user to steal; guest time is part of user time)."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores available to this process."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What the runtime is meant to reach, and whether the numbers of a run do."""
+"""The runtime's performance targets, and whether the results of a run meet them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from summary import KIB, MIB
 
 @dataclass(frozen=True)
 class Target:
-    """At the sizes that `at` picks, ours is `wanted` times as fast as the best of `peers`."""
+    """At the sizes that `at` selects, ours is `wanted` times as fast as the best of `peers`."""
 
     text: str
     ranks: int
@@ -55,7 +55,7 @@ TRAINING = {
 
 
 def table(content: dict[str, Any]) -> summary.Table:
-    """Each target with the size that is furthest from it; no rows before paceline has been measured."""
+    """Each target with the size that is furthest from it; no rows until paceline has been measured."""
     rows = []
     for target in TARGETS:
         measured = content.get("all_reduce", {}).get(str(target.ranks))

@@ -24,7 +24,7 @@ _PATIENCE_S = 240
 
 
 def measure(pairs: int, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds per step by model and backend, one number for each pair."""
+    """Seconds per step by model and backend, one number per pair."""
     result: dict[str, Any] = {}
     usable = list(BACKENDS)
     try:
@@ -51,12 +51,12 @@ def measure(pairs: int, steps: int, say: Callable[[str], None]) -> dict[str, Any
 
 
 def alike(moved: Sequence[float]) -> bool:
-    """Whether all ranks and backends moved the weights alike, but for the order of additions."""
+    """Whether all ranks and backends changed the weights equally, up to the order of additions."""
     return all(math.isclose(moved[0], each, rel_tol=1e-3) for each in moved[1:])
 
 
 def table(measured: dict[str, Any]) -> summary.Table:
-    """Milliseconds, and how many times as fast."""
+    """Milliseconds, and the speedup."""
     rows = []
     for model, result in measured.items():
         times = result["times"]
