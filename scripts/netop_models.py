@@ -19,7 +19,7 @@ class Layer:
 
 
 def _convolution(name: str, kernel: tuple[int, int], channels_in: int, channels_out: int) -> list[tuple[str, int]]:
-    """With batch normalization that has beta but no gamma, as in slim's Inception."""
+    """With batch normalisation that has beta but no gamma, as in slim's Inception."""
     weights = kernel[0] * kernel[1] * channels_in * channels_out
     return [(f"{name}/weights", weights), (f"{name}/BatchNorm/beta", channels_out)]
 
@@ -142,7 +142,7 @@ def inception_v3() -> list[Layer]:
 
 
 def _normalised(name: str, kernel: int, channels_in: int, channels_out: int) -> Iterator[tuple[str, int]]:
-    """A convolution with batch normalization that has gamma and beta, as in slim's ResNets."""
+    """A convolution with batch normalisation that has gamma and beta, as in slim's ResNets."""
     yield f"{name}/weights", kernel * kernel * channels_in * channels_out
     yield f"{name}/BatchNorm/gamma", channels_out
     yield f"{name}/BatchNorm/beta", channels_out

@@ -41,7 +41,7 @@ def rows() -> list[str]:
         row = it.row
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         mark = "" if row.well_posed else " *"
-        values = f"{row.measured:g} | {units.digits(it.value)} | {it.error:+.1%}{mark} | {it.lies}"
+        values = f"{row.measured:g} | {units.digits(it.value)} | {it.error:+.1%}{mark} | {it.position}"
         lines.append(f"| {row.id} | {row.system} | {row.model} | {gpus} | {values} |")
     return lines
 

@@ -19,7 +19,7 @@ from paceline.bench.ranks.stopwatch import Stopwatch
 
 def spec(tmp_path, **more):
     fields = {
-        **{"way": "ddp", "model": "cnn", "batch": 2, "batches": 5, "warmup": 2, "alone": 2, "seed": 1},
+        **{"mode": "ddp", "model": "cnn", "batch": 2, "batches": 5, "warmup": 2, "alone": 2, "seed": 1},
         **{"learning_rate": 0.1, "momentum": 0.9, "image_size": 16, "classes": 10, "folder": str(tmp_path)},
     }
     return RankSpec(**{**fields, **more})

@@ -60,7 +60,7 @@ def test_engines_side_by_side_end_with_the_same_weights():
     assert found["ddp-gloo"]["weights_difference"] < 1e-5
     (skipped,) = told["skipped"]
     assert skipped["engine"] == "ddp-nccl"
-    assert "needs a GPU" in skipped["reason"]
+    assert "needs one GPU" in skipped["reason"]
     assert not skipped["failed"]
 
 

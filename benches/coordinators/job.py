@@ -1,7 +1,7 @@
 """One rank that trains while its input pipeline is busy: images/s, and the CPU time of everything but training.
 
 The pipeline is a DataLoader whose worker processes decode JPEG images and augment them, as for ImageNet: crop and
-resize, flip, change colors. Loading and training contend for the machine's cores, as in the runs that S. Pumma et
+resize, flip, change colours. Loading and training contend for the machine's cores, as in the runs that S. Pumma et
 al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning", describe.
 """
 

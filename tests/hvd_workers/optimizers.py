@@ -200,7 +200,7 @@ def wrong_arguments(rank, size):
         wrap(op=hvd.Adasum)
     with pytest.warns(DeprecationWarning, match="groups"):
         once = wrap(num_groups=2)
-    with pytest.raises(ValueError, match="distributed one already"):
+    with pytest.raises(ValueError, match="already distributed"):
         hvd.DistributedOptimizer(once)
 
 

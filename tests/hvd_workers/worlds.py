@@ -155,7 +155,7 @@ def from_the_start(rank, size):
     hvd.init(process_sets=given)
     assert given[1].included() == (rank > 0)
     hvd.shutdown()
-    with pytest.raises(ValueError, match="something else than ProcessSet"):
+    with pytest.raises(ValueError, match="something other than ProcessSet"):
         hvd.init(process_sets=[[0]])
     with pytest.raises(ValueError, match="or 'dynamic'"):
         hvd.init(process_sets="static")

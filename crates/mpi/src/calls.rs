@@ -83,7 +83,7 @@ impl Mpi {
         unsafe {
             self.check("MPI_Finalized", (functions.finalized)(&raw mut ended))?;
             if ended != 0 {
-                return Err("MPI has been finalized in this process and cannot be initialised again".into());
+                return Err("MPI has been finalised in this process and cannot be initialised again".into());
             }
             self.check("MPI_Initialized", (functions.initialized)(&raw mut begun))?;
             if begun != 0 {

@@ -84,7 +84,7 @@ def _chosen(row: Row) -> tuple[str, dict[str, Any]] | None:
     """Return the strategy that the ranks chose for a DDP bucket."""
     choices = row.runs[-1].ranks[0].get("choices") or []
     # `halving-doubling, pieces of 512 KiB`: pieces are pipelined, as in the simulator.
-    name = next((said.partition(",")[0] for most, said in choices if most >= DDP_BUCKET), None)
+    name = next((description.partition(",")[0] for most, description in choices if most >= DDP_BUCKET), None)
     return None if name is None else (name, {"bucket_size": DDP_BUCKET})
 
 

@@ -52,8 +52,8 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
         """Return the values of all hosts, on every host. Raises JobError."""
-        said = objects.gather(self._job, json.dumps(value))
-        found: list[Any] = json.loads(objects.share(self._job, f"[{','.join(said)}]"))
+        texts = objects.gather(self._job, json.dumps(value))
+        found: list[Any] = json.loads(objects.share(self._job, f"[{','.join(texts)}]"))
         return found
 
     def agree(self, *, failed: bool, done: bool) -> tuple[bool, bool]:

@@ -53,8 +53,8 @@ class _Running:
         code = self.popen.poll()
         if code is None or (code == 0 and not self.process.serves):
             return None
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        return f"{self.process.name} (pid {self.popen.pid}) {how}{last_words(self.log)}"
+        ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return f"{self.process.name} (pid {self.popen.pid}) {ending}{last_words(self.log)}"
 
 
 def run(  # noqa: PLR0917

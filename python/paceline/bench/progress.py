@@ -73,12 +73,12 @@ class Shown:
         """End the run."""
         self._done += 1
         if self._bar is None:
-            said = (
+            outcome = (
                 f"failed: {why}"
                 if why
                 else f"{self._rate() if images_per_s is None else digits(images_per_s)} images/s"
             )
-            click.echo(f"paceline: {self._done}/{self._runs} {self._name}: {said}{self._left()}", err=True)
+            click.echo(f"paceline: {self._done}/{self._runs} {self._name}: {outcome}{self._left()}", err=True)
         else:
             self._show(0, "ended")
 

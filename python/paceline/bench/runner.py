@@ -102,7 +102,7 @@ class Runner:
 
             folder = self._folder("graph")
             try:
-                export(self._spec(self.plan.workers[0], 0, folder, {"way": "export"}), folder)
+                export(self._spec(self.plan.workers[0], 0, folder, {"mode": "export"}), folder)
             except UntranslatableError as error:
                 return f"{self.plan.model} cannot be built in TensorFlow: {error}"
             self._graph = str(folder)
@@ -194,7 +194,7 @@ class Runner:
         initial: weights.Weights = {}
         for row in self.result.rows:
             if not initial:
-                model = build(self._spec(row.workers, 0, Path(), {"way": "export"}))
+                model = build(self._spec(row.workers, 0, Path(), {"mode": "export"}))
                 initial = {name: value.detach().numpy() for name, value in model.named_parameters()}
             first = next(one for one in self.result.rows if one.workers == row.workers)
             if row is not first:

@@ -16,7 +16,7 @@ import click
 
 from paceline._core import __version__, nearest
 from paceline.errors import InternalError, InvalidArgumentError, JobError
-from paceline.job.failure import tell
+from paceline.job.failure import report_error
 
 # Name → module, attribute, and help text. Heavy modules are not loaded until their command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -89,7 +89,7 @@ class Commands(click.Group):
         except InvalidArgumentError as error:
             return _fail(str(error), 2)
         except JobError as error:
-            tell(error)
+            report_error(error)
             return _fail(str(error), 1)
         except InternalError as error:
             return _fail(f"internal error: {error}; this is a bug in Paceline; please report it", 1)

@@ -35,16 +35,18 @@ class Report:
         """One sentence: what dominates a step."""
         analysis, mean = self.analysis, self.analysis.mean
         what = "A step takes" if analysis.has_steps else "The recording lasts"
-        said = f"{what} {nanoseconds(mean.step)}"
+        summary = f"{what} {nanoseconds(mean.step)}"
         exposed = mean.exposed / mean.step
         first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)
-        said += f", {percent(first.share)} of it {first.headline}" if first else "; nothing in particular dominates it"
+        summary += (
+            f", {percent(first.share)} of it {first.headline}" if first else "; nothing in particular dominates it"
+        )
         if first and first.name == COMPUTE_BOUND:
-            said += f"; {first.says}"
+            summary += f"; {first.says}"
         elif len(analysis.ranks) > 1 and (first is None or exposed > first.share * 1.1):
-            said += f"; exposed communication is {percent(exposed)} in all"
+            summary += f"; exposed communication is {percent(exposed)} in all"
         slow = next((it for it in self.diagnoses if it.name == SLOW_STEPS), None)
-        return f"{said}{f'; besides, {percent(slow.share)} of the time goes to a few slow steps' if slow else ''}."
+        return f"{summary}{f'; besides, {percent(slow.share)} of the time goes to a few slow steps' if slow else ''}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--json` prints it; times in seconds."""

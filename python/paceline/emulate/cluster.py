@@ -298,10 +298,10 @@ def ask(holder: subprocess.Popen[bytes], order: dict[str, Any], limit_s: float) 
         if not more:
             raise ClusterError(f"the process that holds the cluster has ended{_last_words(holder)}")
         answer += more
-    said: dict[str, Any] = json.loads(answer)
-    if "error" in said:
-        raise _ERRORS.get(said["kind"], ClusterError)(said["error"])
-    return said
+    reply: dict[str, Any] = json.loads(answer)
+    if "error" in reply:
+        raise _ERRORS.get(reply["kind"], ClusterError)(reply["error"])
+    return reply
 
 
 def _last_words(holder: subprocess.Popen[bytes]) -> str:

@@ -36,13 +36,13 @@ def take_down(name: str) -> list[str]:
     killed = [other for other in state.every() if not other.alive and (found is None or other.name != found.name)]
     if found is None and (name != DEFAULT or not killed):
         raise InvalidArgumentError(_missing(name))
-    said: list[str] = []
+    report: list[str] = []
     for each in [*([found] if found is not None else []), *killed]:
         alive = each.alive
-        said += [f"ended {words}" for words in _end(each, alive)]
+        report += [f"ended {words}" for words in _end(each, alive)]
         outcome = "is down" if alive else "had been killed; it has been cleaned up"
-        said.append(f"cluster '{each.name}' {outcome}")
-    return said
+        report.append(f"cluster '{each.name}' {outcome}")
+    return report
 
 
 def _end(found: State, alive: bool) -> list[str]:

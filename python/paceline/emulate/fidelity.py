@@ -89,11 +89,11 @@ class Fidelity:
         bad = self._bad()
         if not bad:
             return f"all within {TOLERANCE:.0%} of the ideal".replace("%", " %")
-        said = [
+        sentences = [
             f"{each.name} takes {percent(abs(each.error))} {'longer' if each.error > 0 else 'less'} than the ideal"
             for each in bad
         ]
-        return f"{'; '.join(said)}. {self._cause()}"
+        return f"{'; '.join(sentences)}. {self._cause()}"
 
     def _cause(self) -> str:
         load, causes = self.load, []

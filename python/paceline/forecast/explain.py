@@ -290,15 +290,15 @@ def _validated() -> dict[str, Any]:
 
 def _band(result: Result) -> Band | None:
     """Return the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
-    said = _validated()
-    errors = [row["error"] for row in said["rows"] if row["strategy"] == result.strategy]
+    validated = _validated()
+    errors = [row["error"] for row in validated["rows"] if row["strategy"] == result.strategy]
     if not errors:
         return None
     # error is simulated / measured - 1.
     measured = sorted(max(result.iteration_s / (1 + error), result.compute_s) for error in errors)
     least, most = min(measured[0], result.iteration_s), max(measured[-1], result.iteration_s)
     worst = max(errors, key=abs)
-    return Band(least, most, len(errors), worst, said["where"])
+    return Band(least, most, len(errors), worst, validated["where"])
 
 
 def _band_in_words(explanation: Explanation) -> str:

@@ -94,7 +94,7 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
             return Memory([(_writable_address(array), array.size)], name, array)
     if not isinstance(value, list | tuple):
         address, count, found, keep = _look(value, what, writable)
-        return Memory([(address, count)] if count else [], _said(found, dtype, what), keep)
+        return Memory([(address, count)] if count else [], _checked_dtype(found, dtype, what), keep)
     if not value:
         raise InvalidArgumentError(f"{what}: an empty list; give at least one array")
     parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
@@ -216,7 +216,7 @@ def _ctypes() -> tuple[Any, Any]:
     return ctypes, ctypes.c_void_p * 11
 
 
-def _said(found: str, dtype: str | None, what: str) -> str:
+def _checked_dtype(found: str, dtype: str | None, what: str) -> str:
     if dtype is not None:
         if dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype: '{dtype!s:.80}' is not one of {', '.join(DTYPES)}")

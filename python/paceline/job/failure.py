@@ -27,18 +27,18 @@ def tell_launcher() -> None:
     For an InvalidArgumentError, print the line of the script and the message, without the frames between it and the
     check.
     """
-    if getattr(sys.excepthook, "tells_launcher", False):
+    if getattr(sys.excepthook, "reports_to_launcher", False):
         return
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        tell(error)
+        report_error(error)
         if isinstance(error, InvalidArgumentError) and before is sys.__excepthook__:
             print(f"{_where(trace)}{error}", file=sys.stderr)
         else:
             before(kind, error, trace)
 
-    hook.tells_launcher = True  # type: ignore[attr-defined]
+    hook.reports_to_launcher = True  # type: ignore[attr-defined]
     sys.excepthook = hook
 
 
@@ -50,7 +50,7 @@ def _where(trace: TracebackType | None) -> str:
     return f"{own[-1][0]}:{own[-1][1]}: " if own else ""
 
 
-def tell(error: BaseException) -> None:
+def report_error(error: BaseException) -> None:
     """Tell the launcher, if there is one, why this process is about to end."""
     kind, descriptor = type(error), os.environ.get(PIPE, "")
     if not descriptor.isdecimal():

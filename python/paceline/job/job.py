@@ -215,7 +215,7 @@ def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], 
         raise
     job = Job(engine, place, world, known)
     if known.verbose and job.rank == 0:
-        selection_log.tell(job.choices())
+        selection_log.log_choices(job.choices())
     return job
 
 

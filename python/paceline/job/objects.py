@@ -35,10 +35,10 @@ def share(ranks: Job, text: str = "") -> str:
     """Return rank 0's text at all ranks."""
     import numpy as np
 
-    said = text.encode()
-    length = np.array([len(said)])
+    encoded = text.encode()
+    length = np.array([len(encoded)])
     ranks.broadcast(length)
-    array = np.frombuffer(bytearray(said), "uint8") if ranks.rank == 0 else np.empty(int(length[0]), "uint8")
+    array = np.frombuffer(bytearray(encoded), "uint8") if ranks.rank == 0 else np.empty(int(length[0]), "uint8")
     ranks.broadcast(array)
     return bytes(array).decode()
 

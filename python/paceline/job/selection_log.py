@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 
-def tell(choices: Sequence[tuple[int, str]]) -> None:
+def log_choices(choices: Sequence[tuple[int, str]]) -> None:
     """Print `choices`, pairs of a size in bytes and the strategy up to it, to standard error."""
     for index, (most, strategy) in enumerate(choices):
         last = "larger" if index else "of every size"

@@ -94,11 +94,11 @@ class AgentHost:
         with contextlib.suppress(OSError):
             while data := os.read(self.stderr.fileno(), _READ):
                 self._words = (self._words + data)[-_MOST_WORDS:]
-        how = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+        outcome = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
         what = "its remote shell" if self.remote else "its agent"
         lines = (self.decoder.junk + b"\n" + self._words).decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        message = f"host {self.name}: {what} {how}"
+        message = f"host {self.name}: {what} {outcome}"
         if self.ready is None:
             message += " before its ranks started"
         if "No module named" in last and "paceline" in last:
@@ -136,17 +136,17 @@ def first_address(hosts: Sequence[AgentHost]) -> str | None:
     assert first.ready is not None
     if first.remote:
         default = str(first.ready["default"])
-        found = _said(first, "server") or _resolved(address_part(first.name)) or default
+        found = _ssh_address(first, "server") or _resolved(address_part(first.name)) or default
         return None if _loopback(found) else found
     # The first host is this machine: the others know the address from which it connected to them.
     others = [host for host in hosts if host.remote]
-    seen = [address for host in others if (address := _said(host, "client")) and is_own(address)]
+    seen = [address for host in others if (address := _ssh_address(host, "client")) and is_own(address)]
     routes = [address for host in others if (address := towards(address_part(host.name))) and not _loopback(address)]
     found = next(iter([*seen, *routes, default_address()]))
     return None if _loopback(found) else found
 
 
-def _said(host: AgentHost, end: str) -> str | None:
+def _ssh_address(host: AgentHost, end: str) -> str | None:
     """Return one end of the host's SSH_CONNECTION; None if it was inherited from this process's own login."""
     assert host.ready is not None
     own = os.environ.get("SSH_CONNECTION", "").split()

@@ -73,9 +73,9 @@ def _gather(records: Records, ranks: int) -> list[Recorded]:
         elif isinstance(trace, dict) and result is not None:
             every.append(Recorded(rank, result["summary"], trace, result["recorded"]))
     if reasons:
-        said = [f"rank {runs(some)}: {reason}" for reason, some in list(reasons.items())[:_MOST_REASONS]]
-        more = len(reasons) - len(said)
-        raise click.ClickException("no trace of " + "; ".join(said) + (f"; and {more} more reasons" if more else ""))
+        shown = [f"rank {runs(some)}: {reason}" for reason, some in list(reasons.items())[:_MOST_REASONS]]
+        more = len(reasons) - len(shown)
+        raise click.ClickException("no trace of " + "; ".join(shown) + (f"; and {more} more reasons" if more else ""))
     return every
 
 

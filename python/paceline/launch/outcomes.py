@@ -41,8 +41,8 @@ class Outcome:
 
     def words(self) -> str:
         """Return how it ended, such as `was killed by SIGKILL` or `exited with code 3`."""
-        how = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
-        return f"{how} when it was asked to end" if self.stopped else how
+        ending = f"was killed by {_signal(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
+        return f"{ending} when it was asked to end" if self.stopped else ending
 
     def sentence(self) -> str:
         """Return `rank 2 on host a (pid 1234) was killed by SIGKILL`, or `… exited with code 1: ValueError: …`."""

@@ -45,18 +45,20 @@ def fields(found: Found) -> dict[str, Any]:
 def _provenance(found: Found) -> str:
     words = [f"paceline probe, {found.date}", found.describe()]
     if RING in found.rates:
-        words.append(f"bandwidth: every host to the next at once, {_how(found.rates[RING].sample)}")
+        words.append(f"bandwidth: every host to the next at once, {_measured_as(found.rates[RING].sample)}")
     else:
         words.append(f"{NO_NETWORK}: bandwidth repeats intra_bandwidth")
     if LATENCY in found.costs:
         words.append("latency: half a round trip of 8 bytes")
     words.append("message_overhead: time for each additional message of the same bytes, 64 to 4 KiB each")
     if INSIDE in found.rates:
-        words.append(f"intra_bandwidth: every rank of a host to the next at once, {_how(found.rates[INSIDE].sample)}")
+        words.append(
+            f"intra_bandwidth: every rank of a host to the next at once, {_measured_as(found.rates[INSIDE].sample)}"
+        )
     return "; ".join(words)
 
 
-def _how(sample: Any) -> str:  # noqa: ANN401 - a Sample
+def _measured_as(sample: Any) -> str:  # noqa: ANN401 - a Sample
     return f"median of {len(sample.values)} (±{units.percent(sample.spread)})"
 
 

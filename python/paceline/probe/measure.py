@@ -209,9 +209,11 @@ class _Probe:
     def echo(self, what: str, pairs: list[Any]) -> None:
         """Return half of the round trips: medians of batches."""
         halves: list[float] = []
-        for asks, answers in pairs:
-            said = self.controller.ask("echo", asks=asks, answers=answers, most=self.budget.echoes, limit_s=_ECHO_S)
-            halves += [Sample(tuple(batch)).median / 2 for batch in _batches(said[asks]["seconds"])]
+        for initiator, responder in pairs:
+            replies = self.controller.ask(
+                "echo", initiator=initiator, responder=responder, most=self.budget.echoes, limit_s=_ECHO_S
+            )
+            halves += [Sample(tuple(batch)).median / 2 for batch in _batches(replies[initiator]["seconds"])]
         self.found.costs[what] = Cost(what, Sample(tuple(halves)))
 
     def inside(self) -> None:
@@ -237,11 +239,11 @@ class _Probe:
         total -= total % MESSAGE_SIZES[0]
         taken, repeats = [], _MESSAGE_RUNS * self.budget.repeats
         for size in MESSAGE_SIZES:
-            said = self.controller.ask(
+            replies = self.controller.ask(
                 "messages", source=between[0], to=between[1], total=total, size=size, repeats=repeats
             )
             self.controller.sent += total * (repeats + 1)
-            taken.append(said[between[0]]["seconds"])
+            taken.append(replies[between[0]]["seconds"])
         counts = [total // size for size in MESSAGE_SIZES]
         values = tuple(slope(counts, times) for times in zip(*taken, strict=True))
         self.found.costs[MESSAGE] = Cost(MESSAGE, Sample(values))

@@ -51,5 +51,5 @@ def obey(ranks: Job) -> object:
 
 
 def _answers(ranks: Job, worker: RankWorker, order: dict[str, Any]) -> list[Answer]:
-    said = objects.gather(ranks, json.dumps(worker.do(order)))
-    return [json.loads(text) for text in said]
+    replies = objects.gather(ranks, json.dumps(worker.do(order)))
+    return [json.loads(text) for text in replies]

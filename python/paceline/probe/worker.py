@@ -60,22 +60,22 @@ class RankWorker:
                 departure.wait()
         return {"seconds": {str(number): taken for number, taken in seconds.items()}}
 
-    def echo(self, asks: int, answers: int, most: int, limit_s: float) -> Answer:
+    def echo(self, initiator: int, responder: int, most: int, limit_s: float) -> Answer:
         """Send 8 bytes there and back, up to `most` times or for `limit_s` seconds; return the round trips."""
         note, mine = np.zeros(_TINY, "uint8"), self._ranks.rank
-        if mine == answers:
+        if mine == responder:
             while not note[0]:
-                self._ranks.recv(note, asks)
-                self._ranks.send(note, asks)
-        if mine != asks:
+                self._ranks.recv(note, initiator)
+                self._ranks.send(note, initiator)
+        if mine != initiator:
             return {}
         taken: list[float] = []
         until = time.perf_counter() + limit_s
         while not note[0]:
             note[0] = len(taken) + 1 >= most + _WARM or time.perf_counter() > until
             begin = time.perf_counter()
-            self._ranks.send(note, answers)
-            self._ranks.recv(note, answers)
+            self._ranks.send(note, responder)
+            self._ranks.recv(note, responder)
             taken.append(time.perf_counter() - begin)
         return {"seconds": taken[_WARM:] or taken}
 

@@ -89,7 +89,7 @@ class Calls:
 
         name, error = min(failures.items(), key=weight)
         if is_death(self.ray, error):
-            return JobError(f"{name}{self._where(name)} died: {died_how(error)}")
+            return JobError(f"{name}{self._where(name)} died: {death_reason(error)}")
         cause = cause_of(error)
         if isinstance(cause, InvalidArgumentError):
             chosen: BaseException = InvalidArgumentError(f"{name}: {cause}")
@@ -124,12 +124,12 @@ def in_words(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {first_line}" if first_line else type(cause).__name__
 
 
-def died_how(error: BaseException) -> str:
+def death_reason(error: BaseException) -> str:
     """Return how an actor died, from Ray's description."""
     text = " ".join(str(error).split())
-    for sign, said in _SIGNS:
+    for sign, reason in _SIGNS:
         if sign in text:
-            return said
+            return reason
     return text[:300]
 
 

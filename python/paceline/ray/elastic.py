@@ -16,7 +16,7 @@ from paceline.job.failure import follows
 from paceline.job.timeline_files import say
 from paceline.launch.elastic.roster import Action, End, Exit, Kill, Limits, Say, Slot, Start
 from paceline.launch.elastic.service import Service
-from paceline.ray.calls import cause_of, died_how, in_words, is_death
+from paceline.ray.calls import cause_of, death_reason, in_words, is_death
 from paceline.ray.cluster import Cluster, connect
 from paceline.ray.environment import checked_settings
 from paceline.ray.executor import checked_extra, sendable
@@ -262,18 +262,18 @@ class _Run:
         for ref in ended:
             worker = by_call[ref]
             process = self._processes[worker]
-            how = self._how(process)
-            if how is None:
+            exited = self._exit_of(process)
+            if exited is None:
                 continue
             del self._processes[worker]
             self._kill(process)
-            if how.host_lost:
+            if exited.host_lost:
                 # Other nodes may have room: they are offered before the driver asks whether enough slots are left.
-                say(f"{how.words}; nothing more is started there")
+                say(f"{exited.words}; nothing more is started there")
                 self._carry_out(self._service.offer(self._nodes.slots()))
-            self._carry_out(self._service.exited(worker, how))
+            self._carry_out(self._service.exited(worker, exited))
 
-    def _how(self, process: _Process) -> Exit | None:
+    def _exit_of(self, process: _Process) -> Exit | None:
         """Return how its call has ended; None if that is not known yet."""
         name = self._name(process)
         try:
@@ -286,8 +286,8 @@ class _Run:
                     process.doubt_until = process.doubt_until or time.monotonic() + _DOUBT_S
                     if time.monotonic() < process.doubt_until:
                         return None
-                how = "its node (raylet) died" if lost else died_how(error)
-                return Exit(code=-9, words=f"{name} died: {how}", host_lost=lost)
+                reason = "its node (raylet) died" if lost else death_reason(error)
+                return Exit(code=-9, words=f"{name} died: {reason}", host_lost=lost)
             cause = cause_of(error)
             words = f"{name} failed: {in_words(cause)}"
             return Exit(code=1, words=words, follows=follows(cause))

@@ -89,8 +89,8 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
 
 def gather(ranks: Job, played: Played) -> list[Played]:
     """Return the reports of all ranks at rank 0; nothing elsewhere."""
-    said = objects.gather(ranks, json.dumps(played.to_dict()))
-    return [Played.from_dict(json.loads(text)) for text in said]
+    texts = objects.gather(ranks, json.dumps(played.to_dict()))
+    return [Played.from_dict(json.loads(text)) for text in texts]
 
 
 def _clocks(ranks: Job, clock: Clock) -> Sequence[str]:

@@ -86,9 +86,9 @@ class _Comparison:
             for cells in _by_rate(group):
                 fidelity = self._prepare(cluster, cells[0])
                 for cell in cells:
-                    said = self._cell(cluster, cell, fidelity)
+                    message = self._cell(cluster, cell, fidelity)
                     self.done += 1
-                    self.progress(self.done, len(self.forecasts), said)
+                    self.progress(self.done, len(self.forecasts), message)
 
     def _prepare(self, cluster: Cluster, cell: Cell) -> float | None:
         """Set the rate; return the network's largest error at it, as measured by the cluster itself."""

@@ -27,7 +27,7 @@ class BaiduRing(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return Horovod's interface, which submits every gradient separately."""
-        return {"way": "optimizer", "fusion_bytes": None}
+        return {"mode": "optimizer", "fusion_bytes": None}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:

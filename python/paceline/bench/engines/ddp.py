@@ -36,7 +36,7 @@ class Ddp(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return the backend and its device."""
-        return {"way": "ddp", "backend": self.backend, "device": "cuda" if self.backend == "nccl" else "cpu"}
+        return {"mode": "ddp", "backend": self.backend, "device": "cuda" if self.backend == "nccl" else "cpu"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:

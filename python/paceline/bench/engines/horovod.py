@@ -43,7 +43,7 @@ class Horovod(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return Horovod's interface."""
-        return {"way": "horovod"}
+        return {"mode": "horovod"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:

@@ -46,7 +46,7 @@ def _mpirun() -> str | None:
 
 def _is_open_mpi(mpirun: str) -> bool:
     try:
-        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return "Open MPI" in said.stdout
+    return "Open MPI" in version.stdout

@@ -63,13 +63,13 @@ class Paceline(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return DDP, or the optimizer if a coordinator decides on the order; in DDP the order is fixed."""
-        way = "ddp" if self.options.coordinator is None else "optimizer"
-        return {"way": way, "backend": "paceline", "servers": self.servers}
+        mode = "ddp" if self.options.coordinator is None else "optimizer"
+        return {"mode": mode, "backend": "paceline", "servers": self.servers}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return ranks and servers, as `paceline run` starts them."""
         settings = dict(self._settings)
-        if spec.way == "optimizer" and spec.fusion_bytes is not None:
+        if spec.mode == "optimizer" and spec.fusion_bytes is not None:
             settings["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         if places.servers:
             settings |= {"PACELINE_SERVERS": str(len(places.servers)), "PACELINE_RUN_SERVERS": str(len(places.servers))}

@@ -29,7 +29,7 @@ class RayServers(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return one server shard per Ray node."""
-        return {"way": "ray"}
+        return {"mode": "ray"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:

@@ -29,7 +29,7 @@ class _TensorFlow(Engine):
 
     def spec_fields(self) -> dict[str, Any]:
         """Return the fields that its ranks need."""
-        return {"way": self.name, "servers": self.servers}
+        return {"mode": self.name, "servers": self.servers}
 
     def cluster(self, places: Places) -> dict[str, list[str]]:
         """Return the cluster in the form of TF_CONFIG."""

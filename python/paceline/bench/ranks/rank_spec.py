@@ -16,7 +16,7 @@ CHECKED_STEPS = 3
 class RankSpec:
     """What to run, the same for all ranks of a run."""
 
-    way: str
+    mode: str
     """How gradients are synchronised: ddp, optimizer (Horovod's interface), horovod."""
     backend: str = ""
     """Backend of torch.distributed."""

@@ -43,7 +43,7 @@ def main() -> None:
     stopwatch = Stopwatch(spec, rank, synchroniser(device))
     stopwatch.run(load, train, checker(stopwatch, model))
     final, choices = weights(model), job.choices()
-    _alone(spec, load, stopwatch, device, traced=spec.traced and rank == 0 and spec.way != "horovod")
+    _alone(spec, load, stopwatch, device, traced=spec.traced and rank == 0 and spec.mode != "horovod")
     job.close()
     stopwatch.write(final, engine=f"torch {torch.__version__}", choices=choices)
 

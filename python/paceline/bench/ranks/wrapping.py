@@ -34,7 +34,7 @@ def sgd(spec: RankSpec, model: nn.Module) -> torch.optim.Optimizer:
 
 def wrapped(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:
     """Join the job that the launcher described."""
-    return {"ddp": _ddp, "optimizer": _optimizer, "horovod": _horovod}[spec.way](spec, model, local_rank)
+    return {"ddp": _ddp, "optimizer": _optimizer, "horovod": _horovod}[spec.mode](spec, model, local_rank)
 
 
 def _ddp(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:

@@ -94,7 +94,7 @@ def _overlap(results: Results) -> ClaimResult:
 
 
 def _balanced(results: Results) -> ClaimResult:
-    plain, overlapped = (results[point] for point in runs.besides()[-2:])
+    plain, overlapped = (results[point] for point in runs.extra_points()[-2:])
     figures = {
         "with overlap": overlapped.compute_s / overlapped.iteration_s,
         "without": plain.compute_s / plain.iteration_s,

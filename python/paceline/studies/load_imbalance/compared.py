@@ -31,7 +31,7 @@ def compared(results: Results) -> list[Compared]:
         ("graph, over all GPU counts", 21.0, best(results, GRAPH), "%"),
         ("strong scaling, any coordinator", 19.0, max(strong_gains(results).values()) * 100, "%"),
     ]
-    balanced = results[runs.besides()[-1]]
+    balanced = results[runs.extra_points()[-1]]
     found = [
         Compared(of, row, "ResNet-50", published, simulated, unit, True)
         for of, listed in ((table, rows), ("greatest gain", gains))

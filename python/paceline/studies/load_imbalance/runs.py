@@ -105,7 +105,7 @@ def points() -> Iterator[Point]:
         yield from (Point(STRONG_NETWORK, name, gpus, STRONG) for name in names)
 
 
-def besides() -> list[Point]:
+def extra_points() -> list[Point]:
     """Return the runs that only claims need."""
     overlapped = [Point(STRONG_NETWORK, name, LARGEST, overlap=True) for name in (BASELINE, GRAPH)]
     balanced = [Point(STRONG_NETWORK, BASELINE, BALANCED_GPUS, overlap=it, balanced=True) for it in (False, True)]
@@ -114,7 +114,7 @@ def besides() -> list[Point]:
 
 def simulate(progress: Callable[[int, int], None] | None = None, iterations: int = ITERATIONS) -> Results:
     """Simulate all runs on all cores."""
-    requested = [*points(), *besides()]
+    requested = [*points(), *extra_points()]
     # Start the longest first, so that no core idles at the end.
     ordered = sorted(requested, key=lambda point: -point.gpus)
     done = dict(zip(ordered, execute([run_of(point, iterations) for point in ordered], progress), strict=True))

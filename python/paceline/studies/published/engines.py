@@ -24,7 +24,7 @@ from typing import Any
 from paceline.errors import PacelineError
 from paceline.studies.published.constants import as_rate, constant
 from paceline.studies.published.data import Row
-from paceline.studies.published.network import Channel, channel_of, knows_inside, says_channel
+from paceline.studies.published.network import Channel, channel_of, knows_inside, names_channel
 
 
 class CannotForecastError(PacelineError):
@@ -175,7 +175,7 @@ def engine_of(row: Row) -> Engine:
 def _guesses(row: Row, engine: Engine) -> list[str]:
     """Return notes on values that the row omits and the engine assumes."""
     made = []
-    if row.nodes > 1 and not says_channel(row):
+    if row.nodes > 1 and not names_channel(row):
         made.append(f"{engine.channel.value} between nodes")
     if (
         "servers" in engine.options

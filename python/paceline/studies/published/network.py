@@ -92,7 +92,7 @@ _SAY_RDMA = ("rdma", "verbs", "gdr", "infiniband", "roce", "ddl")
 _SAY_TCP = ("tcp", "grpc", "gloo")
 
 
-def says_channel(row: Row) -> bool:
+def names_channel(row: Row) -> bool:
     """Return whether `sync` or `system` names the channel."""
     words = f"{row.sync} {row.system}".lower()
     return any(word in words for word in (*_SAY_RDMA, *_SAY_TCP))

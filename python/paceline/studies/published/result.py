@@ -133,5 +133,5 @@ def _table(rows: Sequence[Forecast]) -> list[str]:
             f"{it.error:+.1%}{mark}",
         ]
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
-        group.append(["" if group else row.system, row.model, gpus, *values, it.lies])
+        group.append(["" if group else row.system, row.model, gpus, *values, it.position])
     return render(columns, list(groups.values()), highlight_first=False)

@@ -51,10 +51,10 @@ class Forecast:
     @property
     def inside(self) -> bool:
         """Return whether the published value lies within the bounds."""
-        return self.lies == "inside"
+        return self.position == "inside"
 
     @property
-    def lies(self) -> str:
+    def position(self) -> str:
         """Return where the published value lies: `inside` the bounds, `below` or `above` them."""
         if self.row.measured < self.low:
             return "below"
@@ -147,8 +147,8 @@ def _iteration(row: Row, engine: Engine, step: _Step) -> float:
 
 def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
     """Return how much Horovod fuses: one cycle's tensors, or more if an all-reduce waits long for a ring's steps."""
-    meanwhile = flow_bps / 8 * 2 * (ranks - 1) * latency_s
-    return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), meanwhile)))
+    sent_while_waiting = flow_bps / 8 * 2 * (ranks - 1) * latency_s
+    return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), sent_while_waiting)))
 
 
 def _run(

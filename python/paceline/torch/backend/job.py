@@ -74,7 +74,7 @@ class Job:
             engine.close()
             raise
         if settings.verbose and rank == 0:
-            selection_log.tell(world.choices())
+            selection_log.log_choices(world.choices())
         job = cls(engine, world, settings.timeout_s)
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)

@@ -32,22 +32,22 @@ class Knobs:
         Raises InvalidArgumentError naming variable, value and remedy.
         """
         environ = os.environ if environ is None else environ
-        said = read(environ)
+        values = read(environ)
         given = {name for name, setting in HOROVOD.items() if environ.get(setting.variable)}
-        silent, warn, give_up = said["stall_check_disable"], said["stall_check_time"], said["stall_shutdown_time"]
+        silent, warn, give_up = values["stall_check_disable"], values["stall_check_time"], values["stall_shutdown_time"]
         if silent and "stall_shutdown_time" in given and give_up:
             raise _wrong("stall_shutdown_time", "has no effect with HOROVOD_STALL_CHECK_DISABLE=1")
         if not warn:
             raise _wrong("stall_check_time", "0 is not a time; HOROVOD_STALL_CHECK_DISABLE=1 disables the check")
         return cls(
-            cycle_time_s=said["cycle_time"] / 1000.0,
-            threshold=said["fusion_threshold"],
+            cycle_time_s=values["cycle_time"] / 1000.0,
+            threshold=values["fusion_threshold"],
             threshold_given="fusion_threshold" in given,
-            capacity=said["cache_capacity"],
+            capacity=values["cache_capacity"],
             warn_after_s=None if silent else warn,
             give_up_after_s=None if silent or not give_up else give_up,
-            cores=said["thread_affinity"],
-            hierarchical=said["hierarchical_allreduce"],
+            cores=values["thread_affinity"],
+            hierarchical=values["hierarchical_allreduce"],
         )
 
     @property

@@ -52,7 +52,7 @@ def gathered(members: Members, full: str, tensor: Tensor) -> PendingOperation[Ga
     return PendingOperation(operation, finish)
 
 
-def told_by_all(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:
+def gather_numbers(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:
     """Return the numbers of all ranks, in rank order."""
     own = torch.tensor(list(numbers), dtype=torch.int64)
     handle = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)

@@ -78,8 +78,8 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
         world.enter(here)
         here.register(range(here.size), global_process_set)
         global_process_set.ranks = list(range(here.size))
-        gathered = allgather_object((socket.gethostname(), job.local_rank, here.way), name="hvd.init")
-        _compare([way for _, _, way in gathered])
+        gathered = allgather_object((socket.gethostname(), job.local_rank, here.common_settings), name="hvd.init")
+        _compare([settings for _, _, settings in gathered])
         here.places = places(here.rank, [(host, local_rank) for host, local_rank, _ in gathered])
         for process_set in sets:
             add_process_set(process_set)
@@ -92,11 +92,11 @@ def _join(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
         raise
 
 
-def _compare(ways: list[dict[str, object]]) -> None:
+def _compare(settings: list[dict[str, object]]) -> None:
     """Raise InvalidArgumentError naming the variable and two ranks whose values differ."""
-    for rank, way in enumerate(ways):
-        for variable, value in way.items():
-            first = ways[0].get(variable)
+    for rank, own in enumerate(settings):
+        for variable, value in own.items():
+            first = settings[0].get(variable)
             if value != first:
                 raise InvalidArgumentError(
                     f"{variable} is {first} on rank 0 and {value} on rank {rank}; set it to the same value on all ranks"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from paceline._core import NamedOperation
 from paceline.torch.hvd import world
-from paceline.torch.hvd.gathering import told_by_all
+from paceline.torch.hvd.gathering import gather_numbers
 from paceline.torch.hvd.handles import PendingOperation
 from paceline.torch.hvd.world import members_of
 
@@ -94,10 +94,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     here, ranks = world.current(), _checked(added)
     everybody = world.members_of(global_process_set)
-    for rank, said in enumerate(told_by_all(everybody, "process_set.add", ranks)):
-        if said != ranks:
+    for rank, values in enumerate(gather_numbers(everybody, "process_set.add", ranks)):
+        if values != ranks:
             raise ValueError(
-                f"add_process_set: ranks {ranks} here, on rank {here.rank}, and {said} on rank {rank}; all ranks add "
+                f"add_process_set: ranks {ranks} here, on rank {here.rank}, and {values} on rank {rank}; all ranks add "
                 "the same sets in the same order"
             )
     added.process_set_id = here.register(ranks, added)
@@ -125,10 +125,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if not number or number not in here.sets:
         return False
     everybody = world.members_of(global_process_set)
-    for rank, said in enumerate(told_by_all(everybody, "process_set.remove", [number])):
-        if said != [number]:
+    for rank, values in enumerate(gather_numbers(everybody, "process_set.remove", [number])):
+        if values != [number]:
             raise ValueError(
-                f"remove_process_set: number {number} here, and {said} on rank {rank}; all ranks must remove one set"
+                f"remove_process_set: number {number} here, and {values} on rank {rank}; all ranks must remove one set"
             )
     here.unregister(number)
     return True

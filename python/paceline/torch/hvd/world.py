@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HorovodInternalError = JobError
 """A rank died, left, is silent or called a different operation; Horovod scripts catch this."""
-Said = tuple[str, int | None]
+HostAndLocalRank = tuple[str, int | None]
 """Host name and local rank of a rank; None if the launcher does not say."""
 NEGOTIATE = "negotiate"
 
@@ -76,7 +76,7 @@ class World:
         self._next = 0
 
     @property
-    def way(self) -> dict[str, object]:
+    def common_settings(self) -> dict[str, object]:
         """Return the settings that all ranks must have in common to agree on an order, by environment variable."""
         return {"PACELINE_COORDINATOR": self.policy, "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold}
 
@@ -263,9 +263,9 @@ def _places() -> Places:
     return found
 
 
-def places(rank: int, said: Sequence[Said]) -> Places:
+def places(rank: int, reported: Sequence[HostAndLocalRank]) -> Places:
     """Return the place of `rank`, from the host names and local ranks of all ranks, in rank order."""
-    nodes = _nodes(said)
+    nodes = _nodes(reported)
     of = {member: node for node, members in nodes.items() for member in members}
     local = {member: at for members in nodes.values() for at, member in enumerate(members)}
     alike = [node for node, members in nodes.items() if len(members) > local[rank]]
@@ -278,16 +278,16 @@ def places(rank: int, said: Sequence[Said]) -> Places:
     )
 
 
-def _nodes(said: Sequence[Said]) -> dict[tuple[str, int], list[int]]:
+def _nodes(reported: Sequence[HostAndLocalRank]) -> dict[tuple[str, int], list[int]]:
     """Return the ranks of each node in the order of their local ranks; nodes in the order of their lowest ranks."""
     nodes: dict[tuple[str, int], list[int]] = defaultdict(list)
-    seen: Counter[Said] = Counter()
-    all_known = all(local is not None for _, local in said)
-    for rank, (host, local) in enumerate(said):
+    seen: Counter[HostAndLocalRank] = Counter()
+    all_known = all(local is not None for _, local in reported)
+    for rank, (host, local) in enumerate(reported):
         same = (host, local if all_known else rank)
         nodes[host, seen[same]].append(rank)
         seen[same] += 1
     if all_known:
         for members in nodes.values():
-            members.sort(key=lambda member: said[member][1] or 0)
+            members.sort(key=lambda member: reported[member][1] or 0)
     return nodes
