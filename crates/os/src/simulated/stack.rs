@@ -1,8 +1,8 @@
 //! Stacks of coroutines, used again: a world has dozens of threads, and a search runs millions of worlds.
 #![allow(unsafe_code, reason = "memory for stacks, with a guard page")]
-use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
 
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
@@ -28,12 +28,11 @@ unsafe impl Stack for PooledStack {
     }
 }
 
-thread_local! {
-    static POOL: RefCell<Vec<PooledStack>> = const { RefCell::new(Vec::new()) };
-}
+static POOL: Mutex<Vec<PooledStack>> = Mutex::new(Vec::new());
 
 pub(super) fn take_stack() -> PooledStack {
-    POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_else(|| {
+    let pooled = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    pooled.unwrap_or_else(|| {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address the system chooses aliases nothing; the guard page is part of it.
         let base = unsafe {
@@ -47,5 +46,5 @@ pub(super) fn take_stack() -> PooledStack {
 }
 
 pub(super) fn give_back(stacks: Vec<PooledStack>) {
-    POOL.with(|pool| pool.borrow_mut().extend(stacks));
+    POOL.lock().unwrap_or_else(PoisonError::into_inner).extend(stacks);
 }

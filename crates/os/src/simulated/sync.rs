@@ -52,7 +52,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks it if nobody has.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         point();
-        (!self.locked.replace(true)).then_some(MutexGuard(self))
+        (!self.locked.replace(true)).then(|| MutexGuard(self))
     }
 
     /// Whether it is locked.

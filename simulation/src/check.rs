@@ -1,0 +1,177 @@
+//! What must hold after every schedule.
+use std::collections::BTreeSet;
+
+use paceline_os::world::Ending;
+
+use crate::program::{Result, Run};
+use crate::scenario::{Call, Scenario, What};
+
+/// Seconds after which a death has been noticed, whatever else happens: what was sent before may take two to arrive.
+const NOTICED: f64 = 5.0;
+
+/// Processes that something happens to from which others may suffer.
+#[must_use]
+pub fn guilty(scenario: &Scenario) -> BTreeSet<usize> {
+    let mut all = BTreeSet::new();
+    for fault in scenario.faults.iter().filter(|fault| !fault.what.is_harmless(scenario.timeout)) {
+        match fault.what {
+            What::Kill(process) | What::Stop(process, _) | What::Starve(process, ..) => drop(all.insert(process)),
+            What::Cut(a, b, _) | What::Slow(a, b, _) => {
+                let on = |host: usize| host == a || host == b;
+                all.extend((0..scenario.hosts.len()).filter(|&process| on(scenario.hosts[process])));
+            }
+        }
+    }
+    all.extend((0..scenario.leaves.len()).filter(|&rank| scenario.leaves[rank].is_some()));
+    all
+}
+
+/// Everything that is wrong.
+#[must_use]
+pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
+    let mut found = Vec::new();
+    let guilty = guilty(scenario);
+    let outcome = &run.outcome;
+    match &outcome.ending {
+        Ending::Finished => {}
+        Ending::Deadlock(who) => found.push(format!("deadlock: {who}")),
+        Ending::TimeLimit => found.push(format!("hang: not all have ended after {:.1} s", outcome.time as f64 / 1e9)),
+        Ending::TurnLimit => found.push(format!("hang: not all have ended after {} turns", outcome.turns)),
+    }
+    for (process, text) in &outcome.panics {
+        found.push(format!("panic: process {process}: {text}"));
+    }
+    for (process, names) in &outcome.threads_left {
+        found.push(format!("leftover: process {process} has left the job and still runs {}", names.join(", ")));
+    }
+    for (process, count) in &outcome.descriptors_left {
+        found.push(format!("leftover: process {process} has left the job with {count} open descriptors"));
+    }
+    for (process, story) in run.stories.iter().enumerate() {
+        for record in &story.records {
+            if let Result::Wrong(what) = &record.result {
+                found.push(format!("wrong: rank {process}, step {}: {what}", record.step));
+            }
+        }
+        for what in &story.left_over {
+            found.push(format!("leftover: rank {process} has {what} in flight after its last operation"));
+        }
+        if guilty.contains(&process) {
+            continue;
+        }
+        if outcome.ending == Ending::Finished && story.ended.is_none() {
+            found.push(format!("hang: process {process} has not ended"));
+        }
+        if guilty.is_empty() {
+            nothing_failed(scenario, process, run, &mut found);
+        } else {
+            named(scenario, &guilty, process, run, &mut found);
+        }
+    }
+    posted_on_both_sides(scenario, run, &mut found);
+    noticed_in_time(scenario, &guilty, run, &mut found);
+    found
+}
+
+/// Nothing happens that ranks must not survive: nothing fails.
+fn nothing_failed(scenario: &Scenario, process: usize, run: &Run, found: &mut Vec<String>) {
+    let story = &run.stories[process];
+    if let Some(error) = &story.error {
+        found.push(format!("failed: process {process}: {error}"));
+    }
+    for record in &story.records {
+        if let Result::Failed(error) = &record.result {
+            found.push(format!("failed: rank {process}, step {}: {error}", record.step));
+        }
+    }
+    let mine = (0..scenario.steps.len()).filter(|&step| takes_part(scenario, process, step)).count();
+    if story.ended.is_some() && story.error.is_none() && story.records.len() != mine && process < scenario.ranks as usize {
+        found.push(format!("failed: rank {process} has completed {} of {mine} operations", story.records.len()));
+    }
+}
+
+fn takes_part(scenario: &Scenario, process: usize, step: usize) -> bool {
+    let step = &scenario.steps[step];
+    let place = scenario.groups[step.group].iter().position(|&member| member as usize == process);
+    place.is_some_and(|place| step.call != Call::Transfer || [step.root, step.other].contains(&(place as u32)))
+}
+
+/// Errors name only ranks that something has happened to.
+fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Run, found: &mut Vec<String>) {
+    let story = &run.stories[process];
+    let failed = story.records.iter().filter_map(|record| match &record.result {
+        Result::Failed(error) => Some(error),
+        _ => None,
+    });
+    for error in failed.chain(&story.error) {
+        let blamed = blamed(error);
+        if let Some(first) = blamed.first()
+            && !guilty.contains(first)
+        {
+            found.push(format!("blame: rank {process} names rank {first}; to blame are {guilty:?}: {error}"));
+        }
+        if blamed.is_empty() && process < scenario.ranks as usize {
+            found.push(format!("blame: rank {process} names nobody: {error}"));
+        }
+    }
+}
+
+/// The ranks that a message blames, in order. What comes before names who reports it.
+#[must_use]
+pub fn blamed(error: &str) -> Vec<usize> {
+    let after = error.split_once(" has waited ").or_else(|| error.split_once("could not reach ")).map_or(error, |(_, rest)| rest);
+    let after = after.split_once(" is waiting for it").map_or(after, |(before, _)| before);
+    let mut all = Vec::new();
+    let mut rest = after;
+    while let Some(at) = rest.find("rank") {
+        rest = rest[at + 4..].trim_start_matches('s');
+        let Some(numbers) = rest.strip_prefix(' ') else { continue };
+        for part in numbers.split(", ") {
+            let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+            let Ok(first) = digits.parse::<usize>() else { break };
+            let tail = &part[digits.len()..];
+            let last = tail.strip_prefix('-').map(|last| last.chars().take_while(char::is_ascii_digit).collect::<String>());
+            let last = last.and_then(|last| last.parse().ok()).unwrap_or(first);
+            all.extend(first..=last);
+            if !tail.is_empty() && !tail.starts_with('-') {
+                break;
+            }
+        }
+    }
+    all
+}
+
+/// A rank that leaves is no reason for an operation to fail that it has completed.
+fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>) {
+    let only_leaves = scenario.faults.iter().all(|fault| fault.what.is_harmless(scenario.timeout));
+    let Some(leaver) = scenario.leaves.iter().position(Option::is_some).filter(|_| only_leaves) else { return };
+    let before = scenario.leaves[leaver].unwrap_or(0);
+    for (process, story) in run.stories.iter().enumerate() {
+        if let Some(error) = &story.error {
+            found.push(format!("lost: process {process}: {error}"));
+        }
+        for record in story.records.iter().filter(|record| record.step < before) {
+            if let Result::Failed(error) = &record.result {
+                found.push(format!("lost: rank {process}, step {}: {error}", record.step));
+            }
+        }
+    }
+}
+
+/// A death is noticed at once.
+fn noticed_in_time(scenario: &Scenario, guilty: &BTreeSet<usize>, run: &Run, found: &mut Vec<String>) {
+    let [fault] = &scenario.faults[..] else { return };
+    let What::Kill(_) = fault.what else { return };
+    if guilty.len() > 1 {
+        return;
+    }
+    for (process, story) in run.stories.iter().enumerate().filter(|(process, _)| !guilty.contains(process)) {
+        for record in &story.records {
+            let since = record.times.0.max(fault.at * 1000 + 1_000_000_000);
+            let took = record.times.1.saturating_sub(since) as f64 / 1e9;
+            if matches!(record.result, Result::Failed(_)) && took > NOTICED {
+                found.push(format!("late: rank {process}, step {} failed {took:.1} s after the death", record.step));
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Runs a scenario: what each rank does, and what becomes of it.
+#![allow(unsafe_code, reason = "buffers are handed over by address, as a caller does")]
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use paceline_engine::Submission;
+use paceline_engine::settings::{Settings, Transport};
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::net::address_of;
+use paceline_os::sync::Arc;
+use paceline_os::thread;
+use paceline_os::time::{Duration, monotonic};
+use paceline_os::world::{Choices, Outcome, World, run};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator};
+use paceline_runtime::job::Job;
+use paceline_runtime::server::Groups;
+use paceline_transport::error::RunError;
+use paceline_transport::header::Collective;
+
+use crate::scenario::{Call, Scenario, Step, What};
+
+/// What became of an operation at a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Result {
+    /// It has completed with the right values.
+    Good,
+    /// It has completed with wrong values.
+    Wrong(String),
+    /// It has failed.
+    Failed(String),
+}
+
+/// An operation at a rank.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Number of the step.
+    pub step: usize,
+    /// When it was called and when its wait ended, nanoseconds.
+    pub times: (u64, u64),
+    /// What became of it.
+    pub result: Result,
+}
+
+/// What became of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    /// It has joined the job.
+    pub joined: bool,
+    /// Why it could not, or could not make its groups.
+    pub error: Option<String>,
+    /// Its operations.
+    pub records: Vec<Record>,
+    /// When it returned.
+    pub ended: Option<u64>,
+    /// Operations in flight and other leftovers after the last one had completed.
+    pub left_over: Vec<String>,
+}
+
+/// A scenario that has been run.
+#[derive(Debug)]
+pub struct Run {
+    /// By process.
+    pub stories: Vec<Story>,
+    /// The world's course.
+    pub outcome: Outcome,
+}
+
+type Stories = Rc<RefCell<Vec<Story>>>;
+
+fn settings(scenario: &Scenario, process: usize) -> Settings {
+    let transport = match scenario.transport.as_str() {
+        "tcp" => Transport::Tcp,
+        "shm" => Transport::Shm,
+        _ => Transport::Auto,
+    };
+    Settings {
+        transport,
+        interface: address_of(scenario.hosts[process]).to_string(),
+        secret: Some("the secret of a simulated job".into()),
+        rendezvous: Some(format!("{}:29400", address_of(scenario.hosts[0]))),
+        timeout_s: scenario.timeout,
+        start_timeout_s: scenario.start_timeout,
+        strategy: scenario.strategy.clone(),
+        servers: scenario.servers,
+        dedicated: scenario.dedicated,
+        streams: scenario.streams,
+        multicast: scenario.multicast.then(|| "239.77.0.0:47700".parse().expect("an address")),
+        ..Settings::default()
+    }
+}
+
+/// Runs it in a world.
+pub fn execute(scenario: &Scenario, log: bool, choices: Option<&mut Choices>) -> Run {
+    let stories: Stories = Rc::new(RefCell::new(vec![Story::default(); scenario.hosts.len()]));
+    let scenario = Rc::new(scenario.clone());
+    let outcome = run(scenario.config(log), choices, |world| prepare(world, &scenario, &stories));
+    let stories = stories.borrow().clone();
+    Run { stories, outcome }
+}
+
+fn prepare(world: &mut World, scenario: &Rc<Scenario>, stories: &Stories) {
+    let hosts = scenario.hosts.iter().max().map_or(1, |most| most + 1);
+    (0..hosts).for_each(|_| drop(world.add_host()));
+    for (process, &host) in scenario.hosts.iter().enumerate() {
+        let (scenario, stories) = (scenario.clone(), stories.clone());
+        world.add_process(host, move || {
+            thread::sleep(Duration::from_micros(scenario.starts[process]));
+            let mut story = Rank { process, scenario: &scenario, stories: &stories };
+            story.live();
+            stories.borrow_mut()[process].ended = Some(monotonic());
+        });
+    }
+    for fault in &scenario.faults {
+        let at = fault.at * 1000;
+        match fault.what {
+            What::Kill(process) => world.act_at(at, move |world| world.kill(process)),
+            What::Stop(process, time) => {
+                world.act_at(at, move |world| world.stop(process));
+                if let Some(time) = time {
+                    world.act_at(at + time * 1000, move |world| world.cont(process));
+                }
+            }
+            What::Starve(process, of, time) => {
+                world.act_at(at, move |world| world.starve(process, of));
+                world.act_at(at + time * 1000, move |world| world.starve(process, 0));
+            }
+            What::Cut(a, b, time) => {
+                world.act_at(at, move |world| world.partition(a, b, true));
+                world.act_at(at + time * 1000, move |world| world.partition(a, b, false));
+            }
+            What::Slow(a, b, per_kilobyte) => {
+                let mut link = scenario.config(false).network;
+                link.per_kilobyte = per_kilobyte;
+                world.act_at(at, move |world| world.set_link(a, b, link));
+            }
+        }
+    }
+}
+
+struct Rank<'a> {
+    process: usize,
+    scenario: &'a Scenario,
+    stories: &'a Stories,
+}
+
+/// An operation whose end has not been waited for.
+struct Pending {
+    step: usize,
+    begun: u64,
+    handle: Arc<Handle>,
+    buffers: Buffers,
+}
+
+#[derive(Default)]
+struct Buffers {
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+/// The value of an element that a rank contributes.
+fn value(rank: u32, step: usize, at: u64) -> f32 {
+    ((u64::from(rank) * 31 + step as u64 * 17 + at) % 97) as f32
+}
+
+impl Rank<'_> {
+    fn story(&self, change: impl FnOnce(&mut Story)) {
+        change(&mut self.stories.borrow_mut()[self.process]);
+    }
+
+    fn fails(&self, error: &RunError) {
+        let text = error.to_string();
+        self.story(|story| story.error = Some(text));
+    }
+
+    fn live(&mut self) {
+        let Scenario { ranks, hosts, .. } = self.scenario;
+        let rank = self.process as u32;
+        let job = match Job::start(rank, hosts.len() as u32, settings(self.scenario, self.process), None) {
+            Ok(job) => job,
+            Err(error) => return self.fails(&error),
+        };
+        self.story(|story| story.joined = true);
+        if rank >= *ranks {
+            let mut groups = Groups::default();
+            loop {
+                match job.serve(&mut groups, Duration::from_secs(1)) {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(error) => return self.fails(&error),
+                }
+            }
+        }
+        let mut communicators = Vec::new();
+        for (number, members) in self.scenario.groups.iter().enumerate() {
+            let made = members.contains(&rank).then(|| job.group(members.clone(), &format!("group{number}")));
+            match made.transpose() {
+                Ok(made) => communicators.push(made),
+                Err(error) => return self.fails(&error),
+            }
+        }
+        // Declared before the operations end, dropped after the job: what a failed operation leaves may be read until then.
+        let mut kept = Vec::new();
+        let whole = self.run_steps(&job, &communicators, &mut kept);
+        if whole {
+            self.look_for_leftovers(&job);
+        }
+        drop(communicators);
+        drop(job);
+        drop(kept);
+    }
+
+    /// Runs its part of the program; returns whether all of it succeeded. A rank whose operation has failed leaves, as a
+    /// training script does.
+    fn run_steps(&mut self, job: &Job, groups: &[Option<Communicator>], kept: &mut Vec<Buffers>) -> bool {
+        let rank = self.process as u32;
+        let mut pending: Vec<Pending> = Vec::new();
+        let mut whole = true;
+        for (number, step) in self.scenario.steps.iter().enumerate() {
+            if self.scenario.leaves[self.process] == Some(number) {
+                // What it has called, it waits for.
+                while whole && let Some(one) = pending.pop() {
+                    whole = self.finish(groups, one, kept);
+                }
+                whole = false;
+                break;
+            }
+            let members = &self.scenario.groups[step.group];
+            let Some(place) = members.iter().position(|&member| member == rank) else { continue };
+            let place = place as u32;
+            if step.call == Call::Transfer && place != step.root && place != step.other {
+                continue;
+            }
+            let Some(communicator) = &groups[step.group] else { continue };
+            if step.delays[self.process] > 0 {
+                thread::sleep(Duration::from_micros(step.delays[self.process]));
+            }
+            let mut buffers = inputs(step, number, rank, place, members);
+            let begun = monotonic();
+            match begin(communicator, step, place, &mut buffers, number) {
+                Ok(handle) => pending.push(Pending { step: number, begun, handle, buffers }),
+                Err(error) => {
+                    self.record(number, begun, Result::Failed(error.to_string()));
+                    kept.push(buffers);
+                    whole = false;
+                    break;
+                }
+            }
+            if step.later >> rank & 1 == 0 {
+                // In an order that is neither that of the calls nor its reverse.
+                while !pending.is_empty() {
+                    let at = (number * 7 + self.process) % pending.len();
+                    let one = pending.swap_remove(at);
+                    if !self.finish(groups, one, kept) {
+                        whole = false;
+                        break;
+                    }
+                }
+                if !whole {
+                    break;
+                }
+            }
+        }
+        while whole && let Some(one) = pending.pop() {
+            whole = self.finish(groups, one, kept);
+        }
+        // What is in flight fails with the job.
+        if !whole {
+            job.engine().close();
+        }
+        kept.extend(pending.into_iter().map(|one| one.buffers));
+        whole && self.scenario.leaves[self.process].is_none()
+    }
+
+    fn finish(&self, groups: &[Option<Communicator>], one: Pending, kept: &mut Vec<Buffers>) -> bool {
+        let step = &self.scenario.steps[one.step];
+        let members = &self.scenario.groups[step.group];
+        let Some(communicator) = &groups[step.group] else { return false };
+        let result = match communicator.wait(&one.handle, None) {
+            Ok(true) => verify(step, one.step, self.process as u32, members, &one.buffers),
+            Ok(false) => Result::Wrong("the wait ended without a result".into()),
+            Err(error) => Result::Failed(error.to_string()),
+        };
+        let good = result == Result::Good;
+        self.record(one.step, one.begun, result);
+        kept.push(one.buffers);
+        good
+    }
+
+    fn record(&self, step: usize, begun: u64, result: Result) {
+        let times = (begun, monotonic());
+        self.story(|story| story.records.push(Record { step, times, result }));
+    }
+
+    fn look_for_leftovers(&self, job: &Job) {
+        let status = job.engine().status();
+        let in_flight = status["in_flight"].as_array().cloned().unwrap_or_default();
+        let left: Vec<String> = in_flight.iter().map(ToString::to_string).collect();
+        self.story(|story| story.left_over = left);
+    }
+}
+
+fn inputs(step: &Step, number: usize, rank: u32, place: u32, members: &[u32]) -> Buffers {
+    let (n, size) = (step.elements, members.len() as u64);
+    let fill = |count: u64| (0..count).map(|at| value(rank, number, at)).collect::<Vec<f32>>();
+    let empty = |count: u64| vec![-1.0; count as usize];
+    let is_root = place == step.root;
+    let (input, output) = match step.call {
+        Call::AllReduce | Call::Reduce => (fill(n), Vec::new()),
+        Call::Broadcast => (if is_root { fill(n) } else { empty(n) }, Vec::new()),
+        Call::AllGather => (fill(n), empty(n * size)),
+        Call::Gather => (fill(n), if is_root { empty(n * size) } else { Vec::new() }),
+        Call::Scatter => (if is_root { fill(n * size) } else { Vec::new() }, empty(n)),
+        Call::ReduceScatter => (fill(n * size), empty(n)),
+        Call::AllToAll => (fill(n * size), empty(n * size)),
+        Call::Barrier => (Vec::new(), Vec::new()),
+        Call::Transfer if is_root => (fill(n), Vec::new()),
+        Call::Transfer => (Vec::new(), empty(n)),
+    };
+    Buffers { input, output }
+}
+
+fn begin(
+    communicator: &Communicator,
+    step: &Step,
+    place: u32,
+    buffers: &mut Buffers,
+    number: usize,
+) -> paceline_transport::error::Result<Arc<Handle>> {
+    let collective = match step.call {
+        Call::AllReduce => Collective::AllReduce,
+        Call::Broadcast => Collective::Broadcast,
+        Call::Reduce => Collective::Reduce,
+        Call::AllGather => Collective::AllGather,
+        Call::Gather => Collective::Gather,
+        Call::Scatter => Collective::Scatter,
+        Call::ReduceScatter => Collective::ReduceScatter,
+        Call::AllToAll => Collective::AllToAll,
+        Call::Barrier => Collective::Barrier,
+        Call::Transfer => Collective::SendRecv,
+    };
+    let memory = |of: &mut Vec<f32>| [(of.as_mut_ptr() as usize, of.len() as u64)];
+    let (inputs, outputs) = (memory(&mut buffers.input), memory(&mut buffers.output));
+    let sends = step.call == Call::Transfer && place == step.root;
+    let root = if sends { step.other } else { step.root };
+    let label = format!("step{number}");
+    let request = CollectiveRequest {
+        collective,
+        dtype: Dtype::Float32,
+        op: ReduceOp::Sum,
+        inputs: &inputs,
+        outputs: &outputs,
+        root,
+        tag: number as u32,
+        sends,
+        label: &label,
+        ..CollectiveRequest::default()
+    };
+    let request = if step.call == Call::Barrier {
+        CollectiveRequest { inputs: &[], outputs: &[], dtype: Dtype::Uint8, ..request }
+    } else {
+        request
+    };
+    // SAFETY: the buffers do not move, and are kept until the job is closed.
+    unsafe { communicator.submit(&request, None, Submission { timeout: None, background: step.later != 0 }) }
+}
+
+fn verify(step: &Step, number: usize, rank: u32, members: &[u32], buffers: &Buffers) -> Result {
+    let (n, size) = (step.elements, members.len() as u64);
+    let place = members.iter().position(|&member| member == rank).unwrap_or(0) as u64;
+    let sum = |at: u64| members.iter().map(|&member| value(member, number, at)).sum::<f32>();
+    let root = members[step.root as usize];
+    let is_root = rank == root;
+    let own = |at: u64| value(rank, number, at);
+    let expect = |what: &str, got: &[f32], count: u64, wanted: &dyn Fn(u64) -> f32| {
+        if got.len() as u64 != count {
+            return Some(format!("{what} has {} elements", got.len()));
+        }
+        let wrong = (0..count).find(|&at| got[at as usize].to_bits() != wanted(at).to_bits())?;
+        Some(format!("{what}[{wrong}] is {} instead of {}", got[wrong as usize], wanted(wrong)))
+    };
+    let (input, output) = (&buffers.input[..], &buffers.output[..]);
+    let wrong = match step.call {
+        Call::AllReduce => expect("sum", input, n, &sum),
+        Call::Broadcast => expect("data", input, n, &|at| value(root, number, at)),
+        Call::Reduce if is_root => expect("sum", input, n, &sum),
+        Call::Reduce => expect("input", input, n, &own),
+        Call::AllGather => expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, at % n)),
+        Call::Gather if is_root => {
+            expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, at % n))
+        }
+        Call::Scatter => expect("output", output, n, &|at| value(root, number, place * n + at)),
+        Call::ReduceScatter => expect("output", output, n, &|at| sum(place * n + at)),
+        Call::AllToAll => {
+            expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, place * n + at % n))
+        }
+        Call::Transfer if !is_root => expect("data", output, n, &|at| value(root, number, at)),
+        Call::Gather | Call::Barrier | Call::Transfer => None,
+    };
+    wrong.map_or(Result::Good, Result::Wrong)
+}
