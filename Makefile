@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all simulate-runtime bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -81,6 +81,11 @@ test-all: setup
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
+
+# Searches schedules of the live runtime on a virtual world, on new seeds: docs/explanation/simulation-of-the-runtime.md.
+SECONDS ?= 60
+simulate-runtime:
+	cargo run --release --locked --quiet --manifest-path simulation/Cargo.toml -- search $(SECONDS) --first $$(date +%s)000000
 
 bench: setup
 	@$(UV) --quiet --requirements pyproject.toml --group bench

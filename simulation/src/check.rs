@@ -9,6 +9,9 @@ use crate::scenario::{Call, Scenario, What};
 /// Seconds after which a death has been noticed, whatever else happens: what was sent before may take two to arrive.
 const NOTICED: f64 = 5.0;
 
+/// Seconds that no operation takes longer than its data: the longest sleep is half a second.
+const OVERSLEPT: f64 = 0.4;
+
 /// Processes that something happens to from which others may suffer.
 #[must_use]
 pub fn guilty(scenario: &Scenario) -> BTreeSet<usize> {
@@ -69,6 +72,7 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
         }
     }
     posted_on_both_sides(scenario, run, &mut found);
+    nobody_oversleeps(scenario, run, &mut found);
     noticed_in_time(scenario, &guilty, run, &mut found);
     found
 }
@@ -155,6 +159,27 @@ fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>)
                 found.push(format!("lost: rank {process}, step {}: {error}", record.step));
             }
         }
+    }
+}
+
+/// Where nobody computes and nothing goes wrong, nobody sleeps until its longest sleep is over: a wake-up was lost.
+fn nobody_oversleeps(scenario: &Scenario, run: &Run, found: &mut Vec<String>) {
+    let Scenario { world, steps, ranks, .. } = scenario;
+    let computes = steps.iter().any(|step| step.delays.iter().any(|&delay| delay > 0));
+    if computes || !scenario.faults.is_empty() || scenario.multicast || scenario.leaves.iter().any(Option::is_some) {
+        return;
+    }
+    let ranks = f64::from(*ranks);
+    let kilobytes: f64 = steps.iter().map(|step| step.elements as f64 * ranks * ranks * 8.0 / 1000.0 + 1.0).sum();
+    let link = world.per_kilobyte.max(100) as f64;
+    let trips = (world.latency + world.jitter) as f64 * 40.0 * ranks * steps.len() as f64;
+    let expected = (kilobytes * link * 3.0 + trips) / 1e9;
+    let begun = run.stories.iter().filter_map(|story| story.records.iter().map(|record| record.times.0).min()).max();
+    let ended = run.stories.iter().filter_map(|story| story.records.iter().map(|record| record.times.1).max()).max();
+    let (Some(begun), Some(ended)) = (begun, ended) else { return };
+    let took = ended.saturating_sub(begun) as f64 / 1e9;
+    if expected < 0.15 && took > expected + OVERSLEPT {
+        found.push(format!("slow: {took:.3} s for what takes at most {expected:.3} s"));
     }
 }
 

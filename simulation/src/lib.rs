@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | [`scenario`] | a world, a program and faults, made of a seed |
 //! | [`program`] | runs a scenario: what each rank does and what becomes of it |
+//! | [`named`] | operations on named tensors |
 //! | [`check`] | what must hold after every schedule |
 //! | [`shrink`] | makes a scenario that fails smaller |
 //! | [`search`] | runs many, in worker processes |
 //! | [`hashing`] | the same order in every hash table |
 pub mod check;
 pub mod hashing;
+pub mod named;
 pub mod program;
 pub mod scenario;
 pub mod search;

@@ -5,19 +5,22 @@ use std::rc::Rc;
 
 use paceline_engine::Submission;
 use paceline_engine::settings::{Settings, Transport};
+use paceline_executor::InStep;
 use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::net::address_of;
 use paceline_os::sync::Arc;
 use paceline_os::thread;
-use paceline_os::time::{Duration, monotonic};
-use paceline_os::world::{Choices, Outcome, World, run};
+use paceline_os::time::{Duration, Instant, monotonic};
+use paceline_os::world::{Choices, Outcome, World, decide, run};
+use paceline_runtime::coordination::Coordinator;
 use paceline_runtime::communicator::{CollectiveRequest, Communicator};
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
 use paceline_transport::error::RunError;
 use paceline_transport::header::Collective;
 
+use crate::named;
 use crate::scenario::{Call, Scenario, Step, What};
 
 /// What became of an operation at a rank.
@@ -101,7 +104,9 @@ pub fn execute(scenario: &Scenario, log: bool, choices: Option<&mut Choices>) ->
 
 fn prepare(world: &mut World, scenario: &Rc<Scenario>, stories: &Stories) {
     let hosts = scenario.hosts.iter().max().map_or(1, |most| most + 1);
-    (0..hosts).for_each(|_| drop(world.add_host()));
+    for _ in 0..hosts {
+        world.add_host();
+    }
     for (process, &host) in scenario.hosts.iter().enumerate() {
         let (scenario, stories) = (scenario.clone(), stories.clone());
         world.add_process(host, move || {
@@ -199,12 +204,18 @@ impl Rank<'_> {
                 Err(error) => return self.fails(&error),
             }
         }
+        let coordinator = match named::coordinator(&job, self.scenario) {
+            Ok(coordinator) => coordinator,
+            Err(error) => return self.fails(&error),
+        };
         // Declared before the operations end, dropped after the job: what a failed operation leaves may be read until then.
         let mut kept = Vec::new();
-        let whole = self.run_steps(&job, &communicators, &mut kept);
+        let mut tensors = Vec::new();
+        let whole = self.run_steps(&job, &communicators, coordinator.as_ref(), (&mut kept, &mut tensors));
         if whole {
             self.look_for_leftovers(&job);
         }
+        drop(coordinator);
         drop(communicators);
         drop(job);
         drop(kept);
@@ -212,10 +223,17 @@ impl Rank<'_> {
 
     /// Runs its part of the program; returns whether all of it succeeded. A rank whose operation has failed leaves, as a
     /// training script does.
-    fn run_steps(&mut self, job: &Job, groups: &[Option<Communicator>], kept: &mut Vec<Buffers>) -> bool {
+    fn run_steps(
+        &mut self,
+        job: &Job,
+        groups: &[Option<Communicator>],
+        coordinator: Option<&Coordinator>,
+        (kept, tensors): (&mut Vec<Buffers>, &mut Vec<Vec<f32>>),
+    ) -> bool {
         let rank = self.process as u32;
         let mut pending: Vec<Pending> = Vec::new();
         let mut whole = true;
+        decide(true);
         for (number, step) in self.scenario.steps.iter().enumerate() {
             if self.scenario.leaves[self.process] == Some(number) {
                 // What it has called, it waits for.
@@ -234,6 +252,22 @@ impl Rank<'_> {
             let Some(communicator) = &groups[step.group] else { continue };
             if step.delays[self.process] > 0 {
                 thread::sleep(Duration::from_micros(step.delays[self.process]));
+            }
+            if let (Call::Named, Some(coordinator)) = (step.call, coordinator) {
+                // Its groups are others than those of the operations in flight.
+                let begun = monotonic();
+                let slice = || self.slice();
+                let result = match named::run(coordinator, step, rank, self.scenario.ranks, slice, tensors) {
+                    Ok(None) => Result::Good,
+                    Ok(Some(wrong)) => Result::Wrong(wrong),
+                    Err(error) => Result::Failed(error.to_string()),
+                };
+                whole = result == Result::Good;
+                self.record(number, begun, result);
+                if whole {
+                    continue;
+                }
+                break;
             }
             let mut buffers = inputs(step, number, rank, place, members);
             let begun = monotonic();
@@ -264,6 +298,7 @@ impl Rank<'_> {
         while whole && let Some(one) = pending.pop() {
             whole = self.finish(groups, one, kept);
         }
+        decide(false);
         // What is in flight fails with the job.
         if !whole {
             job.engine().close();
@@ -276,7 +311,13 @@ impl Rank<'_> {
         let step = &self.scenario.steps[one.step];
         let members = &self.scenario.groups[step.group];
         let Some(communicator) = &groups[step.group] else { return false };
-        let result = match communicator.wait(&one.handle, None) {
+        let result = loop {
+            match communicator.wait(&one.handle, self.slice()) {
+                Ok(false) if self.scenario.sliced => {}
+                other => break other,
+            }
+        };
+        let result = match result {
             Ok(true) => verify(step, one.step, self.process as u32, members, &one.buffers),
             Ok(false) => Result::Wrong("the wait ended without a result".into()),
             Err(error) => Result::Failed(error.to_string()),
@@ -285,6 +326,10 @@ impl Rank<'_> {
         self.record(one.step, one.begun, result);
         kept.push(one.buffers);
         good
+    }
+
+    fn slice(&self) -> Option<Instant> {
+        self.scenario.sliced.then(|| Instant::now() + Duration::from_millis(100))
     }
 
     fn record(&self, step: usize, begun: u64, result: Result) {
@@ -313,7 +358,7 @@ fn inputs(step: &Step, number: usize, rank: u32, place: u32, members: &[u32]) ->
         Call::Scatter => (if is_root { fill(n * size) } else { Vec::new() }, empty(n)),
         Call::ReduceScatter => (fill(n * size), empty(n)),
         Call::AllToAll => (fill(n * size), empty(n * size)),
-        Call::Barrier => (Vec::new(), Vec::new()),
+        Call::Barrier | Call::Named => (Vec::new(), Vec::new()),
         Call::Transfer if is_root => (fill(n), Vec::new()),
         Call::Transfer => (Vec::new(), empty(n)),
     };
@@ -336,7 +381,7 @@ fn begin(
         Call::Scatter => Collective::Scatter,
         Call::ReduceScatter => Collective::ReduceScatter,
         Call::AllToAll => Collective::AllToAll,
-        Call::Barrier => Collective::Barrier,
+        Call::Barrier | Call::Named => Collective::Barrier,
         Call::Transfer => Collective::SendRecv,
     };
     let memory = |of: &mut Vec<f32>| [(of.as_mut_ptr() as usize, of.len() as u64)];
@@ -354,9 +399,10 @@ fn begin(
         tag: number as u32,
         sends,
         label: &label,
+        step: step.in_step.map(|(priority, last)| InStep { priority, last }),
         ..CollectiveRequest::default()
     };
-    let request = if step.call == Call::Barrier {
+    let request = if matches!(step.call, Call::Barrier | Call::Named) {
         CollectiveRequest { inputs: &[], outputs: &[], dtype: Dtype::Uint8, ..request }
     } else {
         request
@@ -395,7 +441,7 @@ fn verify(step: &Step, number: usize, rank: u32, members: &[u32], buffers: &Buff
             expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, place * n + at % n))
         }
         Call::Transfer if !is_root => expect("data", output, n, &|at| value(root, number, at)),
-        Call::Gather | Call::Barrier | Call::Transfer => None,
+        Call::Gather | Call::Barrier | Call::Transfer | Call::Named => None,
     };
     wrong.map_or(Result::Good, Result::Wrong)
 }

@@ -1,4 +1,6 @@
 //! What is simulated: a world, what each rank does, and faults.
+use std::collections::BTreeMap;
+
 use paceline_os::Chance;
 use paceline_os::world::{Config, Link, SECOND};
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,12 @@ pub struct Scenario {
     pub dedicated: bool,
     /// Multicasts are sent as such.
     pub multicast: bool,
+    /// The policy of a coordinator of all ranks.
+    #[serde(default)]
+    pub coordinator: Option<String>,
+    /// Callers wait a tenth of a second at a time, as Python does.
+    #[serde(default)]
+    pub sliced: bool,
     /// Time limit of operations, seconds.
     pub timeout: f64,
     /// Time limit of the start, seconds.
@@ -69,6 +77,9 @@ pub struct Surroundings {
     pub datagrams: [u64; 3],
     /// Processes believe that they run under a real-time policy.
     pub real_time: bool,
+    /// Limits of the runtime that are smaller than they usually are.
+    #[serde(default)]
+    pub limits: BTreeMap<String, usize>,
 }
 
 /// A collective.
@@ -85,6 +96,8 @@ pub enum Call {
     AllToAll,
     Barrier,
     Transfer,
+    /// All-reduces of named tensors, by the coordinator.
+    Named,
 }
 
 /// An operation that the ranks of a group call.
@@ -104,6 +117,9 @@ pub struct Step {
     pub later: u32,
     /// By rank of the job: how long it computes before it calls, microseconds.
     pub delays: Vec<u64>,
+    /// For an all-reduce by parameter servers: its priority in a training step, and whether it ends the step.
+    #[serde(default)]
+    pub in_step: Option<(u32, bool)>,
 }
 
 /// What goes wrong, and when.
@@ -203,8 +219,23 @@ impl Scenario {
         // What fits in a few seconds of the slowest link, so that nothing but a fault makes an operation wait.
         let bytes = (timeout * 0.2e9 / (world.per_kilobyte.max(1) as f64)) as u64 * 1000 / u64::from(ranks * ranks);
         let largest = (bytes / 4).clamp(1, if focus.small { 2_000 } else { 60_000 });
-        let steps = (0..chance.within(1, if focus.small { 2 } else { 8 }));
-        let steps: Vec<Step> = steps.map(|_| Step::new(chance, &groups, ranks, largest, timeout)).collect();
+        let steps = 0..chance.within(1, if focus.small { 2 } else { 8 });
+        let mut steps: Vec<Step> = steps.map(|_| Step::new(chance, &groups, ranks, largest, timeout)).collect();
+        while strategy.starts_with("ps") && chance.once_in(2) && steps.len() < 8 {
+            let at = chance.below(steps.len() as u64 + 1) as usize;
+            // A training step is not interrupted.
+            let at = (at..steps.len()).find(|&at| steps[at].in_step.is_none_or(|(_, last)| last) && at == 0).unwrap_or(steps.len());
+            steps.splice(at..at, Step::training(chance, ranks, largest));
+        }
+        let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned"];
+        let coordinator = chance.once_in(6).then(|| (*chance.one_of(&policies)).to_owned());
+        if coordinator.is_some() {
+            for step in steps.iter_mut().filter(|step| step.group == 0 && step.in_step.is_none()) {
+                if chance.once_in(2) {
+                    (step.call, step.elements) = (Call::Named, step.elements.min(largest / 4));
+                }
+            }
+        }
         let late = chance.once_in(6);
         let starts = (0..processes).map(|_| if late { chance.below(3_000_000) } else { chance.below(2_000) }).collect();
         let leaver = if chance.once_in(8) { Some(chance.below(u64::from(ranks)) as u32) } else { None };
@@ -230,6 +261,8 @@ impl Scenario {
             servers,
             dedicated,
             multicast,
+            coordinator,
+            sliced: chance.once_in(2),
             timeout,
             start_timeout: 20.0,
             groups,
@@ -258,6 +291,7 @@ impl Scenario {
             pressure: world.pressure,
             datagrams: world.datagrams,
             real_time: world.real_time,
+            limits: world.limits.clone(),
             limit: (self.latest() * 1e9) as u64 + SECOND,
             log,
             ..Config::default()
@@ -304,11 +338,49 @@ impl Surroundings {
             pressure: *chance.one_of(&[0, 0, 0, 5, 50]),
             datagrams: *chance.one_of(&[[0, 0, 0], [20, 20, 20], [3, 5, 3], [100, 0, 2]]),
             real_time: chance.once_in(8),
+            limits: if chance.once_in(4) { small_limits(chance) } else { BTreeMap::new() },
         }
     }
 }
 
+/// The smallest limits with which everything must work, or larger ones.
+fn small_limits(chance: &mut Chance) -> BTreeMap<String, usize> {
+    let all: [(&str, &[usize]); 8] = [
+        ("loopback fragment", &[64, 4 << 10]),
+        ("loopback fragments", &[1, 2, 8]),
+        ("zero copy", &[1, 4 << 10]),
+        ("unexpected", &[0, 4 << 10, 64 << 10]),
+        ("unexpected streams", &[1, 4 << 10]),
+        ("ahead", &[1, 16 << 10]),
+        ("window", &[1, 2]),
+        ("lanes", &[1, 2, 4]),
+    ];
+    let mut limits = BTreeMap::new();
+    for (name, values) in all {
+        if chance.once_in(2) {
+            limits.insert(name.to_owned(), *chance.one_of(values));
+        }
+    }
+    limits
+}
+
 impl Step {
+    /// Several all-reduces by parameter servers that make up a training step.
+    fn training(chance: &mut Chance, ranks: u32, largest: u64) -> Vec<Step> {
+        let count = chance.within(1, 4) as u32;
+        let one = |number: u32, elements: u64| Step {
+            group: 0,
+            call: Call::AllReduce,
+            elements,
+            root: 0,
+            other: 1,
+            later: if number + 1 == count { 0 } else { u32::MAX },
+            delays: vec![0; ranks as usize],
+            in_step: Some((count - number, number + 1 == count)),
+        };
+        (0..count).map(|number| one(number, chance.within(1, largest))).collect()
+    }
+
     fn new(chance: &mut Chance, groups: &[Vec<u32>], ranks: u32, largest: u64, timeout: f64) -> Step {
         let group = if chance.once_in(2) { 0 } else { chance.below(groups.len() as u64) as usize };
         let size = groups[group].len() as u64;
@@ -329,7 +401,7 @@ impl Step {
         let longest = *chance.one_of(&[100, 5_000, 100_000, (timeout * 0.3e6) as u64]);
         let delays = (0..ranks).map(|_| if computes { chance.below(longest) } else { 0 }).collect();
         let later = if chance.once_in(2) { chance.bits() as u32 } else { 0 };
-        Step { group, call, elements, root, other, later, delays }
+        Step { group, call, elements, root, other, later, delays, in_step: None }
     }
 }
 

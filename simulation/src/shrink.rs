@@ -103,6 +103,11 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     }
     with(&|s| s.streams = 1);
     with(&|s| s.multicast = false);
+    with(&|s| s.sliced = false);
+    with(&|s| s.world.limits.clear());
+    for name in scenario.world.limits.keys() {
+        with(&|s| s.world.limits.retain(|other, _| other != name));
+    }
     with(&|s| s.strategy = Some("ring".into()));
     with(&|s| s.world.pressure = 0);
     with(&|s| s.world.real_time = false);

@@ -263,6 +263,7 @@ impl Driver {
 
     /// Sleeps while another thread drives.
     fn park(&self, handle: &Handle, until: Option<Instant>) {
+        paceline_os::reached!("driver: caller parked");
         let mut turn = self.turn.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
         // The driver notifies under this lock after it has released the core or ended an operation.
@@ -379,7 +380,9 @@ impl Driver {
                     continue;
                 }
                 let stuck = now - *core.stuck_since.get_or_insert(since);
+                let stuck = if paceline_os::mutant("stuck begins anew") { now - since } else { stuck };
                 if stuck > FORCE_UNEXPECTED && core.queue_unexpected(true) {
+                    paceline_os::reached!("driver: unexpected fragments queued by force");
                     // Everything that blocks is queued, not one fragment a second.
                     while !self.turn_once(&mut core) && !over() && core.queue_unexpected(true) {}
                     idle = 0;
@@ -453,6 +456,7 @@ impl Driver {
     /// Sleeps until a peer wakes this rank, a socket is ready or the time is up. Returns whether `over` became true
     /// first.
     fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
+        paceline_os::reached!("driver: about to sleep");
         self.waker.about_to_sleep();
         if self.turn_once(core) || over() {
             self.waker.awake();

@@ -220,6 +220,7 @@ impl FailureDetector {
     fn handle(&mut self, rank: u32, message: Message) {
         match message {
             Message::Bye { called, after } => {
+                paceline_os::reached!("detector: goodbye");
                 // Checks what a peer sends before it is used.
                 let after = after.filter(|first| (first.rank as usize) < self.states.len());
                 self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
@@ -237,6 +238,7 @@ impl FailureDetector {
             }
             Message::Abort { group, why } => self.fail(group, &RunError::Failed(why)),
             Message::Ask { group, seq } => {
+                paceline_os::reached!("detector: asked");
                 let (answer, failed) = self.ledger.operations().answer(group, seq, rank);
                 // The asking rank has not been told, perhaps because it made the group after the group had failed here.
                 let reply = match (answer, failed) {
@@ -263,6 +265,7 @@ impl FailureDetector {
 
     /// A rank has died: its communicators fail.
     fn bury(&self, rank: u32) {
+        paceline_os::reached!("detector: death");
         let PeerState::Dead(how) = &self.states[rank as usize] else { return };
         let failures: Vec<_> = {
             let operations = self.ledger.operations();
@@ -331,6 +334,7 @@ impl FailureDetector {
             }
         }
         for text in reports {
+            paceline_os::reached!("detector: stall reported");
             paceline_os::report!("paceline: {text}");
         }
         for (id, error) in failures {

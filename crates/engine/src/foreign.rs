@@ -15,7 +15,7 @@ fn absent<T>(what: &str) -> Result<T> {
 
 /// gRPC, of which there is none.
 #[cfg(not(feature = "foreign"))]
-#[allow(missing_docs, reason = "as in paceline-grpc")]
+#[allow(missing_docs, dead_code, reason = "as in paceline-grpc")]
 pub mod grpc {
     use paceline_os::net::UnixStream;
     use paceline_os::time::Instant;

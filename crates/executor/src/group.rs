@@ -301,7 +301,9 @@ impl Group {
                 // Workers of this process do not take part in the barrier.
                 let meeting = &operation.meeting;
                 operation.step_released =
-                    operation.parts.iter().all(|part| part.released || !meeting.contains(&part.role));
+                    operation.parts.iter().all(|part| {
+                        part.released || (!meeting.contains(&part.role) && !paceline_os::mutant("workers meet"))
+                    });
             }
             first = last + 1;
         }

@@ -1,4 +1,5 @@
 //! Limits on what an executor buffers and begins ahead.
+use paceline_os::limit;
 
 /// Bounds on what is in flight in a process. The defaults suit training; tests use the smallest values that must work.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +27,14 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            loopback_fragment: 64 << 10,
-            loopback_fragments: 8,
-            zero_copy_min: 128 << 10,
-            unexpected: 64 << 20,
-            unexpected_streams: 4 << 20,
-            ahead: 16 << 20,
-            window: u32::MAX,
-            lanes: usize::MAX,
+            loopback_fragment: limit("loopback fragment", 64 << 10),
+            loopback_fragments: limit("loopback fragments", 8),
+            zero_copy_min: limit("zero copy", 128 << 10),
+            unexpected: limit("unexpected", 64 << 20),
+            unexpected_streams: limit("unexpected streams", 4 << 20),
+            ahead: limit("ahead", 16 << 20) as u64,
+            window: limit("window", u32::MAX as usize) as u32,
+            lanes: limit("lanes", usize::MAX),
         }
     }
 }

@@ -65,6 +65,7 @@ impl UnexpectedQueue {
     /// Raises the limit for streaming sums above what this wire has queued. It falls back when the queue is empty.
     pub fn widen(&mut self, wire: u32) {
         let held = self.held.get(&wire).copied().unwrap_or(0);
+        paceline_os::reached!("executor: limit on streaming sums widened");
         self.streams = self.streams.max(held).saturating_add(self.limits.unexpected_streams);
     }
 

@@ -179,6 +179,7 @@ impl Wires {
     }
 
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
+        paceline_os::reached!("executor: connection lost");
         self.channels[rank as usize] = None;
         self.lost.push(Lost { rank, reason: error.to_string() });
     }
@@ -210,6 +211,9 @@ impl Wires {
         };
         match channel.send(header, payload) {
             Ok(taken) => {
+                if !taken {
+                    paceline_os::reached!("executor: channel without room");
+                }
                 self.refused[rank as usize] = !taken && self.far[rank as usize];
                 if taken {
                     self.unflushed[rank as usize] = true;
@@ -257,6 +261,7 @@ impl Wires {
     pub(super) fn send_zero_copy(&mut self, rank: u32, header: &FragmentHeader, payload: &[u8]) -> Option<SendTicket> {
         match self.channels[rank as usize].as_mut()?.send_zero_copy(header, payload) {
             Ok(ticket) => {
+                paceline_os::reached!("executor: zero-copy send");
                 self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
                 ticket
             }
@@ -274,6 +279,7 @@ impl Wires {
 
     /// Cancels a zero-copy send.
     pub(super) fn cancel(&mut self, rank: u32, ticket: SendTicket) {
+        paceline_os::reached!("executor: zero-copy send cancelled");
         if let Some(channel) = &mut self.channels[rank as usize] {
             channel.cancel(ticket);
         }
@@ -354,6 +360,7 @@ impl Wires {
         if self.partial.get(wire as usize) == Some(&true) {
             return false;
         }
+        paceline_os::reached!("executor: fragment queued as unexpected");
         let mut copy = Vec::with_capacity(header.bytes as usize);
         let taken = self.take(wire, header.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is kept for the next call: see `Channel::take`.
@@ -382,7 +389,7 @@ impl Wires {
             match channel.flush() {
                 Ok(true) => {
                     self.unflushed[rank as usize] = false;
-                    any = true;
+                    any = !paceline_os::mutant("flush wakes nobody");
                 }
                 Ok(false) => self.any_unflushed = true,
                 Err(error) => self.lose(rank, &error),

@@ -15,7 +15,7 @@ mod udp;
 pub mod world;
 
 pub use random_bits::Chance;
-pub use world::mutant;
+pub use world::{limit, mutant};
 
 /// Reading and writing descriptors.
 pub mod io {

@@ -39,6 +39,7 @@ impl Loopback {
     }
 
     fn queue(&mut self, roles: Roles) -> &mut VecDeque<(FragmentHeader, Vec<u8>)> {
+        let roles = if paceline_os::mutant("one loopback queue") { (roles.0, 0, 0) } else { roles };
         let of = |roles| move |queue: &Queue| queue.roles == roles;
         let found = self.queues.iter().position(of(Some(roles))).or_else(|| self.queues.iter().position(of(None)));
         let number = found.unwrap_or_else(|| {

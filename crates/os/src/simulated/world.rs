@@ -60,6 +60,8 @@ pub struct Config {
     pub turns: u64,
     /// Processes believe that they run under a real-time policy.
     pub real_time: bool,
+    /// Limits of the runtime that are smaller here than they usually are.
+    pub limits: BTreeMap<String, usize>,
     /// Keeps what happens as text, for a person.
     pub log: bool,
 }
@@ -93,6 +95,7 @@ impl Default for Config {
             limit: 600 * SECOND,
             turns: 3_000_000,
             real_time: false,
+            limits: BTreeMap::new(),
             log: false,
         }
     }
@@ -258,18 +261,55 @@ pub struct World {
     descriptors_left: Vec<(usize, usize)>,
     pub(super) counters: BTreeMap<&'static str, u64>,
     choices: Option<Choices>,
+    /// Acts that are still to come.
+    acts: usize,
     stacks: Vec<PooledStack>,
 }
 
-/// The scheduler's decisions, for a search through all of them.
+/// The scheduler's decisions, for a search through all of them with few deviations from the first choice (M. Emmi,
+/// S. Qadeer, Z. Rakamaric, Delay-Bounded Scheduling, POPL 2011).
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// What to choose, in order; afterwards the first of each.
     pub prefix: Vec<u32>,
     /// What was chosen, and of how many.
     pub taken: Vec<(u32, u32)>,
-    /// Most decisions that are offered; later ones are the first.
-    pub most: usize,
+    /// How many decisions may be another than the first.
+    pub deviations: usize,
+    /// Decisions are offered only while this is set.
+    active: bool,
+}
+
+impl Choices {
+    /// No decision yet, and so many deviations.
+    #[must_use]
+    pub fn new(deviations: usize) -> Choices {
+        Choices { deviations, ..Choices::default() }
+    }
+
+    /// The next course, after one has been run; `false` if that was the last.
+    pub fn advance(&mut self) -> bool {
+        self.active = false;
+        while let Some((chosen, of)) = self.taken.pop() {
+            if chosen + 1 < of {
+                self.prefix = self.taken.drain(..).map(|(chosen, _)| chosen).chain([chosen + 1]).collect();
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Offers the scheduler's decisions from now on, or no longer, where they are searched.
+pub fn decide(active: bool) {
+    let searched = with(|world| {
+        let Some(choices) = &mut world.choices else { return false };
+        choices.active = active;
+        true
+    });
+    if searched {
+        COUNTDOWN.with(|left| left.set(if active { 1 } else { u64::MAX }));
+    }
 }
 
 thread_local! {
@@ -288,6 +328,12 @@ pub fn mutant(name: &str) -> bool {
 /// Puts a fault back in the worlds of this thread.
 pub fn set_mutant(name: Option<&str>) {
     MUTANT.with(|chosen| *chosen.borrow_mut() = name.map(str::to_owned));
+}
+
+/// A limit of this name, as the world has it.
+#[must_use]
+pub fn limit(name: &str, usual: usize) -> usize {
+    try_with(|world| world.config.limits.get(name).copied()).flatten().unwrap_or(usual)
 }
 
 /// Counts a branch.
@@ -403,6 +449,7 @@ impl World {
             descriptors_left: Vec::new(),
             counters: BTreeMap::new(),
             choices: None,
+            acts: 0,
             stacks: Vec::new(),
             config,
         }
@@ -432,8 +479,8 @@ impl World {
     }
 
     fn countdown(&mut self) -> u64 {
-        if self.choices.is_some() {
-            return 1;
+        if let Some(choices) = &self.choices {
+            return if choices.active { 1 } else { u64::MAX };
         }
         match self.config.points {
             0 => u64::MAX,
@@ -443,7 +490,8 @@ impl World {
 
     fn choose(&mut self, of: u32) -> u32 {
         let Some(choices) = &mut self.choices else { return self.chance.below(u64::from(of)) as u32 };
-        if choices.taken.len() >= choices.most || of < 2 {
+        let deviated = choices.taken.iter().filter(|(chosen, _)| *chosen > 0).count();
+        if !choices.active || of < 2 || deviated >= choices.deviations {
             return 0;
         }
         let chosen = choices.prefix.get(choices.taken.len()).copied().unwrap_or(0);
@@ -536,6 +584,7 @@ impl World {
 
     /// Does something at a time, counted from the beginning of the world.
     pub fn act_at(&mut self, at: Nanoseconds, act: impl FnOnce(&mut World) + 'static) {
+        self.acts += 1;
         self.at(SECOND + at, Event::Act(Box::new(act)));
     }
 
@@ -554,7 +603,10 @@ impl World {
             Event::Established(stream) => self.established(stream),
             Event::Refuse(stream, error) => self.refuse(stream, error),
             Event::Datagram(socket, bytes) => self.datagram_arrives(socket, bytes),
-            Event::Act(act) => act(self),
+            Event::Act(act) => {
+                self.acts -= 1;
+                act(self);
+            }
         }
     }
 
@@ -724,7 +776,9 @@ impl World {
                     self.fire(timer.event);
                 }
             }
-            if self.processes.iter().all(|process| process.life != Life::Runs) {
+            let runs = |process: &Process| process.life == Life::Runs;
+            let continues = self.acts > 0 && self.processes.iter().any(|process| process.life == Life::Stopped);
+            if !continues && !self.processes.iter().any(runs) {
                 return Err(Ending::Finished);
             }
             if self.now > self.config.limit {

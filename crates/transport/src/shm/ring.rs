@@ -81,6 +81,9 @@ impl ShmChannel {
         if self.written.wrapping_sub(self.released) == SLOTS {
             self.read_released();
         }
+        if self.written.wrapping_sub(self.released) == SLOTS {
+            paceline_os::reached!("shm: ring full");
+        }
         let room = self.written.wrapping_sub(self.released) < SLOTS;
         room.then(|| Self::slot(self.outgoing_ring, self.fragment, self.written))
     }

@@ -1,0 +1,98 @@
+//! Operations on named tensors, which each rank submits and waits for in an order of its own.
+#![allow(unsafe_code, reason = "buffers are handed over by address, as a caller does")]
+use paceline_kernels::dtype::ReduceOp;
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
+use paceline_runtime::coordination::{Coordinator, CoordinatorOptions, Limits, Named, PolicyKind, Settings, Wanted};
+use paceline_runtime::job::Job;
+use paceline_transport::error::Result;
+use paceline_transport::header::Collective;
+
+use crate::scenario::{Scenario, Step};
+
+/// Tensors of a step.
+pub const TENSORS: usize = 4;
+
+/// The coordinator of all ranks, if the scenario has one.
+///
+/// # Errors
+/// Ranks that do not come.
+pub fn coordinator(job: &Job, scenario: &Scenario) -> Result<Option<Coordinator>> {
+    let kind = match scenario.coordinator.as_deref() {
+        None => return Ok(None),
+        Some("negotiate") => PolicyKind::Negotiate,
+        Some("global-sleep") => PolicyKind::GlobalSleep,
+        Some("nonblocking") => PolicyKind::Nonblocking,
+        Some(_) => PolicyKind::Partitioned,
+    };
+    let settings = Settings {
+        cycle_time: 1_000_000,
+        threshold: 4_000,
+        capacity: 3,
+        warn_after: None,
+        give_up_after: None,
+        global_sleep: kind == PolicyKind::GlobalSleep,
+    };
+    let limits = Limits { first: 1_000, most: 4_000 };
+    let options = CoordinatorOptions { kind, settings, limits, core: None, placement: Default::default() };
+    job.coordinator(&scenario.groups[0], "named", options).map(Some)
+}
+
+/// What a rank contributes to a tensor, and what the sum is.
+fn value(rank: u32, tensor: usize, at: usize) -> f32 {
+    ((rank as usize * 13 + tensor * 7 + at) % 89) as f32
+}
+
+/// Runs a step at a rank; returns what is wrong with the sums.
+///
+/// # Errors
+/// Why an operation failed.
+pub fn run(
+    coordinator: &Coordinator,
+    step: &Step,
+    rank: u32,
+    ranks: u32,
+    slice: impl Fn() -> Option<Instant>,
+    kept: &mut Vec<Vec<f32>>,
+) -> Result<Option<String>> {
+    let count = step.elements.max(1) as usize;
+    let mut buffers: Vec<Vec<f32>> =
+        (0..TENSORS).map(|tensor| (0..count).map(|at| value(rank, tensor, at)).collect()).collect();
+    let mut operations = Vec::new();
+    for (tensor, buffer) in buffers.iter_mut().enumerate() {
+        let wanted = Wanted {
+            collective: Collective::AllReduce,
+            name: &format!("tensor{tensor}"),
+            inputs: &[(buffer.as_mut_ptr() as usize, count as u64)],
+            dtype: "float32",
+            shape: &[count as u64],
+            device: "cpu",
+            op: Some(ReduceOp::Sum),
+            own: &[],
+            root: None,
+            prescale: 1.0,
+            postscale: 1.0,
+        };
+        operations.push(Arc::new(Named::new(&wanted, ranks, None)?));
+    }
+    // Kept until the job is closed, whatever becomes of the operations; the memory itself does not move.
+    let first = kept.len();
+    kept.append(&mut buffers);
+    let from = (rank as usize + step.root as usize) % TENSORS;
+    let order = (0..TENSORS).map(|at| (from + at * (1 + 2 * (rank as usize % 2))) % TENSORS);
+    for at in order.clone() {
+        // SAFETY: the buffers are kept until the job is closed.
+        unsafe { coordinator.submit(&operations[at..=at], step.later >> rank & 1 == 0)? };
+    }
+    for at in order.collect::<Vec<_>>().into_iter().rev() {
+        while !coordinator.wait(&operations[at], slice())? {}
+    }
+    for tensor in 0..TENSORS {
+        let sum = |at: usize| (0..ranks).map(|rank| value(rank, tensor, at)).sum::<f32>();
+        let got = &kept[first + tensor];
+        if let Some(at) = (0..count).find(|&at| got[at].to_bits() != sum(at).to_bits()) {
+            return Ok(Some(format!("tensor{tensor}[{at}] is {} instead of {}", got[at], sum(at))));
+        }
+    }
+    Ok(None)
+}
