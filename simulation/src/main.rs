@@ -50,7 +50,7 @@ fn main() {
             if let Some(first) = wrong.first()
                 && word(0) == Some("shrink")
             {
-                let sought = kind(first).to_owned();
+                let sought = kind(first);
                 scenario = shrink(scenario, |smaller| {
                     let run = run_alone(smaller, false, mutant.as_deref());
                     violations(smaller, &run).iter().any(|violation| kind(violation) == sought)

@@ -212,7 +212,8 @@ impl Rank<'_> {
         let mut kept = Vec::new();
         let mut tensors = Vec::new();
         let whole = self.run_steps(&job, &communicators, coordinator.as_ref(), (&mut kept, &mut tensors));
-        if whole {
+        // A coordinator counts votes all the time.
+        if whole && coordinator.is_none() {
             self.look_for_leftovers(&job);
         }
         drop(coordinator);

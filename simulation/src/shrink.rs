@@ -4,10 +4,14 @@ use crate::scenario::Scenario;
 /// Runs at most.
 const MOST: usize = 600;
 
-/// The kind of a violation: its first word.
+/// What makes two messages alike.
+const PHRASES: &[&str] = &["has left the job", " died", "has waited", "left while", "destroyed", "no communicator", "broke:"];
+
+/// The kind of a violation: its first word, and what its message says.
 #[must_use]
-pub fn kind(violation: &str) -> &str {
-    violation.split(':').next().unwrap_or_default()
+pub fn kind(violation: &str) -> (String, Option<&'static str>) {
+    let word = violation.split(':').next().unwrap_or_default().to_owned();
+    (word, PHRASES.iter().find(|&&phrase| violation.contains(phrase)).copied())
 }
 
 /// The smallest scenario that `fails` and was found.
@@ -108,7 +112,8 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     for name in scenario.world.limits.keys() {
         with(&|s| s.world.limits.retain(|other, _| other != name));
     }
-    with(&|s| s.strategy = Some("ring".into()));
+    with(&|s| (s.multicast, s.strategy) = (false, Some("ring".into())));
+    with(&|s| s.coordinator = None);
     with(&|s| s.world.pressure = 0);
     with(&|s| s.world.real_time = false);
     with(&|s| s.world.points = 0);

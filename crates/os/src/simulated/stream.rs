@@ -471,13 +471,12 @@ impl World {
         }
     }
 
-    /// Resets the connection: what has not left yet is lost.
+    /// Resets the connection: what has not left yet, because the peer has no room for it, is lost. What has arrived is
+    /// still read (Linux: `tcp_reset` leaves the receive queue).
     fn send_reset(&mut self, stream: usize) {
         let Some(peer) = self.streams[stream].peer else { return };
         let (arrives, _) = self.way(stream, 0);
         let one = &mut self.streams[peer];
-        one.flight.retain(|flight| flight.arrives() <= arrives);
-        // Data that waits because the peer's buffer is full has not left either.
         let room = one.inbox_limit.saturating_sub(one.inbox.len());
         let mut within = 0;
         one.flight.retain(|flight| match flight {
@@ -487,7 +486,6 @@ impl World {
             }
             _ => true,
         });
-        one.last_arrival = one.last_arrival.min(arrives);
         self.send(peer, Flight::Reset, arrives);
     }
 

@@ -483,7 +483,8 @@ impl World {
             return if choices.active { 1 } else { u64::MAX };
         }
         match self.config.points {
-            0 => u64::MAX,
+            // Nobody keeps a core for ever.
+            0 => UNDISTURBED,
             mean => self.chance.within(1, 2 * mean),
         }
     }
@@ -834,6 +835,8 @@ impl World {
     }
 }
 
+/// Points that a thread passes where turns are not taken away on purpose.
+const UNDISTURBED: u64 = 3_000;
 /// Cost of a system call.
 const CALL: Nanoseconds = 300;
 const TIMED_OUT: &str = "timed out";
