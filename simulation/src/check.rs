@@ -103,11 +103,12 @@ fn takes_part(scenario: &Scenario, process: usize, step: usize) -> bool {
 /// Errors name only ranks that something has happened to.
 fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Run, found: &mut Vec<String>) {
     let story = &run.stories[process];
+    // Before it has joined, a rank knows of the others only who has not come.
     let failed = story.records.iter().filter_map(|record| match &record.result {
         Result::Failed(error) => Some(error),
         _ => None,
     });
-    for error in failed.chain(&story.error) {
+    for error in failed.chain(story.error.iter().filter(|_| story.joined)) {
         let blamed = blamed(error);
         if let Some(first) = blamed.first()
             && !guilty.contains(first)

@@ -51,7 +51,10 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
     for step in 0..scenario.steps.len() {
         if scenario.steps.len() > 1 {
             with(&|s| {
-                s.steps.remove(step);
+                // A training step without its end would never end.
+                if s.steps.remove(step).in_step.is_some_and(|(_, last)| last) {
+                    s.steps.iter_mut().for_each(|step| step.in_step = None);
+                }
                 for leaves in s.leaves.iter_mut().flatten() {
                     *leaves -= usize::from(*leaves > step);
                     *leaves = (*leaves).min(s.steps.len() - 1);

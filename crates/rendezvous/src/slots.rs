@@ -101,16 +101,20 @@ impl Slots {
         self.left[peer as usize] = Some(Instant::now());
     }
 
-    /// A rank that left and did not come back.
+    /// A rank that left and did not come back, with streams to it missing. One that is connected completely may have done
+    /// its part of the job already: what it sent before it left is in its streams, and its goodbye, or its death.
     pub fn gone(&self, now: Instant) -> Option<(u32, SocketAddr)> {
-        let gone = |left: &Option<Instant>| left.is_some_and(|left| now >= left + MAY_RETURN);
-        let peer = self.left.iter().position(gone)?;
+        let missing = |peer: usize| self.data[peer].iter().any(Option::is_none);
+        let gone = |&peer: &usize| self.left[peer].is_some_and(|left| now >= left + MAY_RETURN) && missing(peer);
+        let peer = (0..self.left.len()).find(gone)?;
         Some((u32::try_from(peer).ok()?, self.control[peer].as_ref()?.address))
     }
 
     /// When [`gone`](Slots::gone) would next return a rank, if none comes back.
     pub fn next_gone(&self) -> Option<Instant> {
-        self.left.iter().flatten().map(|left| *left + MAY_RETURN).min()
+        let missing = |peer: &usize| self.data[*peer].iter().any(Option::is_none);
+        let left = (0..self.left.len()).filter(missing).filter_map(|peer| self.left[peer]);
+        left.map(|left| left + MAY_RETURN).min()
     }
 
     /// The streams, blocking again. All must be connected.

@@ -364,7 +364,8 @@ impl Multicast {
         self.gone.insert(group);
         if let Some(&index) = self.sends_to.get(&group) {
             match &mut self.outgoing[index] {
-                Some(stream) if !failed => stream.ending = true,
+                // A communicator that has ended well is destroyed all the same: see `Executor::remove_group`.
+                Some(stream) if !failed || stream.ending => stream.ending = true,
                 stream => *stream = None,
             }
         }

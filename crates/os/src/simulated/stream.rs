@@ -16,6 +16,8 @@ use super::world::{Event, Nanoseconds, SECOND, World};
 const AGAIN: Nanoseconds = SECOND / 5;
 /// Retransmissions of a SYN before the call fails (`net.ipv4.tcp_syn_retries`).
 const CALLS: u32 = 6;
+/// Bytes for which the system always has memory.
+const SMALL: usize = 256;
 /// Silence after which a connection with keep-alive is lost: see `rendezvous::keep_alive`.
 const SILENCE: Nanoseconds = 60 * SECOND;
 
@@ -319,7 +321,8 @@ impl World {
             return Err(Errno::AGAIN.into());
         }
         let mut count = bytes.min(room);
-        if self.chance.once_in(self.config.pressure) {
+        // Not for a message of a handshake, which finds an empty buffer.
+        if bytes > SMALL && self.chance.once_in(self.config.pressure) {
             count = self.chance.within(1, count as u64) as usize;
             let soon = self.now + self.chance.within(1_000, 1_000_000);
             self.at(soon, Event::Room(stream));
@@ -338,6 +341,7 @@ impl World {
             left -= bytes;
         }
         self.note(0x3000 + count as u64);
+        self.say(|| format!("  stream {stream} writes {count} of {bytes} to {peer}"));
         self.busy();
         Ok(count)
     }
@@ -405,6 +409,7 @@ impl World {
                 None => break,
             }
         }
+        self.say(|| format!("  stream {stream} receives {taken}"));
         if taken > 0 {
             let (at, _) = self.between(here, there, 0);
             self.at(at, Event::Acknowledge(peer, taken));
@@ -448,6 +453,7 @@ impl World {
         let free = one.outbox_limit.saturating_sub(one.unacknowledged);
         if one.lacked_room && free >= one.outbox_limit.div_ceil(3) && !one.closed {
             one.lacked_room = false;
+            self.say(|| format!("  stream {stream} has room again"));
             self.changed(Kind::Stream(stream));
         }
     }

@@ -2,7 +2,7 @@
 use std::ops::{Add, AddAssign, Sub};
 pub use std::time::Duration;
 
-use super::world::{point, with};
+use super::world::{point, read_clock, with};
 
 /// A moment of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +17,7 @@ impl Instant {
     #[must_use]
     pub fn now() -> Instant {
         point();
-        Instant(with(super::world::World::read_clock))
+        Instant(read_clock())
     }
 
     pub(super) fn nanoseconds(self) -> u64 {

@@ -71,6 +71,7 @@ impl World {
         };
         let receivers: Vec<usize> = (0..self.udp.len()).filter(|&other| member(&self.udp[other])).collect();
         let [lost, repeated, late] = self.config.datagrams;
+        self.say(|| format!("  socket {socket} sends a datagram of {} to {} receivers", bytes.len(), receivers.len()));
         for receiver in receivers {
             let there = self.udp[receiver].host;
             if self.cut(here, there) || self.chance.once_in(lost) {
@@ -90,7 +91,9 @@ impl World {
         let one = &mut self.udp[socket];
         if one.open && one.bytes + bytes.len() <= one.limit {
             one.bytes += bytes.len();
+            let count = bytes.len();
             one.inbox.push_back(bytes);
+            self.say(|| format!("  socket {socket} receives a datagram of {count}"));
             self.changed(Kind::Udp(socket));
         }
     }

@@ -399,7 +399,21 @@ pub(super) fn block(waits: &'static str, until: Option<Nanoseconds>, register: i
         token.thread
     });
     suspend();
-    with(|world| std::mem::take(&mut world.threads[thread].waits) != TIMED_OUT)
+    with(|world| {
+        let woken = std::mem::take(&mut world.threads[thread].waits) != TIMED_OUT;
+        let Thread { process, name, .. } = &world.threads[thread];
+        let text = world.config.log.then(|| format!("  {process} {name}: {} in {waits}", if woken { "woken" } else { "times out" }));
+        world.say(|| text.unwrap_or_default());
+        woken
+    })
+}
+
+/// Reads the clock.
+pub(super) fn read_clock() -> Nanoseconds {
+    if with(World::pass_reading) {
+        suspend();
+    }
+    with(|world| world.now)
 }
 
 /// A turn that found nothing to do.
@@ -519,16 +533,20 @@ impl World {
         }
     }
 
-    /// Time passes for a thread that reads the clock.
-    pub(super) fn read_clock(&mut self) -> Nanoseconds {
-        if let Some(me) = self.running {
-            let thread = &mut self.threads[me];
-            thread.idle += 1;
-            let cost = (self.config.clock << (thread.idle / 4).min(12)).min(self.config.idle.max(self.config.clock));
-            thread.used += cost;
-            self.now += cost;
+    /// Time passes for a thread that reads the clock. Whoever reads it again and again with nothing achieved in between spins:
+    /// that costs ever more, and then others have their turn.
+    fn pass_reading(&mut self) -> bool {
+        let Some(me) = self.running else { return false };
+        let thread = &mut self.threads[me];
+        thread.idle += 1;
+        let cost = (self.config.clock << (thread.idle / 4).min(6)).min(self.config.idle.max(self.config.clock));
+        thread.used += cost;
+        self.now += cost;
+        let spins = thread.idle > SPINS;
+        if spins {
+            self.requeue();
         }
-        self.now
+        spins
     }
 
     /// A system call: it costs a little.
@@ -835,6 +853,8 @@ impl World {
     }
 }
 
+/// Fruitless turns after which a thread that reads the clock loses its turn.
+const SPINS: u32 = 16;
 /// Points that a thread passes where turns are not taken away on purpose.
 const UNDISTURBED: u64 = 3_000;
 /// Cost of a system call.
