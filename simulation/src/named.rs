@@ -40,7 +40,7 @@ pub fn coordinator(job: &Job, scenario: &Scenario) -> Result<Option<Coordinator>
 
 /// What a rank contributes to a tensor, and what the sum is.
 fn value(rank: u32, tensor: usize, at: usize) -> f32 {
-    ((rank as usize * 13 + tensor * 7 + at) % 89) as f32
+    ((rank as usize * 13 + tensor * 7 + at) & 63) as f32
 }
 
 /// Runs a step at a rank; returns what is wrong with the sums.

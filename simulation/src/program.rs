@@ -163,9 +163,27 @@ struct Buffers {
     output: Vec<f32>,
 }
 
-/// The value of an element that a rank contributes.
-fn value(rank: u32, step: usize, at: u64) -> f32 {
-    ((u64::from(rank) * 31 + step as u64 * 17 + at) & 63) as f32
+/// Values repeat after so many elements: to check them is then cheaper than to move them.
+const PERIOD: usize = 64;
+
+/// What a rank contributes to a step, from an element on. Small integers, whose sums are exact.
+fn values(rank: u32, step: usize, from: u64) -> [f32; PERIOD] {
+    let first = rank as usize * 31 + step * 17 + from as usize;
+    std::array::from_fn(|at| ((first + at) % PERIOD) as f32)
+}
+
+fn repeated(pattern: &[f32; PERIOD], count: u64) -> Vec<f32> {
+    let mut all = Vec::with_capacity(count as usize);
+    while all.len() < count as usize {
+        all.extend_from_slice(&pattern[..PERIOD.min(count as usize - all.len())]);
+    }
+    all
+}
+
+/// Where these are not the repeated pattern.
+fn differs(got: &[f32], pattern: &[f32; PERIOD]) -> Option<usize> {
+    let wrong = got.chunks(PERIOD).position(|part| *part != pattern[..part.len()])?;
+    (wrong * PERIOD..got.len()).find(|&at| got[at].to_bits() != pattern[at % PERIOD].to_bits())
 }
 
 impl Rank<'_> {
@@ -348,7 +366,7 @@ impl Rank<'_> {
 
 fn inputs(step: &Step, number: usize, rank: u32, place: u32, members: &[u32]) -> Buffers {
     let (n, size) = (step.elements, members.len() as u64);
-    let fill = |count: u64| (0..count).map(|at| value(rank, number, at)).collect::<Vec<f32>>();
+    let fill = |count: u64| repeated(&values(rank, number, 0), count);
     let empty = |count: u64| vec![-1.0; count as usize];
     let is_root = place == step.root;
     let (input, output) = match step.call {
@@ -413,35 +431,40 @@ fn begin(
 }
 
 fn verify(step: &Step, number: usize, rank: u32, members: &[u32], buffers: &Buffers) -> Result {
-    let (n, size) = (step.elements, members.len() as u64);
+    let n = step.elements;
     let place = members.iter().position(|&member| member == rank).unwrap_or(0) as u64;
-    let sum = |at: u64| members.iter().map(|&member| value(member, number, at)).sum::<f32>();
     let root = members[step.root as usize];
     let is_root = rank == root;
-    let own = |at: u64| value(rank, number, at);
-    let expect = |what: &str, got: &[f32], count: u64, wanted: &dyn Fn(u64) -> f32| {
+    let of = |rank: u32, from: u64| values(rank, number, from);
+    let sum = |from: u64| {
+        let mut sum = [0.0; PERIOD];
+        members.iter().for_each(|&member| sum.iter_mut().zip(of(member, from)).for_each(|(all, one)| *all += one));
+        sum
+    };
+    let expect = |got: &[f32], count: u64, pattern: [f32; PERIOD]| {
         if got.len() as u64 != count {
-            return Some(format!("{what} has {} elements", got.len()));
+            return Some(format!("{} elements instead of {count}", got.len()));
         }
-        let wrong = (0..count).find(|&at| got[at as usize].to_bits() != wanted(at).to_bits())?;
-        Some(format!("{what}[{wrong}] is {} instead of {}", got[wrong as usize], wanted(wrong)))
+        let at = differs(got, &pattern)?;
+        Some(format!("element {at} is {} instead of {}", got[at], pattern[at % PERIOD]))
+    };
+    // The part of each member, in order.
+    let parts = |got: &[f32], from: u64| {
+        let each = got.chunks_exact((n as usize).max(1)).zip(members);
+        each.filter(|_| n > 0).find_map(|(part, &member)| expect(part, n, of(member, from)))
     };
     let (input, output) = (&buffers.input[..], &buffers.output[..]);
     let wrong = match step.call {
-        Call::AllReduce => expect("sum", input, n, &sum),
-        Call::Broadcast => expect("data", input, n, &|at| value(root, number, at)),
-        Call::Reduce if is_root => expect("sum", input, n, &sum),
-        Call::Reduce => expect("input", input, n, &own),
-        Call::AllGather => expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, at % n)),
-        Call::Gather if is_root => {
-            expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, at % n))
-        }
-        Call::Scatter => expect("output", output, n, &|at| value(root, number, place * n + at)),
-        Call::ReduceScatter => expect("output", output, n, &|at| sum(place * n + at)),
-        Call::AllToAll => {
-            expect("output", output, n * size, &|at| value(members[(at / n) as usize], number, place * n + at % n))
-        }
-        Call::Transfer if !is_root => expect("data", output, n, &|at| value(root, number, at)),
+        Call::AllReduce => expect(input, n, sum(0)),
+        Call::Broadcast => expect(input, n, of(root, 0)),
+        Call::Reduce if is_root => expect(input, n, sum(0)),
+        Call::Reduce => expect(input, n, of(rank, 0)),
+        Call::AllGather => parts(output, 0),
+        Call::Gather if is_root => parts(output, 0),
+        Call::Scatter => expect(output, n, of(root, place * n)),
+        Call::ReduceScatter => expect(output, n, sum(place * n)),
+        Call::AllToAll => parts(output, place * n),
+        Call::Transfer if !is_root => expect(output, n, of(root, 0)),
         Call::Gather | Call::Barrier | Call::Transfer | Call::Named => None,
     };
     wrong.map_or(Result::Good, Result::Wrong)

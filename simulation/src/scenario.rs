@@ -218,7 +218,7 @@ impl Scenario {
         }
         // What fits in a few seconds of the slowest link, so that nothing but a fault makes an operation wait.
         let bytes = (timeout * 0.2e9 / (world.per_kilobyte.max(1) as f64)) as u64 * 1000 / u64::from(ranks * ranks);
-        let largest = (bytes / 4).clamp(1, if focus.small { 2_000 } else { 60_000 });
+        let largest = (bytes / 4).clamp(1, if focus.small { 2_000 } else { *chance.one_of(&[2_000, 10_000, 50_000]) });
         let steps = 0..chance.within(1, if focus.small { 2 } else { 8 });
         let mut steps: Vec<Step> = steps.map(|_| Step::new(chance, &groups, ranks, largest, timeout)).collect();
         while strategy.starts_with("ps") && chance.once_in(2) && steps.len() < 8 {

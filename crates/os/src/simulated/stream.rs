@@ -30,7 +30,8 @@ pub(super) enum Connection {
 }
 
 enum Flight {
-    Data(Nanoseconds, VecDeque<u8>),
+    /// The bytes, and how many of them are in the inbox.
+    Data(Nanoseconds, Vec<u8>, usize),
     End(Nanoseconds),
     Reset(Nanoseconds),
 }
@@ -38,7 +39,7 @@ enum Flight {
 impl Flight {
     fn arrives(&self) -> Nanoseconds {
         match self {
-            Flight::Data(at, _) | Flight::End(at) | Flight::Reset(at) => *at,
+            Flight::Data(at, ..) | Flight::End(at) | Flight::Reset(at) => *at,
         }
     }
 }
@@ -332,12 +333,20 @@ impl World {
         one.unacknowledged += count;
         let Some(peer) = one.peer else { return Err(Errno::PIPE.into()) };
         let mut left = count;
-        let mut rest = parts.iter().flat_map(|part| part.iter().copied());
+        let (mut rest, mut parts) = (&[][..], parts.iter());
         while left > 0 {
             let bytes = left.min(self.config.segment);
-            let data: VecDeque<u8> = rest.by_ref().take(bytes).collect();
+            let mut data = Vec::with_capacity(bytes);
+            while data.len() < bytes {
+                if rest.is_empty() {
+                    rest = parts.next().copied().unwrap_or_default();
+                }
+                let (now, later) = rest.split_at(rest.len().min(bytes - data.len()));
+                data.extend_from_slice(now);
+                rest = later;
+            }
             let (arrives, _) = self.way(stream, bytes);
-            self.send(peer, |at| Flight::Data(at, data), arrives);
+            self.send(peer, |at| Flight::Data(at, data, 0), arrives);
             left -= bytes;
         }
         self.note(0x3000 + count as u64);
@@ -381,15 +390,16 @@ impl World {
                     self.send_reset(stream);
                     break;
                 }
-                Some(Flight::Data(_, data)) => {
+                Some(Flight::Data(_, data, done)) => {
                     let room = one.inbox_limit.saturating_sub(one.inbox.len());
-                    let count = room.min(data.len());
+                    let count = room.min(data.len() - *done);
                     if count == 0 {
                         break;
                     }
-                    one.inbox.extend(data.drain(..count));
+                    one.inbox.extend(&data[*done..*done + count]);
+                    *done += count;
                     (taken, news) = (taken + count, true);
-                    if data.is_empty() {
+                    if *done == data.len() {
                         one.flight.pop_front();
                     }
                 }
@@ -486,8 +496,8 @@ impl World {
         let room = one.inbox_limit.saturating_sub(one.inbox.len());
         let mut within = 0;
         one.flight.retain(|flight| match flight {
-            Flight::Data(_, data) => {
-                within += data.len();
+            Flight::Data(_, data, done) => {
+                within += data.len() - done;
                 within <= room
             }
             _ => true,
@@ -502,7 +512,7 @@ impl World {
         if std::mem::replace(&mut one.closed, true) || one.connection != Connection::Connected || one.reset {
             return;
         }
-        let arrived = |flight: &Flight| matches!(flight, Flight::Data(at, _) if *at <= now);
+        let arrived = |flight: &Flight| matches!(flight, Flight::Data(at, ..) if *at <= now);
         let unread = !one.inbox.is_empty() || one.flight.iter().any(arrived);
         one.inbox = VecDeque::new();
         if resets && unread {
