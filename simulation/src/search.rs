@@ -128,6 +128,13 @@ pub fn work(options: &Options, stride: u64) {
         alarm(LONGEST);
         let scenario = Scenario::new(seed, options.focus);
         let run = run_alone(&scenario, false, options.mutant.as_deref());
+        // What fails without the mutant, too, is not what is sought.
+        if options.mutant.is_some()
+            && !violations(&scenario, &run).is_empty()
+            && !violations(&scenario, &run_alone(&scenario, false, None)).is_empty()
+        {
+            continue;
+        }
         summary.record(seed, &scenario, &run);
         if options.until_found && !summary.violations.is_empty() {
             break;
