@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all simulate-runtime bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all test-simulation simulate-runtime bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -84,8 +84,13 @@ test-all: setup
 
 # Searches schedules of the live runtime on a virtual world, on new seeds: docs/explanation/simulation-of-the-runtime.md.
 SECONDS ?= 60
+SIMULATION := --release --locked --quiet --manifest-path simulation/Cargo.toml
 simulate-runtime:
-	cargo run --release --locked --quiet --manifest-path simulation/Cargo.toml -- search $(SECONDS) --first $$(date +%s)000000
+	cargo run $(SIMULATION) -- search $(SECONDS) --first $$(date +%s)000000
+
+# Scenarios that failed once, every schedule of a small world, and faults that are put back and must be found.
+test-simulation:
+	cargo test $(SIMULATION)
 
 bench: setup
 	@$(UV) --quiet --requirements pyproject.toml --group bench
@@ -108,12 +113,15 @@ docs: setup
 lint: setup $(VENV)/.lint
 	cargo fmt --check
 	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+	cargo fmt --check --manifest-path simulation/Cargo.toml
+	cargo clippy --locked --quiet --manifest-path simulation/Cargo.toml --all-targets -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 format: $(VENV)/.lint
 	cargo fmt
+	cargo fmt --manifest-path simulation/Cargo.toml
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
