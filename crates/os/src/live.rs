@@ -55,8 +55,12 @@ pub mod thread {
 
 /// Locks, condition variables and atomics.
 pub mod sync {
+    #[cfg(loom)]
+    pub use loom::sync::atomic;
     pub use parking_lot::{Condvar, Mutex, MutexGuard};
-    pub use std::sync::{Arc, OnceLock, Weak, atomic, mpsc};
+    #[cfg(not(loom))]
+    pub use std::sync::atomic;
+    pub use std::sync::{Arc, OnceLock, Weak, mpsc};
 }
 
 /// Descriptors.

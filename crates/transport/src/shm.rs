@@ -7,12 +7,21 @@
 //!
 //! A small fragment is copied into a slot and out of it. A large one can be sent zero-copy: the slot holds its address
 //! in the sender, and the receiver copies it from there (`process_vm_readv`), if the system permits.
+//!
+//! With `--cfg loom`, `model` replaces the mapped memory, the other process's memory and the pipe by ones that
+//! take every order of accesses that the memory model permits.
+#[cfg(not(loom))]
 mod mapping;
+#[cfg(loom)]
+mod model;
+#[cfg(not(loom))]
 mod peer;
 mod ring;
 mod segment;
 mod waker;
 
+#[cfg(loom)]
+use model::{mapping, peer};
 pub use ring::ShmChannel;
 pub use segment::{Segment, SegmentAddress};
 pub use waker::{PeerWaker, Waker};

@@ -104,12 +104,14 @@ impl ShmChannel {
     /// Releases the front slot to the writer. `waited_for`: the writer may be sleeping until then.
     fn release(&mut self, waited_for: bool) {
         self.front = None;
-        // A writer that sleeps for lack of room has filled the last slot; one with a zero-copy send waits for its own
-        // slot.
         let last = Self::slot(self.incoming_ring, self.fragment, self.read.wrapping_add(SLOTS - 1));
-        let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS);
         self.read = self.read.wrapping_add(1);
         self.incoming.map.word(self.incoming_ring).store(self.read, Ordering::Release);
+        // A writer that sleeps for lack of room has filled the last slot; one with a zero-copy send waits for its own
+        // slot. The writer fills the slot, then looks for room; here it is the other way round, so one of the two sees
+        // the other's step.
+        fence(Ordering::SeqCst);
+        let full = self.incoming.map.word(last).load(Ordering::Relaxed) == self.read.wrapping_add(SLOTS - 1);
         if full || waited_for {
             self.peer.wake();
         }
@@ -169,6 +171,8 @@ impl Drop for ShmChannel {
             let kind = self.outgoing.map.word(slot + KIND_AT);
             let _ = kind.compare_exchange(ZERO_COPY, CANCELLED, Ordering::SeqCst, Ordering::Relaxed);
         }
+        // As in `cancel`.
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -206,6 +210,8 @@ impl Channel for ShmChannel {
         if !self.is_complete(ticket) {
             let slot = Self::slot(self.outgoing_ring, self.fragment, ticket.0);
             self.outgoing.map.word(slot + KIND_AT).store(CANCELLED, Ordering::SeqCst);
+            // What the caller now writes to its memory must not be seen before that.
+            fence(Ordering::SeqCst);
         }
     }
 

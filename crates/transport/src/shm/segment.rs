@@ -1,9 +1,13 @@
 //! A rank's segment: a header, then a ring for each rank of the host.
-use paceline_os::fd::{AsRawFd, OwnedFd};
+#[cfg(not(loom))]
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::AtomicU32;
 
+#[cfg(not(loom))]
+use paceline_os::fd::{AsRawFd, OwnedFd};
+#[cfg(not(loom))]
 use paceline_os::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
+#[cfg(not(loom))]
 use paceline_os::process::{id, open_descriptor};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +15,7 @@ use super::mapping::Mapping;
 use super::peer::PeerMemory;
 
 /// Slots in a ring.
-pub(super) const SLOTS: u32 = 8;
+pub(super) const SLOTS: u32 = if cfg!(loom) { 2 } else { 8 };
 /// Bytes before a slot's payload: its state and the header.
 pub(super) const SLOT_HEAD: usize = 64;
 /// A ring begins with the number of slots that its reader has released, alone in its cache lines ...
@@ -23,6 +27,7 @@ const HEAD: usize = 4096;
 const SLEEPING: usize = 128;
 /// Offset of the core on which the owner waits.
 const WAITS_ON: usize = 192;
+#[cfg(not(loom))]
 /// Offset of the token by which a peer knows that it has opened the right file.
 const TOKEN: usize = 64;
 /// Bytes of all rings of a segment; with many ranks, fragments become smaller.
@@ -54,11 +59,24 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A segment in modelled memory; its owner's memory can be read if `readable`.
+    #[cfg(loom)]
+    pub(super) fn modelled(ranks: u32, readable: bool) -> Segment {
+        let slots = (0..ranks as usize).flat_map(|writer| {
+            let ring = HEAD + writer * ring_bytes(ranks);
+            (0..SLOTS as usize).map(move |slot| ring + RING_HEAD + slot * (SLOT_HEAD + fragment(ranks)))
+        });
+        let heads = (0..ranks as usize).map(|writer| HEAD + writer * ring_bytes(ranks));
+        let words = heads.flat_map(|head| [head, head + RING_READS]).chain([SLEEPING, WAITS_ON]);
+        Segment { map: Mapping::modelled(words, slots), ranks, memory: readable.then_some(PeerMemory) }
+    }
+
     /// Creates this rank's segment, with a ring for each of `ranks` ranks of the host. The file stays open so that
     /// peers can open it; it may be closed once all have.
     ///
     /// # Errors
     /// Not enough memory, or a system without `memfd_create`.
+    #[cfg(not(loom))]
     pub fn create(ranks: u32) -> std::io::Result<(Arc<Segment>, OwnedFd, SegmentAddress)> {
         let file = memfd_create("paceline", MemfdFlags::CLOEXEC)?;
         let bytes = size(ranks);
@@ -76,6 +94,7 @@ impl Segment {
     ///
     /// # Errors
     /// The peer is in another namespace, belongs to another user, or has ended.
+    #[cfg(not(loom))]
     pub fn open(address: &SegmentAddress) -> std::io::Result<Arc<Segment>> {
         let file = open_descriptor(address.pid, address.fd, true)?;
         let bytes = size(address.ranks);
@@ -137,6 +156,7 @@ fn ring_bytes(ranks: u32) -> usize {
     RING_HEAD + SLOTS as usize * (SLOT_HEAD + fragment(ranks))
 }
 
+#[cfg(not(loom))]
 fn size(ranks: u32) -> usize {
     HEAD + ranks as usize * ring_bytes(ranks)
 }

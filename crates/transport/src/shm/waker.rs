@@ -2,13 +2,19 @@
 //!
 //! No wake-up can be lost: the sleeper sets its flag, checks for work once more, then sleeps; the other side publishes, then
 //! reads the flag. On both sides a full fence separates the two steps.
+#[cfg(not(loom))]
 use paceline_os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+#[cfg(not(loom))]
+use paceline_os::io::{read, write};
+#[cfg(not(loom))]
+use paceline_os::pipe::{PipeFlags, pipe_with};
+#[cfg(not(loom))]
+use paceline_os::process::open_descriptor;
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{Ordering, fence};
 
-use paceline_os::pipe::{PipeFlags, pipe_with};
-use paceline_os::process::open_descriptor;
-
+#[cfg(loom)]
+use super::model::pipe::{OwnedFd, PipeFlags, pipe_with, read, write};
 use super::segment::Segment;
 
 /// The waker of this rank.
@@ -28,13 +34,20 @@ impl Waker {
         Ok(Waker { segment, reader, writer })
     }
 
+    #[cfg(loom)]
+    pub(super) fn pipe(&self) -> &OwnedFd {
+        &self.reader
+    }
+
     /// The descriptor that peers open through `/proc/PID/fd`.
+    #[cfg(not(loom))]
     #[must_use]
     pub fn address(&self) -> i32 {
         self.writer.as_raw_fd()
     }
 
     /// Becomes readable when the rank is woken.
+    #[cfg(not(loom))]
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
@@ -50,7 +63,7 @@ impl Waker {
     pub fn awake(&self) {
         self.segment.sleeping().store(0, Ordering::SeqCst);
         let mut drained = [0u8; 64];
-        while paceline_os::io::read(&self.reader, &mut drained).is_ok_and(|n| n == drained.len()) {}
+        while read(&self.reader, &mut drained).is_ok_and(|n| n == drained.len()) {}
     }
 
     /// Wakes the owner from another thread of its process.
@@ -58,7 +71,7 @@ impl Waker {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
-            let _ = paceline_os::io::write(&self.writer, &[1]);
+            let _ = write(&self.writer, &[1]);
         }
     }
 }
@@ -71,10 +84,16 @@ pub struct PeerWaker {
 }
 
 impl PeerWaker {
+    #[cfg(loom)]
+    pub(super) fn of(waker: &Waker) -> PeerWaker {
+        PeerWaker { segment: waker.segment.clone(), pipe: Arc::new(waker.writer.clone()) }
+    }
+
     /// Opens the pipe of the peer that owns this segment.
     ///
     /// # Errors
     /// The peer has ended.
+    #[cfg(not(loom))]
     pub fn open(segment: Arc<Segment>, pid: u32, fd: i32) -> std::io::Result<PeerWaker> {
         Ok(PeerWaker { segment, pipe: Arc::new(open_descriptor(pid, fd, false)?) })
     }
@@ -85,7 +104,7 @@ impl PeerWaker {
         fence(Ordering::SeqCst);
         if self.segment.sleeping().load(Ordering::Relaxed) == 1 {
             self.segment.sleeping().store(0, Ordering::Relaxed);
-            let _ = paceline_os::io::write(&*self.pipe, &[1]);
+            let _ = write(&*self.pipe, &[1]);
         }
     }
 }
