@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all test-simulation simulate-runtime bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all test-simulation simulate-runtime loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -73,6 +73,7 @@ test-all: setup
 	cargo test --locked --quiet
 	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
+	$(MAKE) loom
 	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
@@ -91,6 +92,10 @@ simulate-runtime:
 # Scenarios that failed once, every schedule of a small world, and faults that are put back and must be found.
 test-simulation:
 	cargo test $(SIMULATION)
+
+# Shared memory between ranks in every order of accesses that the memory model permits.
+loom:
+	RUSTFLAGS="--cfg loom" LOOM_MAX_BRANCHES=10000 cargo test --locked --quiet --target-dir target/loom -p paceline-transport --lib shm::model
 
 bench: setup
 	@$(UV) --quiet --requirements pyproject.toml --group bench
