@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries, and which tier a test is in.
+"""How many examples hypothesis tries, and which tier a test belongs to.
 
 Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`).
 """
@@ -18,7 +18,7 @@ sys.addaudithook(tiers.audit)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
-    """Tell `tiers` which test runs."""
+    """Tell `tiers` which test is running."""
     if not any(item.get_closest_marker(name) for name in ("process", "slow")):
         tiers.everyday[:] = [item.nodeid]
     try:

@@ -1,4 +1,4 @@
-"""Ranks under a real mpirun, Open MPI's or MPICH's, from the registry's wheels; nothing of them stays behind."""
+"""Ranks under a real mpirun, Open MPI's or MPICH's, from PyPI wheels; none of them remains."""
 
 import json
 import os
@@ -15,12 +15,12 @@ sys.path.insert(0, str(TESTS.parent / "benches" / "peers"))
 import environments
 
 LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi_abi.so.1"}
-# So that a rank's end does not end the others before they have said what they saw.
+# So that a rank's end does not end the others before they have reported.
 RECOVERS = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]}
 
 
 def installed(name):
-    """The folder of the environment; skips the test where it cannot be made."""
+    """The folder of the environment; skips the test if it cannot be created."""
     try:
         return environments.ensure(name).parent
     except environments.SkippedError as reason:
@@ -51,7 +51,7 @@ class Mpirun:
         )
 
     def run(self, ranks, *command, env=None, options=(), limit_s=120):
-        """What came of it: exit code, output, errors. Whatever is left after the limit is killed."""
+        """Its exit code, output and errors. Whatever remains after the limit is killed."""
         process = self.start(ranks, *command, env=env, options=options)
         try:
             out, err = process.communicate(timeout=limit_s)
@@ -64,7 +64,7 @@ class Mpirun:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def end(self):
-        """Kills what was started and is still there, by number."""
+        """Kills started processes that still exist, by number."""
         for number in left_over(self.mark, within=0.0):
             try:
                 os.kill(int(number), signal.SIGKILL)

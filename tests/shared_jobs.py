@@ -1,4 +1,4 @@
-"""Jobs that many checks share: the ranks join once, and stay for one check after the other."""
+"""Jobs that many checks share: the ranks join once and stay for all checks."""
 
 import contextlib
 import multiprocessing.connection
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch_workers.launch import RankError, context, start_server
 
 LIMIT_S = 120
-# What the others get once a rank has failed: their error says more than that they were killed.
+# Seconds that the others get once a rank has failed: their errors say more than that they were killed.
 GRACE_S = 10
 
 
@@ -45,15 +45,15 @@ def horovod(_folder, rank, size):
 
 
 class SharedJob:
-    """Ranks that the first check starts. A job in which a check failed is ended, and the next check starts another."""
+    """Ranks, started by the first check. A failed check ends the job, and the next check starts another."""
 
     def __init__(self, member, size, **env):
-        """`member(folder, rank, size)` joins and leaves, and gives the first arguments of every check."""
+        """`member(folder, rank, size)` joins and leaves, and yields the first arguments of every check."""
         self.member, self.size, self.env = member, size, env
         self.pipes, self.processes = [], []
 
     def run(self, function, *args):
-        """What the function gives on every rank."""
+        """The function's result on every rank."""
         if not self.processes:
             self._start()
         for pipe in self.pipes:
@@ -116,7 +116,7 @@ class SharedJob:
         self.pipes, self.processes = [], []
 
     def close(self):
-        """Ends the ranks, all of which must leave the job well."""
+        """Ends the ranks, all of which must leave the job cleanly."""
         for pipe in self.pipes:
             pipe.send(None)
         if self.processes:

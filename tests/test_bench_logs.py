@@ -52,7 +52,7 @@ def test_osu_latency_and_bandwidth():
     ("name", "old", "new", "line", "says"),
     [
         ("tf_cnn.log", "10\timages/sec: 298.9", "10\timages/sec: many", 23, "'many' is not a number"),
-        ("tf_cnn.log", "+/- 0.5 (jitter = 2.1)", "+/- 0.5 (jitter", 24, "is no step"),
+        ("tf_cnn.log", "+/- 0.5 (jitter = 2.1)", "+/- 0.5 (jitter", 24, "is not a step"),
         ("tf_cnn.log", "total images/sec: 1187.52", "", 28, "was the benchmark interrupted?"),
         ("nccl.log", "80.00   13.11", "80.00   nan", 14, "algbw: 'nan'"),
         ("nccl.log", "    40.00    0.82    1.23      0    39.10    0.84    1.26      0", "", 13, "columns"),

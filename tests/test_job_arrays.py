@@ -89,7 +89,7 @@ def test_what_is_no_array(job):
 
 def test_layouts(job):
     square = np.ones((4, 4), "float32")
-    refuses("array: is not contiguous; give numpy.ascontiguousarray", job.all_reduce, square[:, 1])
+    refuses("array: is not contiguous; pass numpy.ascontiguousarray", job.all_reduce, square[:, 1])
     refuses("array: is not contiguous", job.all_reduce, square[::2])
     refuses("array: is not contiguous", job.all_reduce, np.ones((2, 3)).T)
     refuses("array: is not contiguous", job.all_reduce, memoryview(bytearray(9))[::2])

@@ -1,4 +1,4 @@
-"""Asks for gloo in every way that torch has, and says what it got."""
+"""Requests gloo in every way that torch offers, and prints what it got."""
 
 import sys
 
@@ -14,7 +14,7 @@ def reduced(group=None):
 
 
 def made_by(group):
-    """Who moves the tensors: the class of the group, or of what is below it."""
+    """Which backend moves the tensors: the class of the group, or of the group it wraps."""
     below = group if type(group) is not dist.ProcessGroup else group._get_backend(torch.device("cpu"))
     return type(below).__name__
 

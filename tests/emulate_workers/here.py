@@ -1,4 +1,4 @@
-"""What tests of emulated clusters share: whether there can be one, commands, and what is left when they have gone."""
+"""Helpers for tests of emulated clusters: whether clusters work here, commands, and what remains after their end."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ LIMIT_S = 90
 
 @functools.cache
 def forbidden():
-    """Why there can be no cluster here; None if there can be one."""
+    """Why clusters do not work here; None if they do."""
     try:
         with emulate.cluster(workers=1, bandwidth_bps=100e6):
             return None
@@ -32,14 +32,14 @@ def skip_where_forbidden():
 
 
 def prepare(folder, monkeypatch):
-    """Skips where there can be no cluster; those of the test are found in the folder alone, and ranks find workers."""
+    """Skips where clusters do not work; only the folder's clusters are found, and ranks can import the workers."""
     skip_where_forbidden()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.chdir(TESTS)
 
 
 def environment(folder, **more):
-    """Clusters are found in this folder alone."""
+    """Clusters are found in this folder only."""
     return {**clean(), "XDG_RUNTIME_DIR": str(folder), "OMP_NUM_THREADS": "1", **more}
 
 
@@ -70,7 +70,7 @@ def found(folder, name=None):
 
 
 def links():
-    """The machine's own network cards, as far as their names are those of a cluster."""
+    """The machine's own NICs whose names are a cluster's."""
     return {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("worker", "server", "br"))}
 
 
@@ -82,7 +82,7 @@ def alive(pid):
 
 
 def marked(token):
-    """Processes that were started in the cluster."""
+    """Processes that run in the cluster."""
     folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit() and alive(folder.name)]
     return [folder.name for folder in folders if token.encode() in _environ(folder)]
 
@@ -102,7 +102,7 @@ def wait_until(condition, within=20.0, what="it has not come to pass"):
 
 
 def assert_gone(cluster, within=20.0):
-    """Neither the holder nor a process on a host is there; then the kernel has taken the namespaces, too."""
+    """Neither the holder nor a process on a host exists; the kernel has then removed the namespaces, too."""
     wait_until(lambda: not alive(cluster.pid), within, "the holder is still there")
     wait_until(lambda: not marked(cluster.token), within, f"still there: {marked(cluster.token)}")
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"))

@@ -1,4 +1,4 @@
-"""`send GROUP PORT N` sends N datagrams; `receive GROUP PORT` joins and counts until nothing comes for a second."""
+"""`send GROUP PORT N` sends N datagrams; `receive GROUP PORT` joins and counts until nothing arrives for a second."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""A linear model trained by gradient descent; every rank has samples of its own, and all end with the same weights."""
+"""A linear model trained by gradient descent; every rank has its own samples, and all end with the same weights."""
 
 import hashlib
 import json

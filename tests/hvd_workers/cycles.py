@@ -1,4 +1,4 @@
-"""What coordinators do in steps whose gradients come at given times, for comparison with their simulation."""
+"""What coordinators do in steps whose gradients arrive at given times, for comparison with their simulation."""
 
 import time
 
@@ -8,10 +8,10 @@ from paceline.torch.hvd.world import members_of
 
 
 def steps(_rank, _size, gradients, count, *, apart=0, waits=0.0, period=0.0):
-    """Counts and durations of `count` steps: as the simulation gives them.
+    """Counts and durations of `count` steps, in the form of the simulation's results.
 
-    `gradients` are bytes and seconds after the step's beginning, the first `apart` of another dtype. Ranks begin their
-    steps `period` seconds apart, by the clock of the host.
+    `gradients` are bytes and seconds after the start of the step; the first `apart` have another dtype. Ranks begin
+    their steps `period` seconds apart, by the host's clock.
     """
     coordinator = members_of(hvd.global_process_set).coordinator
     dtypes = [np.float64 if number < apart else np.float32 for number in range(len(gradients))]
@@ -42,7 +42,7 @@ def steps(_rank, _size, gradients, count, *, apart=0, waits=0.0, period=0.0):
         coordinator.ended("7")
         took.append(time.monotonic() - start)
     after = coordinator.counts()
-    # Whoever is last looks before others ask for anything, or leave.
+    # The last rank reads its counters before others request anything or leave.
     time.sleep(0.3)
     hvd.barrier()
     return {name: after[name] - before[name] for name in after}, took

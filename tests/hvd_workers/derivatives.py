@@ -1,4 +1,4 @@
-"""Gradients of the differentiable calls: what Horovod gives."""
+"""Gradients of the differentiable calls, compared with Horovod's."""
 
 import paceline.torch as hvd
 import torch
@@ -14,7 +14,7 @@ def _leaf(*shape):
 
 
 def _weights(rank, *shape):
-    """By which this rank weighs the outputs: the gradient that goes backward."""
+    """The gradient with which this rank weighs the outputs."""
     return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape) * (rank + 1)
 
 

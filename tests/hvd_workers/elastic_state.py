@@ -34,7 +34,7 @@ def _same(state, was):
 
 
 def sync_keeps(rank, size):
-    """As in Horovod: `restore` brings back what `sync` has left, until there is a commit."""
+    """As in Horovod: before the first commit, `restore` brings back the state that `sync` left."""
     state = _state(rank)
     _step(state)
     state.sync()
@@ -59,7 +59,7 @@ def sync_keeps(rank, size):
 
 
 def sync_is_no_commit(rank, size):
-    """What `sync` has left has no number: a rank that failed before it had it could not go back to it."""
+    """The state that `sync` leaves has no number: a rank that failed before it had that state could not go back."""
     state = _state(rank)
     state.sync()
     assert state._commits.numbers == []

@@ -1,4 +1,4 @@
-"""What the ranks are told when something goes wrong."""
+"""The errors that ranks get when something goes wrong."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def _told(call, *words):
 
 
 def differing(rank, size):
-    """On rank 1 something is other than on rank 0; all ranks are told, and can go on."""
+    """Something differs on rank 1; all ranks get an error and can continue."""
     one, last = rank == 1, size - 1
     for call, *words in (
         (lambda: hvd.allreduce(torch.ones(2 + one), name="t"), "'allreduce.t'", "shape", "[2]", "[3]"),
@@ -48,7 +48,7 @@ def differing(rank, size):
 
 
 def only_here(rank, size):
-    """A call without a name that raises on one rank alone is not counted."""
+    """A call without a name that raises on one rank only is not counted."""
     if rank == 1:
         for wrong in (
             lambda: hvd.allreduce(torch.ones(2).bool()),
@@ -68,7 +68,7 @@ def only_here(rank, size):
 
 
 def twice(rank, size):
-    """The same name, in flight twice on a rank. Ranks other than 0 come later."""
+    """The same name twice in flight on a rank. Ranks other than 0 arrive later."""
     if rank == 0:
         first = hvd.allreduce_async(torch.ones(1), name="same")
         second = hvd.allreduce_async(torch.ones(1), name="same")
@@ -92,7 +92,7 @@ def in_groups(rank, size):
 
 
 def after_join(rank, size):
-    """Zeros cannot stand in for a rank's part in a maximum."""
+    """Zeros cannot replace a rank's contribution to a maximum."""
     if rank == 1:
         assert hvd.join() == 0
         return
@@ -107,7 +107,7 @@ def after_join(rank, size):
 
 
 def one_dies(rank, size, how):
-    """The last rank dies while others wait for it; how long they did, and what they were told."""
+    """The last rank dies while others wait for it; returns how long they waited and their errors."""
     model = nn.Linear(4, 4)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     hvd.barrier()
@@ -126,7 +126,7 @@ def one_dies(rank, size, how):
 
 
 def one_is_missing(rank, size):
-    """The last rank does not ask for a tensor, which fails; then all go on. What rank 0 said of it."""
+    """The last rank does not request a tensor, which fails; then all continue. Returns rank 0's warnings."""
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 2)
         if rank < size - 1:
@@ -134,7 +134,7 @@ def one_is_missing(rank, size):
             _told(lambda: hvd.allreduce(torch.ones(1), name="lonely"), "'allreduce.lonely'", f"for rank {size - 1}")
             assert time.monotonic() - start < 10
         else:
-            time.sleep(2)  # or its barrier waits too long as well
+            time.sleep(2)  # otherwise its barrier would exceed the limit, too
         hvd.barrier()
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
         said.seek(0)

@@ -12,9 +12,9 @@ __all__ = ["RankError", "run"]
 
 
 def run(size, function, *args, env=None, env_of=None, init=True, **how):
-    """What `function(rank, size, *args)` gives on every rank.
+    """What `function(rank, size, *args)` returns on every rank.
 
-    `env_of` gives a rank variables of its own. With `init=False` the function calls `hvd.init()` itself.
+    `env_of` gives each rank its own variables. With `init=False` the function calls `hvd.init()` itself.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

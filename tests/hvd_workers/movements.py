@@ -13,7 +13,7 @@ def everything(rank, size):
 
 
 def _same(got, want):
-    """The same bits: dtypes that torch does not compare, too."""
+    """The same bits, even of dtypes that torch cannot compare."""
     assert got.dtype is want.dtype and got.shape == want.shape, f"{got.dtype}{got.shape} {want.dtype}{want.shape}"
     assert got.contiguous().view(-1).view(torch.uint8).equal(want.contiguous().view(-1).view(torch.uint8))
 
@@ -87,7 +87,7 @@ def broadcasts_in_place(rank, size):
 
 def exchanges(rank, size):
     for number, dtype in enumerate(values.MOVED):
-        # From rank r to rank s go r + s + 1 rows.
+        # Rank r sends r + s + 1 rows to rank s.
         tensors = [[values.tensor(dtype, (a + b + 1, 2), a, b, number) for b in range(size)] for a in range(size)]
         own = torch.cat([tensor.view(-1) for tensor in tensors[rank]]).view(-1, 2)
         want = torch.cat([tensors[other][rank].view(-1) for other in range(size)]).view(-1, 2)
@@ -146,7 +146,7 @@ def barriers(rank, size):
 
 
 class Elsewhere(torch.Tensor):
-    """Stands for a tensor on a GPU: its elements must be copied to be seen."""
+    """Stands in for a tensor on a GPU: its elements must be copied to be read."""
 
     is_cpu = False
 

@@ -1,4 +1,4 @@
-"""Batch normalisation over all ranks: that of one process with their batches joined."""
+"""Batch normalisation over all ranks equals that of one process with their joint batch."""
 
 import copy
 import itertools
@@ -31,7 +31,7 @@ def _sync(plain, **more):
 
 
 def _joined(size, dtype, shape, seed=0):
-    """The batches of all ranks, which differ in size and have a large mean."""
+    """The batches of all ranks, of different sizes and with a large mean."""
     draw = torch.Generator().manual_seed(30 + seed)
     rows = sum(2 + other for other in range(size))
     return (torch.randn(rows, *shape, generator=draw, dtype=torch.float64) * 2 + 50).to(dtype)
@@ -64,7 +64,7 @@ def as_joined(rank, size):
             got.backward(weights[_slice(rank)])
             torch.testing.assert_close(own.grad, whole.grad[_slice(rank)], **tolerance)
             for name, parameter in norm.named_parameters():
-                # Each rank has its own part; the optimizer sums them.
+                # Each rank has its own share; the optimizer sums them.
                 torch.testing.assert_close(
                     hvd.allreduce(parameter.grad, op=hvd.Sum), plain.get_parameter(name).grad, rtol=1e-3, atol=1e-3
                 )
@@ -95,7 +95,7 @@ def empty_batch(rank, size):
         return
     norm = hvd.SyncBatchNorm(2).double()
     whole = torch.arange(12.0, dtype=torch.float64).view(6, 2) ** 2
-    # Rank 0 has none, rank 1 all but what others have.
+    # Rank 0 has none, rank 1 has all that the others do not have.
     own = (
         whole[:0] if rank == 0 else whole[: 6 - (size - 2)] if rank == 1 else whole[-(rank - 1) :][:1]
     ).requires_grad_()
@@ -129,7 +129,7 @@ def of_some_ranks(rank, size):
 
 
 def trained(rank, size):
-    """A network with it in the middle, by the distributed optimizer."""
+    """A network that contains it, trained by the distributed optimizer."""
 
     def build(norm):
         torch.manual_seed(9)

@@ -1,4 +1,4 @@
-"""What else the distributed optimizer does: special gradients, protests, process sets, state."""
+"""Other behaviour of the distributed optimizer: special gradients, errors, process sets, state."""
 
 import gc
 import warnings
@@ -41,7 +41,7 @@ def identity(rank, size):
 
 
 def in_place(rank, size):
-    """The memory of a gradient is reduced as it is; of one that is not dense a copy."""
+    """A gradient is reduced in place; one that is not dense, as a copy."""
     model = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
     model(torch.full((1, 2, 4, 4), 1.0 + rank).to(memory_format=torch.channels_last)).sum().backward()
@@ -56,7 +56,7 @@ def in_place(rank, size):
 
 
 def branches(rank, size):
-    """Each rank uses other layers in each step; with and without groups."""
+    """Each rank uses different layers in each step; with and without groups."""
     for groups in (None, 2):
         torch.manual_seed(6)
         layers = nn.ModuleList(nn.Linear(3, 3).double() for _ in range(3))
@@ -110,7 +110,7 @@ def sparse_as_dense(rank, size):
 
 
 def sparse_or_missing(rank, size):
-    """A sparse gradient that one rank has not computed, once all have had one."""
+    """A sparse gradient that one rank has not computed, after all have had one."""
     torch.manual_seed(7)
     model = nn.Embedding(5, 2, sparse=True)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
@@ -125,7 +125,7 @@ def sparse_or_missing(rank, size):
 
 
 def late_parameters(rank, size):
-    """One that is no longer frozen, and one that was added."""
+    """A parameter that is no longer frozen, and one that was added."""
     model = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(3))
     for layer in model:
         nn.init.eye_(layer.weight)
@@ -205,7 +205,7 @@ def wrong_arguments(rank, size):
 
 
 def replaced(rank, size):
-    """An optimizer that was dropped does nothing any more, also with the same parameters."""
+    """A deleted optimizer does nothing any more, even if another has the same parameters."""
     model = net()
     for _ in range(2):
         optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
@@ -220,7 +220,7 @@ def replaced(rank, size):
 
 
 def of_some_ranks(rank, size):
-    """Ranks outside of the process set step by themselves."""
+    """Ranks outside the process set step by themselves."""
     if size == 1:
         return
     some = hvd.add_process_set(range(0, size, 2))
@@ -247,7 +247,7 @@ def _trained(optimizer, model, steps=3):
 
 
 def _state(rank, size, build, wrap):
-    """Rank 0 has trained, alone, and the others have not."""
+    """Only rank 0 has trained."""
     model = net()
     optimizer = build(model, 0.5 if rank == 0 else 0.1)
     if rank == 0:

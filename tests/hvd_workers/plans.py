@@ -1,4 +1,4 @@
-"""Training under the coordinator `graph`: steps that are planned, and all that can be other than planned."""
+"""Training under the coordinator `graph`: planned steps, and every deviation from a plan."""
 
 import time
 from copy import deepcopy
@@ -17,7 +17,7 @@ LAYERS = 5
 
 
 class Branches(nn.Module):
-    """Blocks of which each call names those that it takes."""
+    """Blocks; each call names those that it uses."""
 
     def __init__(self):
         super().__init__()
@@ -41,13 +41,13 @@ def rows(step, rank, count=ROWS):
 
 
 def counts():
-    """What ranks told each other besides tensors; votes, reports and decisions are control messages."""
+    """Messages between ranks other than tensors: votes, reports and decisions are control messages."""
     found = members_of(hvd.global_process_set).coordinator.counts()
     return found | {"control": found["votes"] + found["reports"] + found["decisions"]}
 
 
 class Pair:
-    """A model that all ranks train, and the same trained here by the gradients of all ranks."""
+    """A model that all ranks train, and a copy trained here with the gradients of all ranks."""
 
     def __init__(self, size, prefix="", **options):
         self.size, self.theirs, self.ours = size, model(), model()
@@ -73,7 +73,7 @@ class Pair:
             for call in calls[other]:
                 (call(self.theirs, rows(number, other)).square().mean() / self.size).backward()
         for parameter in self.theirs.parameters():
-            # A rank that has none takes part with zeros.
+            # A rank that has none contributes zeros.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.plain.step()
@@ -95,9 +95,9 @@ def same(size, *calls):
 
 
 def quiet(steps):
-    """Takes these steps, in which ranks tell each other nothing but tensors: control messages and buckets are counted.
+    """Takes these steps, in which ranks exchange only tensors; counts control messages and buckets.
 
-    The last step is not: what others do after it they may do before this rank has looked.
+    The last step does not count: others may already do later work before this rank reads its counters.
     """
     before = after = counts()
     for step in steps:
@@ -109,7 +109,7 @@ def quiet(steps):
 
 
 def planned(pair, number, rank, calls):
-    """Takes steps until there is a new plan, after the same step on all ranks; the number of the next."""
+    """Takes steps until there is a new plan, after the same step on all ranks; returns the number of the next."""
     plans = counts()["plans"]
     for step in range(number, number + 50):
         pair.step(step, rank, calls)
@@ -119,7 +119,7 @@ def planned(pair, number, rank, calls):
 
 
 def no_messages(rank, size):
-    """After the first few steps ranks tell each other nothing but tensors."""
+    """After the first few steps ranks exchange only tensors."""
     pair = Pair(size)
     number = planned(pair, 0, rank, same(size, EVERY))
     assert number >= 2
@@ -128,7 +128,7 @@ def no_messages(rank, size):
 
 
 def changes(rank, size):
-    """Each change is found on all ranks in the step in which it happens, with the right sums; then it plans anew."""
+    """All ranks notice each change in the step in which it happens, with the right sums; then there is a new plan."""
     last = size - 1
     skips = [[EVERY]] * last + [[taking(0, 1, 3, 4)]]
     two_skip = [[taking(0, 1)]] + [[EVERY]] * (size - 2) + [[taking(3, 4)]] if size > 1 else skips
@@ -151,7 +151,7 @@ def changes(rank, size):
         number += 2
         if odd not in (other_order, reentrant, other):
             number = planned(pair, number, rank, same(size, EVERY))
-    # What is so in each step is planned: then it is no exception.
+    # What happens in each step is part of the plan, hence no exception.
     pair.step(number, rank, unused)
     number = planned(pair, number + 1, rank, unused)
     quiet(partial(pair.step, number + step, rank, unused) for step in range(5))
@@ -159,7 +159,7 @@ def changes(rank, size):
 
 
 def shapes(rank, size):
-    """Another batch on each rank and in each step changes no gradient's shape."""
+    """A different batch on each rank and in each step does not change the shapes of gradients."""
     net, twin = model(), model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), op=hvd.Sum)
     plain = torch.optim.SGD(twin.parameters(), lr=0.1)
@@ -177,11 +177,11 @@ def shapes(rank, size):
 
 
 def accumulation(rank, size):
-    """Several backward passes make a gradient; one too many is an error as ever."""
+    """Several backward passes accumulate a gradient; one too many is an error as usual."""
     pair = Pair(size, backward_passes_per_step=2)
     number = planned(pair, 0, rank, same(size, EVERY, taking(1, 2, 3)))
     pair.check()
-    # Blocks 0 and 4 have one pass only, and come late; so it is planned.
+    # Blocks 0 and 4 have one pass only and come late, as planned.
     quiet(partial(pair.step, number + step, rank, same(size, EVERY, taking(1, 2, 3))) for step in range(3))
     for _ in range(2):
         EVERY(pair.ours, rows(8, rank)).mean().backward()
@@ -203,7 +203,7 @@ def models(rank, size):
     quiet(partial((first, second)[step % 2].step, step, rank, same(size, EVERY)) for step in range(100, 106))
     first.check()
     second.check()
-    # The parameters of a model become others under an optimizer that stays: half of the first layer.
+    # The parameters of a model change under the same optimizer: half of the first layer.
     first.ours.half()
     first.theirs.half()
     for step in range(12, 15):
@@ -215,7 +215,7 @@ def models(rank, size):
 
 
 def forward(rank, size):
-    """Tensors that are reduced inside forward travel beside what is planned."""
+    """Tensors that are reduced inside forward are negotiated beside the plan."""
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 8), hvd.SyncBatchNorm(8), nn.Linear(8, 2)).double()
     twin = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).double()
@@ -235,7 +235,7 @@ def forward(rank, size):
 
 
 def joins(rank, size):
-    """Ranks run out of batches one after the other, in each of three epochs, all of them under a plan."""
+    """Ranks run out of batches one after the other in each of three epochs, always under a plan."""
     pair = Pair(size)
     number = 0
     for epoch in range(3):
@@ -257,7 +257,7 @@ def joins(rank, size):
 
 
 def one_changes(rank, size):
-    """One rank's model has another dtype: all that have the old one are told, and nobody hangs."""
+    """One rank's model has another dtype: all ranks with the old one get an error, and none hangs."""
     pair = Pair(size)
     planned(pair, 0, rank, same(size, EVERY))
     if rank == size - 1:
@@ -281,7 +281,7 @@ def everything(rank, size):
 
 
 def one_stays_away(rank, size):
-    """One rank skips backward and step under a plan: the others are told who is missing, within the time limit."""
+    """One rank skips backward and step under a plan: the others get an error that names it, within the time limit."""
     pair = Pair(size)
     planned(pair, 0, rank, same(size, EVERY))
     if rank == 1:
@@ -298,7 +298,7 @@ def one_stays_away(rank, size):
 
 
 def order(rank, size):
-    """What ranks do between steps, and which optimizer steps first, may be in another order on each: nobody waits."""
+    """Operations between steps, and the order in which optimizers step, may differ between ranks: none waits."""
     first, second = Pair(size), Pair(size, "second.")
     for step in range(6):
         first.optimizer.zero_grad()
@@ -314,7 +314,7 @@ def order(rank, size):
 
 
 def one_more_optimizer(rank, size):
-    """A rank that has an optimizer more than others plans with them all the same."""
+    """A rank with one more optimizer than the others still plans with them."""
     if rank == 0:
         extra = nn.Linear(3, 3)
         hvd.DistributedOptimizer(torch.optim.SGD(extra.parameters(), lr=0.1), extra.named_parameters())
@@ -337,7 +337,7 @@ def shared(rank, size):
         pair.optimizer.step()
     except InvalidArgumentError as error:
         assert "is in flight on this rank already" in str(error), error
-        # Waits for the others, so that nobody leaves before they have seen theirs.
+        # Waits for the others, so that none leaves before they have seen theirs.
         time.sleep(0.5)
     else:
         raise AssertionError("wrong sums")
@@ -355,7 +355,7 @@ def one_is_slow(rank, size):
 
 
 def evaluates(rank, size):
-    """Uneven evaluation after training under a plan, ended by join: planned zeros that nobody takes are no failure."""
+    """Uneven evaluation after training under a plan, ended by join: planned zeros that no rank uses are no failure."""
     pair = Pair(size)
     planned(pair, 0, rank, same(size, EVERY))
     for _ in range(2 if rank else 10):
@@ -367,7 +367,7 @@ def evaluates(rank, size):
 
 
 def loads(rank, size):
-    """A checkpoint is loaded between backward and step: what is in flight lands first."""
+    """A checkpoint is loaded between backward and step: operations in flight complete first."""
     pair = Pair(size)
     planned(pair, 0, rank, same(size, EVERY))
     saved = deepcopy(pair.optimizer.state_dict())
@@ -379,7 +379,7 @@ def loads(rank, size):
 
 
 def frozen_on_one(rank, size):
-    """One rank freezes a layer for a step: the others are told of that tensor, all are in the same step, and go on."""
+    """One rank freezes a layer for a step: the others get an error naming it, and all continue in the same step."""
     pair = Pair(size)
     planned(pair, 0, rank, same(size, EVERY))
     layer = pair.ours.blocks[1]

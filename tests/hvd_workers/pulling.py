@@ -14,7 +14,7 @@ STEPS = 50
 
 
 class Net(nn.Module):
-    """Layers of several kinds, one of them used twice and one not in every step."""
+    """Layers of several kinds; one is used twice, and one not in every step."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ def trained(kind, batches, wrap):
         optimizer.zero_grad(set_to_none=step % 3 > 0)
         functional.mse_loss(net(x, step % 4 != 1), y).backward()
         if not hasattr(optimizer, "synchronize"):
-            for parameter in net.parameters():  # as Horovod's optimizer does for one that was not used
+            for parameter in net.parameters():  # as Horovod's optimizer does for an unused one
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if step % 10 == 7:
             optimizer.synchronize() if hasattr(optimizer, "synchronize") else None
@@ -77,7 +77,7 @@ def wrapped(optimizer, net):
 
 
 def same_as_one_process(rank, size, kind):
-    """To rounding; and bit for bit on all ranks."""
+    """Equal up to rounding, and bit for bit between ranks."""
 
     def joined(step):
         parts = [batch(step, other) for other in range(size)]
@@ -102,7 +102,7 @@ def kinds(rank, size):
 
 
 def step_waits_for_nothing(rank, size):
-    """Parameters change when their layer is called, and not before; its state is whole when somebody asks for it."""
+    """Parameters change when their layer is called and not before; the state is complete whenever it is read."""
     torch.manual_seed(0)
     net = Net().double()
     optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
@@ -115,7 +115,7 @@ def step_waits_for_nothing(rank, size):
     assert torch.equal(net.last.weight, before["last.weight"])
     state = net.state_dict()
     assert not any(torch.equal(state[name], tensor) for name, tensor in before.items())
-    # A parameter that is used elsewhere is found out.
+    # The use of a parameter elsewhere is detected.
     optimizer.zero_grad()
     net(batch(1, rank)[0], True).sum().backward()
     optimizer.step()
@@ -129,7 +129,7 @@ def step_waits_for_nothing(rank, size):
 
 
 def behind(rank, *, compiled=False):
-    """A net whose parameters are all a step behind, its optimizer, and the parameters before that step."""
+    """A net whose parameters are all one step behind, its optimizer, and the parameters before that step."""
     torch.manual_seed(0)
     net = Net().double()
     optimizer = wrapped(torch.optim.SGD(net.parameters(), lr=0.1), net)
@@ -145,7 +145,7 @@ def behind(rank, *, compiled=False):
 
 
 def copies_are_whole(rank, size):
-    """Of a module that is copied or pickled, however that is done; and copies live without their optimizer."""
+    """A module can be copied or pickled in any way; copies work without their optimizer."""
     for method in (copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))):
         net, optimizer, before = behind(rank)
         other = method(net)
@@ -158,7 +158,7 @@ def copies_are_whole(rank, size):
 
 
 def what_is_loaded_stays(rank, size):
-    """A step that was still on its way is made before, not on what was loaded."""
+    """A pending step is applied before loading, not to the loaded values."""
     net, optimizer, before = behind(rank)
     net.load_state_dict(before)
     optimizer.synchronize()

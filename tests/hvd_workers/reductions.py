@@ -21,7 +21,7 @@ def everything(rank, size):
 
 
 def _mine(dtype, shape, size, *seed):
-    """The tensors of all ranks; sums of four are in the range of every dtype."""
+    """The tensors of all ranks; sums of four are within the range of every dtype."""
     tensors = [values.tensor(dtype, shape, rank, *seed) for rank in range(size)]
     return [tensor % 32 if tensor.dtype in (torch.uint8, torch.int8) else tensor for tensor in tensors]
 
@@ -86,7 +86,7 @@ def factors(rank, size):
     assert torch.equal(got, sum((tensor.double() * 0.5).trunc().int() for tensor in whole))
     got = hvd.allreduce(whole[rank], postscale_factor=3.0)
     assert torch.equal(got, (sum(whole).double() * (3.0 / size)).trunc().int())
-    # What Horovod 0.28.1 gives on two ranks for [-3, -7, 5, -37].
+    # What Horovod 0.28.1 returns on two ranks for [-3, -7, 5, -37].
     shared = torch.tensor([-6, -14, 10, -74], dtype=torch.int32)
     own = shared if rank == 0 else torch.zeros_like(shared)
     assert hvd.allreduce(own, op=hvd.Sum, postscale_factor=0.3).tolist() == [-1, -4, 3, -22]
@@ -197,7 +197,7 @@ def scattered_groups(rank, size):
 
 
 def _sparse(rank, n=5, d=3):
-    """Different numbers of indices, some of them twice; rank 1 has none."""
+    """Different numbers of indices, some duplicated; rank 1 has none."""
     count = 0 if rank == 1 else rank + 2
     indices = torch.tensor([[(rank + 2 * at) % n for at in range(count)]], dtype=torch.int64).view(1, count)
     return torch.sparse_coo_tensor(indices, values.tensor(torch.float32, (count, d), rank, 19), (n, d))
@@ -217,7 +217,7 @@ def sparse(rank, size):
         sum(torch.eye(4)[other % 4].repeat(2, 1).long() for other in range(size)),
     )
     negative = [torch.tensor([0, -3 - 2 * other]) for other in range(size)]
-    # Each value by itself: whoever reads the tensor adds them up.
+    # Each value separately: readers of the tensor add them up.
     got = hvd.allreduce(negative[rank].to_sparse(), name="negative")
     assert got.to_dense()[1] == sum(int(each[1] / size) for each in negative)
     if size > 1:
@@ -241,7 +241,7 @@ def sparse_in_place(rank, size):
 
 
 def in_flight(rank, size):
-    """Other orders on other ranks; more unnamed ones than there are names for; dropped handles."""
+    """Orders that differ between ranks; more unnamed operations than there are names for; dropped handles."""
     tensors = {name: _mine(torch.float32, (40,), size, 20, name) for name in range(20)}
     order = sorted(tensors, key=lambda name: (name * (2 * rank + 3)) % 20)
     handles = {name: hvd.allreduce_async(tensors[name][rank], name=f"n{name}", op=hvd.Sum) for name in order}
@@ -266,7 +266,7 @@ def in_flight(rank, size):
 
 
 def threads(rank, size):
-    """Several threads, each with names of its own, begin and wait at the same time."""
+    """Several threads, each with its own names, begin and wait at the same time."""
     failed = []
 
     def work(number):

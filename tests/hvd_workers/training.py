@@ -1,4 +1,4 @@
-"""Training by the distributed optimizer: the parameters of one process that has the batches of all ranks."""
+"""Training with the distributed optimizer gives the parameters of one process that has the batches of all ranks."""
 
 import paceline.torch as hvd
 import torch
@@ -12,7 +12,7 @@ ROWS = 4
 
 
 class Net(nn.Module):
-    """Has a part that is frozen and one that nothing uses; `flip` turns the order of the gradients."""
+    """Has one frozen and one unused part; `flip` reverses the order of gradients."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ def two_groups(model):
 
 
 def alone(build, size, steps=STEPS, dtype=torch.float64):
-    """The model that one process trains with all batches."""
+    """The model that one process trains on all batches."""
     model = net(dtype)
     optimizer = build(model)
     for step in range(steps):
@@ -69,7 +69,7 @@ def alone(build, size, steps=STEPS, dtype=torch.float64):
 
 
 def wrapped(rank, build, dtype=torch.float64, named=True, **options):
-    """A model, other than rank 0's until it is broadcast, and its distributed optimizer."""
+    """A model that differs from rank 0's until it is broadcast, and its distributed optimizer."""
     model = net(dtype)
     if rank:
         for parameter in model.parameters():
@@ -153,7 +153,7 @@ def accumulated(rank, size):
                 (mse_loss(model(x[half]), y[half]) / 2).backward()
             optimizer.step()
         assert_like(model, alone(sgd, size))
-    # One pass only, as at the end of an epoch; and then another number of passes.
+    # One pass only, as at the end of an epoch; then a different number of passes.
     for passes in (2, 1):
         x, y = part(batch(STEPS, size), rank)
         optimizer.zero_grad()
@@ -185,7 +185,7 @@ def clipped(rank, size):
 
 
 def scaled(rank, size):
-    """With a scaler of the loss, as mixed precision has it; a step whose gradients overflow on one rank is skipped."""
+    """With loss scaling, as in mixed precision; a step whose gradients overflow on one rank is skipped."""
     wanted = alone(sgd, size, dtype=torch.float32)
     model, optimizer = wrapped(rank, sgd, torch.float32)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -227,7 +227,7 @@ def closures(rank, size):
 
 
 def schedules(rank, size):
-    """Schedulers made before and after the wrapping."""
+    """Schedulers created before and after wrapping."""
     models = []
     for when in ("alone", "before", "after"):
         model = net()
@@ -251,7 +251,7 @@ def schedules(rank, size):
 
 
 def uneven(rank, size):
-    """Ranks with other numbers of batches: who is through joins, and takes part with zeros."""
+    """Ranks with different numbers of batches: a rank that has finished joins and contributes zeros."""
     model, optimizer = wrapped(rank, lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
     wanted = net()
     plain = torch.optim.SGD(wanted.parameters(), lr=0.1)
@@ -269,5 +269,5 @@ def uneven(rank, size):
     assert hvd.join() == size - 1
     hvd.broadcast_parameters(model.state_dict(), root_rank=size - 1)
     assert_like(model, wanted)
-    # Calls without a name count from the same number again.
+    # Calls without a name are numbered equally again.
     assert hvd.allreduce(torch.tensor(1.0), op=hvd.Sum).item() == size

@@ -1,4 +1,4 @@
-"""Joining, leaving, places and process sets."""
+"""Init, shutdown, places and process sets."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from torch_workers.checks import run_all
 
 
 def before_and_after(rank, size):
-    """Uninitialised, initialised, left, and again."""
+    """Uninitialised, initialised, shut down, and again."""
     for _ in range(2):
         assert not hvd.is_initialized()
         for call in (
@@ -164,7 +164,7 @@ def from_the_start(rank, size):
 
 
 def two_worlds(rank, size):
-    """Ranks 0 and 2 are a world, the others another."""
+    """Ranks 0 and 2 form one world, the others another."""
     mine = [2, 0] if rank in (0, 2) else [1, 3]
     hvd.init(comm=mine)
     assert (hvd.rank(), hvd.size()) == (mine.index(rank), 2)
@@ -184,7 +184,7 @@ def two_worlds(rank, size):
 
 
 def forked(rank, size):
-    """A child knows its place, but cannot take part; the parent goes on."""
+    """A child knows its place but cannot take part; the parent continues."""
     assert hvd.allreduce(torch.tensor(1.0), op=hvd.Sum).item() == size
     read, write = os.pipe()
     child = os.fork()

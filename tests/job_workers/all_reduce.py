@@ -1,7 +1,7 @@
-"""Every strategy, dtype and op over the transports named, one job after the other, each rank against numpy.
+"""Every strategy, dtype and op over the given transports, one job after the other, each rank checked against numpy.
 
-Words: transports separated by commas (`copied` is shm without single copies, `tls` gRPC encrypted), lengths likewise,
-and `async` to have all of a strategy's operations in flight.
+Arguments: transports separated by commas (`copied` is shm without single copies, `tls` encrypted gRPC), lengths
+likewise, and `async` to have all of a strategy's operations in flight.
 """
 
 import os
@@ -47,11 +47,11 @@ def main(transports, lengths, in_flight):
         digest = Digest()
         settings = dict(SPECIAL.get(word, {"transport": word}))
         if word == "tcp" and "JOB_TEST_RENDEZVOUS" in os.environ:
-            # Another transport of this run must not be given it.
+            # Other transports of this run must not inherit it.
             settings["rendezvous"] = os.environ["JOB_TEST_RENDEZVOUS"]
         with paceline.job.join(**settings) as job:
             if job.size > 1 and word != "auto":
-                # Of control and tensors, that of the tensors.
+                # The tensors' transport, not that of control messages.
                 used = settings["transport"].removeprefix("grpc+")
                 assert set(job.status()["transports"]) - {"self"} == {used}, job.status()
             everything(job, lengths, in_flight, digest)

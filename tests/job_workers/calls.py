@@ -92,7 +92,7 @@ def uneven(job):
 
 
 def segments(job):
-    """Several arrays in an operation are as one; so are buffers that numpy never saw."""
+    """Several arrays in one operation act as one; so do buffers from outside numpy."""
     parts = [np.full(n, job.rank + 1, "float32") for n in (1, 0, 70_000, 3)]
     assert job.all_reduce(parts) is parts
     assert all((part == job.size * (job.size + 1) / 2).all() for part in parts)
@@ -107,7 +107,7 @@ def segments(job):
 
 
 def transfers(job):
-    """Around a ring, from anybody, and many under one tag and under several, which keep their order."""
+    """Around a ring, from any rank, and many under one tag or several; messages under a tag keep their order."""
     after, before = (job.rank + 1) % job.size, (job.rank - 1) % job.size
     got = np.empty(70_001, "float64")
     begun = job.send(values("float64", 70_001, job.rank, 1), after, tag=3, async_=True)
@@ -144,7 +144,7 @@ def in_flight(job):
 
 
 def handles(job):
-    """A handle says whether it is over; who waits too short is told; a dropped handle's operation goes on."""
+    """A handle tells whether its operation is over; too short a wait raises; a dropped handle's operation continues."""
     if job.rank == 0:
         late = job.barrier(async_=True)
         assert not late.done()

@@ -1,4 +1,4 @@
-"""Ranks whose clocks differ, and gain or lose, play a trace: as those of several machines."""
+"""Ranks whose clocks differ and drift, like those of several machines, play a trace."""
 
 import paceline
 from paceline.replay.align import Common, offset
@@ -13,7 +13,7 @@ GAINS = 2e-4
 
 
 class Another(Clock):
-    """Days ahead, and faster by 200 millionths for each rank."""
+    """Days ahead, and faster by 200 ppm per rank."""
 
     def __init__(self, rank):
         super().__init__()

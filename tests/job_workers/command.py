@@ -1,4 +1,4 @@
-"""A rank that runs a command of paceline: its words."""
+"""A rank that runs a paceline command, given by its arguments."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Operations on named tensors, straight on the native module; each rank says what it saw. Words: the kind and more."""
+"""Operations on named tensors, directly on the native module; each rank reports its view. Arguments: kind and more."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ class Named:
         return self.begin(self.request("all_reduce", name, array, op=op, **how))[0]
 
     def now(self, call, name, array=None, **how):
-        """To its end; the result, where there is one."""
+        """Wait until it ends; return the result, if any."""
         (operation,) = self.begin(self.request(call, name, array, **how), waits=True)
         assert operation.wait(30)
         assert operation.done()
@@ -48,7 +48,7 @@ def total(dtype, length, size, seed):
 
 
 def in_any_order(job, seed, threshold):
-    """Every rank asks for the same tensors, some in groups, each in an order of its own, and waits for some of them."""
+    """Every rank requests the same tensors, some in groups, each in its own order, and waits for some of them."""
     named = Named(job, threshold=int(threshold), capacity=20)
     draw = np.random.default_rng([int(seed), job.rank])
     groups = [[0], [1, 2], [3], [4, 5, 6], *[[tensor] for tensor in range(7, 30)]]
@@ -72,7 +72,7 @@ def in_any_order(job, seed, threshold):
 
 
 def calls(job):
-    """Every call, with what ranks have of their own."""
+    """Every call, with data that differ between ranks."""
     named, size = Named(job), job.size
     for step in range(3):
         rows = np.full((job.rank + step, 3), job.rank, "int64")
@@ -81,7 +81,7 @@ def calls(job):
         array = np.full(5, job.rank, "float64")
         named.now("broadcast", "b", array, root=step % size)
         assert (array == step % size).all()
-        # Row i of rank r goes to rank i % size, and says so.
+        # Row i of rank r goes to rank i % size and contains both numbers.
         splits = [job.rank + to + step for to in range(size)]
         sent = np.concatenate([np.full((count, 2), 10 * job.rank + to, "int32") for to, count in enumerate(splits)])
         got = named.now("all_to_all", "a", sent, shape=[2], own=splits).reshape(-1, 2)
@@ -96,7 +96,7 @@ def calls(job):
             array = np.full(3, job.rank + 1, "int32")
             named.now("all_reduce", op, array, op=op)
             assert (array == want).all(), op
-    # Ranks of a group count by themselves.
+    # A group numbers its own ranks.
     if job.size > 2 and job.rank > 0:
         some = job._joined().coordinator(range(1, job.size), "some")
         array = np.ones(4, "float32")
@@ -142,7 +142,7 @@ def failing(**more):
 
 
 def mistakes(job):
-    """What differs between ranks fails at all of them, and the rest goes on."""
+    """Requests that differ between ranks fail on all of them; the others continue."""
     named = Named(job, warn_after_s=0.3, give_up_after_s=1.0)
     with failing(what="shape"):
         named.all_reduce("w", np.ones(2 + job.rank, "float32")).wait(30)
@@ -180,7 +180,7 @@ def mistakes(job):
 
 
 def lose(job, how):
-    """Rank 1 ends or stops while the others wait for a tensor that it has not asked for."""
+    """Rank 1 ends or stops while the others wait for a tensor that it has not requested."""
     named = Named(job)
     named.now("barrier", "b")
     if job.rank == 1:
@@ -200,7 +200,7 @@ def lose(job, how):
 
 
 def idle(job):
-    """A coordinator that has nothing to do costs nothing."""
+    """An idle coordinator costs nothing."""
     named = Named(job)
     named.now("barrier", "b")
     begin = time.process_time()

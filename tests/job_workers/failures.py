@@ -1,4 +1,4 @@
-"""What goes wrong in a job, one kind a start; each rank says what it got, and when. Words: the kind, its arguments."""
+"""Failures in a job, one kind per start; each rank reports its error and time. Arguments: kind, its arguments."""
 
 import contextlib
 import gc
@@ -18,7 +18,7 @@ VICTIM = 1
 
 @contextlib.contextmanager
 def failing(**more):
-    """Says what the block raised, when (on the clock that all processes share), and how long closing took."""
+    """Reports what the block raised, when (on the clock that all processes share), and how long closing took."""
     try:
         yield
     except (JobError, InvalidArgumentError, KeyboardInterrupt) as error:
@@ -38,7 +38,7 @@ def train(job, steps=10**9, length=10_000):
 
 
 def die_while_training(job, how, length=10_000):
-    """Rank 1 ends in the middle of it, in one of several ways; the others train on."""
+    """Rank 1 ends in the middle of it, in one of several ways; the others keep training."""
     if job.rank == VICTIM:
         train(job, 30, int(length))
         tell(ends_at=time.monotonic())
@@ -63,7 +63,7 @@ def die_while_training(job, how, length=10_000):
 
 
 def tail(job):
-    """Rank 0 broadcasts to one that comes late, and then does something else: what is left must go out by itself."""
+    """Rank 0 broadcasts to a late rank and then does something else: the rest must be sent without its help."""
     array = np.ones(30_000_000, "float32")
     for _ in range(3):
         job.barrier()
@@ -77,7 +77,7 @@ def tail(job):
 
 
 def destroy(job):
-    """Rank 0 lets go of a group in which it has begun something."""
+    """Rank 0 drops a group in which it has begun an operation."""
     group = job.group(range(job.size), "brief")
     job.barrier()
     if job.rank == 0:
@@ -106,7 +106,7 @@ def die_before_calling(job):
 
 
 def die_before_a_group_is_made(job):
-    """The others learn it when they use the group."""
+    """The others get an error when they use the group."""
     job.barrier()
     if job.rank == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -117,7 +117,7 @@ def die_before_a_group_is_made(job):
 
 
 def late(job, seconds):
-    """Rank 1 is busy elsewhere for so long."""
+    """Rank 1 is busy elsewhere for this long."""
     if job.rank == VICTIM:
         time.sleep(float(seconds))
     with failing():
@@ -125,7 +125,7 @@ def late(job, seconds):
 
 
 def mismatch(job):
-    """In each group rank 1 calls something else than the others. The job itself goes on."""
+    """In each group rank 1 calls a different operation. The job itself continues."""
     mine = job.rank == VICTIM
 
     def strategy(group):
@@ -155,14 +155,14 @@ def mismatch(job):
         begin = time.monotonic()
         with failing(case=name, begin=begin):
             case(group)
-            # Who was through already learns it here.
+            # A rank that had already finished gets the error here.
             group.barrier()
         job.barrier()
     tell(done=True)
 
 
 def fork(job):
-    """A child forked after joining is no rank; it changes nothing for the others, and outlives its parent."""
+    """A child forked after joining is no rank; it does not affect the others, and outlives its parent."""
     if job.rank == VICTIM:
         child = os.fork()
         if child == 0:
@@ -171,7 +171,7 @@ def fork(job):
             with failing(child=True):
                 job.group([0, 1])
             job.close()
-            sys.exit(0)  # Through the end of the interpreter, with all that is registered there.
+            sys.exit(0)  # Through the interpreter's exit, with all exit handlers.
         assert os.waitpid(child, 0)[1] == 0
     job.barrier()
     if job.rank == VICTIM:
@@ -185,7 +185,7 @@ def fork(job):
 
 
 def interrupted(job, way):
-    """Ctrl-C ends a wait; what was begun asynchronously can be waited for again."""
+    """Ctrl-C ends a wait; one can wait again for an asynchronous operation."""
     side = job.group([0, 1], "side")
     if job.rank == VICTIM:
         # Not before rank 0 has been interrupted.

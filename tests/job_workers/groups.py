@@ -1,6 +1,6 @@
-"""A random sequence of operations on random groups, all in flight in another order on each rank, against numpy.
+"""A random sequence of operations on random groups, in flight in a different order on each rank, checked against numpy.
 
-Words: seed, how many operations, and the transport. All ranks draw the same plan from the seed.
+Arguments: seed, number of operations, and transport. All ranks draw the same plan from the seed.
 """
 
 import sys
@@ -63,7 +63,7 @@ def plan(seed, size, count):
 
 
 def begin(group, step):
-    """The operation, and what checks its result afterwards; None where this rank has no part."""
+    """The operation and a check of its result; None if this rank takes no part."""
     dtype, op, length, root, number = step.dtype, step.op, step.length, step.root, step.number
     how = {**said(dtype), "name": f"step {number}", "async_": True}
     size, me = group.size, group.rank
@@ -150,7 +150,7 @@ def main(seed, count, transport):
 
 
 def run_window(groups, window, own, digest, members):
-    """Begins a window's operations, those of a group in their order but the groups in any, and waits in any order."""
+    """Begins a window's operations, in order within each group but in any order of groups, and waits in any order."""
     queues = {}
     for step in window:
         if step.group in groups:

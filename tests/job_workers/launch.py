@@ -1,4 +1,4 @@
-"""Starts the ranks of a job as processes of their own, and sees to it that nothing of them stays behind."""
+"""Starts the ranks of a job as processes, and ensures that none of them remains."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ LIMIT_S = 100
 
 @dataclass
 class Outcome:
-    """What came of a rank: its exit code and what it printed."""
+    """A rank's exit code and output."""
 
     code: int
     out: str
@@ -28,12 +28,12 @@ class Outcome:
 
     @property
     def said(self):
-        """The JSON documents that it printed, one a line."""
+        """The JSON documents that it printed, one per line."""
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
 
 
 def clean():
-    """The environment of a user who has set nothing."""
+    """The environment of a user who has not set any variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
 
 
@@ -44,10 +44,10 @@ def free_port():
 
 
 class Ranks:
-    """Processes `python -m job_workers.<module> <words>`, one a rank. Ends them when the block ends."""
+    """Processes `python -m job_workers.<module> <words>`, one per rank. Kills them when the block ends."""
 
     def __init__(self, folder, size, module, *words, env=None, env_of=None, command=(), start=None):
-        """`env_of` gives a rank variables of its own; `start` says which ranks are started, if not all."""
+        """`env_of` gives each rank its own variables; `start` lists the ranks to start, if not all."""
         tiers.starts(size)
         self.folder, self.size = Path(folder), size
         self.mark = secrets.token_hex(8)
@@ -81,14 +81,14 @@ class Ranks:
         return self._file(rank, "err").read_text()
 
     def wait_for(self, rank, text, within=30, kind="out"):
-        """Until a rank has printed something."""
+        """Wait until a rank has printed something."""
         end = time.monotonic() + within
         while text not in self._file(rank, kind).read_text():
             assert time.monotonic() < end, f"rank {rank} did not print {text!r}: {self.outcomes(0)}"
             time.sleep(0.01)
 
     def outcomes(self, limit_s=LIMIT_S):
-        """What came of every rank. One that does not end in time is killed."""
+        """Every rank's exit code and output. A rank that does not end in time is killed."""
         end = time.monotonic() + limit_s
         found = {}
         for process in self.processes.values():
@@ -116,7 +116,7 @@ class Ranks:
 
 
 def left_over(mark, within=2.0):
-    """Processes that were started with this mark and are still there."""
+    """Processes that were started with this mark and still exist."""
     end = time.monotonic() + within
     while True:
         found = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark.encode())]
@@ -133,7 +133,7 @@ def _has(path, mark):
 
 
 def run(folder, size, module, *words, limit_s=LIMIT_S, **how):
-    """What the ranks said, all of which must end with exit code 0: the last JSON document of each, in order."""
+    """The last JSON document of each rank, in order; all must end with exit code 0."""
     with Ranks(folder, size, module, *words, **how) as ranks:
         outcomes = ranks.outcomes(limit_s)
     bad = {rank: outcome for rank, outcome in outcomes.items() if outcome.code != 0}

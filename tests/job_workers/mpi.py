@@ -1,4 +1,4 @@
-"""A rank of a job over MPI. The first word says what it does, the second of some the strategy."""
+"""A rank of a job over MPI. The first argument says what it does, a second one the strategy."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def _threads():
 
 
 def waits(seconds):
-    """Rank 0 comes late; the others say what the wait cost them, and all what idling does."""
+    """Rank 0 is late; the others report what waiting cost them, and all report the cost of idling."""
     with join(strategy="ring") as job:
         array = np.ones(LENGTH)
         job.all_reduce(array)
@@ -69,7 +69,7 @@ def waits(seconds):
 
 
 def fails(how, strategy, transport="mpi"):
-    """Rank 1 does not take part as it should; the others say what they were told."""
+    """Rank 1 does not take part as it should; the others report their errors."""
     job = join(strategy=strategy, timeout_s=4, transport=transport)
     array = np.ones(LENGTH)
     job.all_reduce(array)
@@ -90,7 +90,7 @@ def fails(how, strategy, transport="mpi"):
 
 
 def inside_mpi(level):
-    """MPI is mpi4py's in this process."""
+    """mpi4py owns MPI in this process."""
     import mpi4py
 
     mpi4py.rc.thread_level = level
@@ -105,7 +105,7 @@ def inside_mpi(level):
 
 
 def many_small():
-    """More messages than a peer takes: what is sent waits at the sender."""
+    """More messages than a peer accepts: the others wait at the sender."""
     with join(strategy="ring") as job:
         handles = []
         if job.rank == 0:
@@ -123,7 +123,7 @@ def many_small():
 
 
 def threads_share():
-    """Several threads, each with a group of its own."""
+    """Several threads, each with its own group."""
     with join(strategy="ring") as job:
         groups = [job.group(range(job.size), f"thread {number}") for number in range(3)]
         wrong = []

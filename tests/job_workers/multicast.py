@@ -1,4 +1,4 @@
-"""Ranks whose messages to many are multicasts. Words: what to do."""
+"""Ranks that multicast messages to several peers. Argument: what to do."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from job_workers.values import DTYPES, LENGTHS, LONG, Digest, check_combined, sa
 
 
 def counts(job):
-    """Bytes sent and received, and what happened to datagrams."""
+    """Bytes sent and received, and the fate of datagrams."""
     status = job.status()
     return {"sent": status["bytes_sent"], "received": status["bytes_received"], "multicast": status["multicast"]}
 
@@ -43,7 +43,7 @@ def once(job, length=1_000_000):
 
 
 def lose(job, how, length=1_000_000):
-    """Rank 1 ends in the middle of it; the others train on."""
+    """Rank 1 ends in the middle of it; the others keep training."""
     array = np.ones(int(length), "float32")
     try:
         for step in range(10**6):
@@ -60,14 +60,14 @@ def lose(job, how, length=1_000_000):
 
 
 def late(job):
-    """The last rank comes late, more than once: the others wait for it, and all is well."""
+    """The last rank is late more than once: the others wait for it, without errors."""
     for _ in range(2):
         if job.rank == job.size - 1:
             time.sleep(1)
         array = np.full(4_000_000, 1.0, "float32")
         job.all_reduce(array)
         assert (array == job.size).all()
-    # What it took is acknowledged a moment after the sum is there.
+    # Acknowledgements follow a moment after the sum.
     until = time.monotonic() + 10
     while any(job.status()["multicast"][what] for what in ("kept", "waiting")) and time.monotonic() < until:
         time.sleep(0.01)

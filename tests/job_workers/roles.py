@@ -1,6 +1,6 @@
 """Ranks that are worker, server and switch at once.
 
-Words: transport, strategy, bytes of a piece or `whole`, elements, by how many seconds rank 1 is late.
+Arguments: transport, strategy, bytes per piece or `whole`, elements, and the delay of rank 1 in seconds.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Ranks with parameter servers that are processes of their own. Words: what to do."""
+"""Ranks with parameter servers in separate processes. Argument: what to do."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def sums(job, seed=0):
 
 
 def steps(job):
-    """Training steps: servers send nothing before all of a step's gradients have come, then by priority."""
+    """Training steps: servers send nothing until all of a step's gradients have arrived, then by priority."""
     count, size = 24, 40_000
     arrays = [np.empty(size, "float32") for _ in range(count)]
     waited = []
@@ -63,7 +63,7 @@ def begin(job, array, name, **how):
 
 
 def stream(job):
-    """Through a switch of little memory, with a rank that comes late; what the switch's process took at most."""
+    """Through a switch with little memory, with a late rank; returns the peak memory of the switch's process."""
     array = np.empty(20_000_000, "float32")
     for step in range(2):
         array[:] = np.arange(len(array), dtype="float32") % 1000 + job.rank
@@ -78,7 +78,7 @@ def stream(job):
 
 
 def again(job):
-    """The job is left and joined again: the servers come along."""
+    """The ranks leave the job and join it again, with the servers."""
     sums(job)
     job.close()
     with paceline.job.join() as other:
@@ -131,19 +131,19 @@ def other_shape(job):
 
 
 def other_call(job):
-    """Rank 1 broadcasts while rank 0 all-reduces: those are counted apart, for servers take part in one of them."""
+    """Rank 1 broadcasts while rank 0 all-reduces: these are counted separately, as servers take part in only one."""
     array = np.ones(1000, "float32")
     job.barrier()
     _fails(job, lambda: job.broadcast(array, root=0) if job.rank else job.all_reduce(array, name="weights"))
 
 
 def one(job):
-    """One all-reduce of so many bytes, for the timeline."""
+    """One all-reduce of this many bytes, for the timeline."""
     job.all_reduce(np.ones(500_000, "float32"), name="w")
 
 
 def placed(job):
-    """One all-reduce that says where it belongs."""
+    """One all-reduce that states its place."""
     job.all_reduce(np.ones(500_000, "float32"), name="w", bucket=3)
 
 

@@ -1,6 +1,6 @@
-"""Random operations for a long time, in memory, descriptors and threads that stay the same. Word: seconds.
+"""Random operations for a long time, with constant memory, descriptors and threads. Argument: seconds.
 
-Every rank draws the same plan for a turn from its number; groups are made anew now and then, and whole jobs, too.
+Every rank draws the same plan for a turn from its number; now and then groups, and even jobs, are recreated.
 """
 
 import gc
@@ -30,7 +30,7 @@ def turn(job, number, made):
     groups = {0: job}
     for key, ranks in enumerate(members):
         if key > 0 and job.rank in ranks:
-            # Names come again: a group that is over must leave nothing.
+            # Names recur: a closed group must leave nothing behind.
             known = (key, *ranks)
             groups[key] = made[known] if known in made else job.group(ranks, f"soak {key}")
             made[known] = groups[key]

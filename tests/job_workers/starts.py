@@ -1,4 +1,4 @@
-"""Joining a job, and what can be in the way. Word: what to do after it."""
+"""Joining a job, and obstacles to it. Argument: what to do afterwards."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ def simple(job):
 
 
 def again(job):
-    """Jobs one after the other leave nothing in the process, however they end."""
+    """Successive jobs leave nothing in the process, however they end."""
     job.close()
     del job
     before = holdings()
@@ -46,7 +46,7 @@ def again(job):
 
 
 def threads(job):
-    """Threads that begin and wait at the same time, each in a group of its own."""
+    """Threads that begin and wait at the same time, each in its own group."""
     groups = [job.group(range(job.size), f"thread {k}") for k in range(4)]
     errors = []
 

@@ -1,4 +1,4 @@
-"""Seeded arrays of every dtype, and what numpy makes of them. bfloat16 is held in uint16: the upper half of float32."""
+"""Seeded arrays of every dtype, and numpy's results for them. bfloat16 is stored as uint16: float32's upper half."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ LONG = 300_001
 
 
 def stored(dtype):
-    """What numpy calls it."""
+    """numpy's name for it."""
     return "uint16" if dtype == "bfloat16" else dtype
 
 
@@ -76,7 +76,7 @@ def average(total, ranks):
 
 
 def check_combined(got, op, dtype, seeds, what=""):
-    """`got` is what the op makes of the values of these seeds: exactly, or for floats to the roundings above."""
+    """`got` is the op's result for the values of these seeds: exactly, or for floats within the roundings above."""
     want, have = _combined(op, dtype, got.size, tuple(seeds)), wide(got, dtype)
     if dtype in FLOATS and op not in ("min", "max"):
         limit = (len(seeds) + 1) * EPS[dtype]
@@ -87,7 +87,7 @@ def check_combined(got, op, dtype, seeds, what=""):
 
 
 def forget():
-    """All values that were made so far."""
+    """All values created so far."""
     _values.cache_clear()
     _combined.cache_clear()
 

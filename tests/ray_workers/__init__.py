@@ -1,1 +1,1 @@
-"""What actors are asked to do in tests of paceline.ray."""
+"""What actors do in tests of paceline.ray."""

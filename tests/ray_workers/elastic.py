@@ -1,4 +1,4 @@
-"""An elastic job's training function, whose data go by the step."""
+"""An elastic job's training function, whose data depend on the step."""
 
 import os
 import time

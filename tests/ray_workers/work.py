@@ -1,4 +1,4 @@
-"""Functions for the workers of an executor, and what is trained through the object store."""
+"""Functions for the workers of an executor, and models to train through the object store."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def raises(rank):
 
 
 def ends(rank, how, path):
-    """Sums until one rank has been killed or stopped; tells its server processes' and its own ids before."""
+    """Sums until one rank has been killed or stopped; first reports the ids of its server processes and its own."""
     import numpy as np
     import paceline
 
@@ -65,7 +65,7 @@ def optimizer(parameters):
 
 
 def train(steps):
-    """Horovod's way."""
+    """With Horovod's interface."""
     import paceline.torch as hvd
 
     hvd.init()

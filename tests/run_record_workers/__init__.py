@@ -1,1 +1,1 @@
-"""Scripts that `paceline run --record` starts; none of them knows of it."""
+"""Scripts that `paceline run --record` starts; none contains code for it."""

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with the backend that the command names; all-reduces begin while the backward pass runs."""
+"""DistributedDataParallel with the backend given on the command line; all-reduces begin during the backward pass."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Horovod's optimizer, which waits for the gradients where its step begins."""
+"""Horovod's optimizer, which waits for the gradients at the start of its step."""
 
 import paceline.torch as hvd
 import torch

@@ -1,4 +1,4 @@
-"""A small model that sleeps on one rank, and how long the steps of a script are."""
+"""A small model that sleeps on one rank, and the durations of a script's steps."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Leaves what the recorder leaves, without torch. Arguments: RANK:what for ranks that leave something else.
+"""Writes the recorder's files without torch. Arguments: RANK:what for ranks that write something else.
 
 `nothing`, `error`, `other-model`, `large` (several frames), `too-large`, `fails` (after recording).
 """
