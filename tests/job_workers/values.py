@@ -20,7 +20,7 @@ LONG = 300_001
 
 
 def stored(dtype):
-    """numpy's name for it."""
+    """The name in numpy."""
     return "uint16" if dtype == "bfloat16" else dtype
 
 
