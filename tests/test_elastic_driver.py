@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline.launch.elastic.driver import Driver
 from paceline.launch.elastic.order import agreed, places
 from paceline.launch.elastic.roster import End, Exit, Give, Kill, Limits, Notify, Retire, Slot, Start, State, Worker
-from paceline.torch.hvd.elastic.state import Commits
+from paceline.job.elastic_commits import Commits
 
 KILLED = Exit(code=-9, words="killed")
 RAISED = Exit(code=1, words="rank 1 (pid 7) exited with code 1: ValueError: no")
@@ -277,6 +277,7 @@ def test_when_all_that_held_the_state_are_gone_the_job_has_failed():
     started(driver, 2)
     ready(driver, [0, 1])
     driver.synced(0)
+    driver.synced(1)
     first = Exit(code=-9, words="rank 0 was killed")
     assert not ends(driver.exited(0, first, 1.0))
     (reason,) = ends(driver.exited(1, KILLED, 1.0))
@@ -367,7 +368,7 @@ def test_a_death_after_others_have_finished_is_a_failure(told):
     started(driver, 2)
     ready(driver, [0, 1])
     if told:
-        driver.finished(0)
+        driver.finished(0, 1.0)
     else:
         driver.exited(0, Exit(code=0, words=""), 1.0)
     assert ends(driver.exited(1, KILLED, 1.0)) == ["killed, after other ranks had finished"]
