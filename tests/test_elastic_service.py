@@ -244,6 +244,28 @@ def test_what_a_discovery_script_says(tmp_path):
         Discovery("")
 
 
+def test_a_host_that_a_script_misses_for_a_moment_stays(tmp_path, capsys):
+    """Answers that alternate between two hosts and none would otherwise start and kill processes for ever."""
+    answers = tmp_path / "answers"
+    script = tmp_path / "hosts.sh"
+    script.write_text(f"#!/bin/sh\ncat {answers}\n")
+    script.chmod(0o755)
+    discovery = Discovery(str(script), every_s=0.02)
+    for turn in range(5):
+        answers.write_text("" if turn % 2 else "a:2 b:1")
+        assert looked(discovery) == {"a": 2, "b": 1}
+    assert capsys.readouterr().err.count("was missing from an answer and is back; slots are gone after 3 answers") == 1
+    answers.write_text("b:1 c:1")
+    assert [looked(discovery) for _ in range(3)] == [
+        {"b": 1, "c": 1, "a": 2},
+        {"b": 1, "c": 1, "a": 2},
+        {"b": 1, "c": 1},
+    ]
+    answers.write_text("a:1 b:1 c:1")
+    assert looked(discovery) == {"a": 1, "b": 1, "c": 1}, "a new host is used at once"
+    discovery.close()
+
+
 def test_a_discovery_script_that_hangs_ends_with_what_it_has_started(tmp_path):
     script = tmp_path / "hosts.sh"
     script.write_text(

@@ -112,7 +112,11 @@ class Discovery:
         return steady
 
     def _report_flapping(self, found: Mapping[str, int]) -> None:
-        back = [name for name, missing in self._missing.items() if missing and found.get(name, 0) >= self._slots[name]]
+        back = [
+            name
+            for name, missing in self._missing.items()
+            if 0 < missing < _GONE and found.get(name, 0) >= self._slots.get(name, 0)
+        ]
         if back and self.first_time("flapping"):
             click.echo(
                 f"paceline: note: --host-discovery-script {self.words[0]}: {back[0]} was missing from an answer and is "

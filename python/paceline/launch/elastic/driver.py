@@ -355,8 +355,8 @@ class Driver:
             offered = f"{count(len(usable), 'slot')} {'is' if len(usable) == 1 else 'are'} offered"
             if self._shortages >= self.limits.fruitless:
                 self._end(
-                    f"{offered}, and --min-np is {self.limits.least}: too few for the {self._shortages}th time without "
-                    "a world between; the hosts come and go faster than ranks start"
+                    f"{offered}, and --min-np is {self.limits.least}: too few {self._shortages} times without a world "
+                    "between; the hosts come and go faster than ranks start"
                 )
             elif self._next:
                 self._say(f"{offered}, and --min-np is {self.limits.least}: waiting {self.limits.start_s:g} s for more")
