@@ -138,7 +138,7 @@ class Service:
         for key, _ in self._selector.select(0):
             key.data()
         now = self._system.now()
-        for line in [line for line in self._lines.values() if line.worker is None and now > line.opened + _PROVE_S]:
+        for line in [line for line in self._lines.values() if line.worker is None and now >= line.opened + _PROVE_S]:
             self._drop(line)
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_S

@@ -101,7 +101,10 @@ class ElasticSupervisor(Supervisor):
             self._carry_out(self.service.offer(slots))
 
     def _turn(self) -> None:
-        if self.service is None or self.stopping:
+        if self.service is None:
+            return
+        if self.stopping:
+            self.service.pump()  # what is not read would wake this loop again and again; nothing follows from it
             return
         discovery = self.elastic.discovery
         if discovery is not None:
