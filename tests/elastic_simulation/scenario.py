@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.errors import InvalidArgumentError
+import click
 from paceline.launch.elastic.discovery import Discovery
 from paceline.launch.elastic.roster import Limits
 from paceline.launch.elastic.supervisor import ElasticSupervisor
@@ -30,6 +30,7 @@ HORIZON_S = 4000.0
 """All limits of a job with a handful of faults, one after the other, are shorter."""
 _QUIET_S = 130.0
 """After this much time without a fault, a job has all the ranks that it may have."""
+_STOP_S = 600.0
 _SECRET = "a secret of the job"
 _COST = {"kill": 1, "stop": 1, "pause": 1, "raise": 1, "lose host": 2, "hang": 1, "starve": 1, "partition": 1, "cut": 1}
 
@@ -104,7 +105,7 @@ def draw(seed: int) -> Scenario:
         most=most,
         steps=source.choice([1, 2, 4, 8, 12]),
         every=source.choice([1, 1, 2, 5]),
-        step_s=40.0 if slow else source.choice([0.02, 0.2, 1.0]),
+        step_s=18.0 if slow else source.choice([0.02, 0.2, 1.0]),
         start_s=source.choice([0.1, 1.0, 4.0]),
         after_s=source.choice([0.0, 2.0, 100.0]),
         late=tuple(late),
@@ -217,7 +218,10 @@ class _Run:
         try:
             self.supervisor = ElasticSupervisor(job, elastic, _Output(), system=self.system, agent=self._agent)
             self.result.code = self.supervisor.run()
-        except (InvalidArgumentError, Exception) as error:
+        except click.ClickException as error:
+            self.result.code = 1
+            self._said(f"paceline: error: {error.message}")
+        except Exception as error:
             self.result.code = 1
             self.ledger.violated(f"the launcher raised {type(error).__name__}: {error}")
         self.over = True
@@ -274,8 +278,8 @@ class _Run:
             process.end(-9)
         elif kind in ("stop", "pause"):
             process.task.stop()
-            if kind == "pause":
-                self.world.after(seconds, process.task.go_on)
+            # Nobody notices that a rank stands still for which nobody waits.
+            self.world.after(seconds if kind == "pause" else _STOP_S, process.task.go_on)
         elif kind == "raise":
             process.raises = True
         elif kind == "leave":
@@ -362,7 +366,7 @@ class _Run:
         elif "been offered for" in reason or "too few" in reason:
             if not {"offer", "flap"} & {fault.kind for fault in self.scenario.faults}:
                 self._violated(f"all hosts are there: {reason}")
-        elif not named and "lost host" not in reason:
+        elif not named and not any(host.faults and f"host {host.name}" in reason for host in self.hosts):
             self._violated(f"an unknown reason: {reason}")
 
     def _holds(self, process: Process) -> bool:

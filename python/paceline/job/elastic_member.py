@@ -27,7 +27,7 @@ _AGAIN_S = 1.0
 
 
 class WorldEndedError(JobError):
-    """A rank of the world died before all had met; there will be another world."""
+    """A rank left the world before all had met; there will be another world."""
 
 
 class LauncherGoneError(JobError):
@@ -156,9 +156,11 @@ class Membership:
         assert self.place is not None
         text = base64.b64encode(blob).decode()
         self._send({"generation": self.place.generation, "blob": text})
-        message = self._next("blobs", "void")
+        message: Message = {}
+        while self.place.generation not in (message.get("of"), message.get("void")):  # what is older is late
+            message = self._next("blobs", "void")
         if "void" in message:
-            raise WorldEndedError("a rank of the new world has died")
+            raise WorldEndedError("a rank left the new world before all had met")
         return [base64.b64decode(text) for text in message["blobs"]]
 
     def secret(self) -> str:

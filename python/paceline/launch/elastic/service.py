@@ -257,7 +257,7 @@ class Service:
         """Handle a blob of an exchange: when all have sent theirs, each gets all, or none if the world has ended."""
         worker = line.worker
         if worker is None or generation != self.driver.generation or not self.driver.intact:
-            self._tell(line, {"void": True})
+            self._tell(line, {"void": generation})
             return
         if worker not in self._world:
             raise ValueError("no rank of this world")
@@ -267,15 +267,15 @@ class Service:
         given[worker] = blob
         if len(given) == len(self._world):
             del self._rounds[generation]
-            message = {"blobs": [given[each] for each in self._world]}
+            message = {"blobs": [given[each] for each in self._world], "of": generation}
             for each in self._world:
                 self._answer(each, message)
 
     def _void(self) -> None:
         """Abandon the round of a world that has ended."""
-        for given in self._rounds.values():
+        for generation, given in self._rounds.items():
             for worker in given:
-                self._answer(worker, {"void": True})
+                self._answer(worker, {"void": generation})
         self._rounds.clear()
 
     def _answer(self, worker: int, message: Message) -> None:

@@ -46,6 +46,7 @@ class ElasticSupervisor(Supervisor):
         self._numbers: dict[int, int] = {}
         """The slot number of each worker."""
         self._offered: list[Slot] = []
+        self._lost_hosts: set[str] = set()
 
     def run(self) -> int:
         """Run until the job is over, like `Supervisor.run`."""
@@ -174,10 +175,12 @@ class ElasticSupervisor(Supervisor):
         self._carry_out(self.service.exited(worker, how))
 
     def _lost(self, host: AgentHost, message: str) -> None:
-        if self.service is None or self.stopping:
+        if self.service is None:
             super()._lost(host, message)
             return
         host.kill()
+        if self.stopping:  # how the job has ended is decided
+            return
         words = f"lost {message}"
         for number in host.place.ranks:
             worker = self._in_slot.pop(number, None)
@@ -186,3 +189,6 @@ class ElasticSupervisor(Supervisor):
                 self._carry_out(self.service.exited(worker, Exit(code=-signal.SIGKILL, words=words, host_lost=True)))
         if not self.stopping:
             self._carry_out(self.service.lost(host.name, words))
+        self._lost_hosts.add(host.name)
+        if not self.stopping and all(each.name in self._lost_hosts for each in self.hosts):
+            self._carry_out(self.service.abandon(f"{words}, and no other host is left"))
