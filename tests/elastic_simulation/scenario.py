@@ -171,7 +171,7 @@ class _Run:
         self.launcher_faulty = False
         self.hang_next = 0
         self._left = list(scenario.faults)
-        self._coverage = coverage
+        self._coverage, self._covered = coverage, -1
         self.task = Task(self.world, "launcher", self._launch)
         self.system = Virtual(self.world, self.here.network, lambda: self.task)
         self.system.script = self._script
@@ -247,7 +247,8 @@ class _Run:
     # Faults
 
     def _watch(self) -> None:
-        if self._coverage:
+        if self._coverage and self.task.turns != self._covered:
+            self._covered = self.task.turns
             self._cover()
         while self._left and self.world.turns >= self._left[0].at:
             self._strike(self._left.pop(0))

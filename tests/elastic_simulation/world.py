@@ -90,7 +90,8 @@ class Task:
         """Added to the time until it runs when it could: a machine that is overloaded."""
         self._run = run
         self._greenlet = greenlet.greenlet(self._main)
-        self._turn = 0
+        self.turns = 0
+        """How often it has waited and gone on."""
         self._waits = False
         self._missed = False
         self._spins = 0
@@ -106,8 +107,8 @@ class Task:
         """Wait until somebody calls `wake`, or the time has come."""
         assert greenlet.getcurrent() is self._greenlet
         self._spins = 0
-        self._turn += 1
-        turn = self._turn
+        self.turns += 1
+        turn = self.turns
         self._waits = True
         if until is not None:
             self.world.after(max(0.0, until - self.world.now), lambda: self._resume(turn))
@@ -122,17 +123,17 @@ class Task:
     def wake(self) -> None:
         """Have it run soon, if it waits."""
         if self._waits:
-            turn = self._turn
+            turn = self.turns
             self._waits = False
             self.world.after(self.world.delay() + self.lag, lambda: self._resume(turn))
 
     def _resume(self, turn: int) -> None:
-        if self.over or turn != self._turn:
+        if self.over or turn != self.turns:
             return
         if self.stopped:
             self._missed = True
             return
-        self._turn += 1
+        self.turns += 1
         self._waits = False
         self._greenlet.switch()
 
@@ -145,7 +146,7 @@ class Task:
         self.stopped = False
         if self._missed:
             self._missed = False
-            turn = self._turn
+            turn = self.turns
             self.world.after(self.world.delay(), lambda: self._resume(turn))
 
     def kill(self) -> None:

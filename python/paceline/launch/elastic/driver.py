@@ -54,7 +54,8 @@ class Driver:
         self._slots: list[Slot] = []
         self._closed: dict[Slot, str] = {}
         """Closed slots, in which nothing is started any more, and the reason."""
-        self._lost_hosts: set[str] = set()
+        self._lost_hosts: dict[str, str] = {}
+        """Hosts on which nothing is started any more, and the reason."""
         self._next = 0
         self._ranks: dict[Slot, int] = {}
         self._size = 0
@@ -89,6 +90,7 @@ class Driver:
     def offer(self, slots: Iterable[Slot], now: float) -> list[Action]:
         """Allow processes in these slots only, in at most `most` of them at a time."""
         self._slots = list(slots)
+        self._close_lost()
         for worker in self._alive():
             if self._finished or worker.dismissed:
                 continue
@@ -295,11 +297,14 @@ class Driver:
     def _close(self, host: str, why: str) -> None:
         """Start nothing on this host any more."""
         if host not in self._lost_hosts:
-            self._lost_hosts.add(host)
+            self._lost_hosts[host] = why
             self._say(f"{why}; nothing more is started there")
+        self._close_lost()
+
+    def _close_lost(self) -> None:
         for slot in self._slots:
-            if slot.host == host:
-                self._closed.setdefault(slot, why)
+            if slot.host in self._lost_hosts:
+                self._closed.setdefault(slot, self._lost_hosts[slot.host])
 
     def _settle(self, now: float) -> list[Action]:
         """Start missing processes, and form a world if possible; or see the last one through."""
