@@ -120,9 +120,8 @@ def copied(driver: Driver) -> Driver:
 
 
 def _worker(worker: Any) -> tuple[Any, ...]:
-    return (worker.number, worker.slot, worker.state.value, worker.commits, worker.generation) + tuple(
-        map(bool, (worker.done, worker.killed, worker.retired, worker.dismissed))
-    )
+    flags = (worker.done, worker.killed, worker.retired, worker.dismissed)
+    return (worker.number, worker.slot, worker.state.value, worker.commits, worker.generation, *flags)
 
 
 def _frozen(value: Any) -> Any:
@@ -365,7 +364,15 @@ def _receives(state: State, number: int, rank: Rank) -> Iterator[tuple[str, Stat
         if message.rank == 0 and message.commit is not None and held is None:
             following.violation = f"worker {number} is rank 0 and has not commit {message.commit}"
         following.ranks[number] = replace(
-            rank, phase="sync", place=message, step=0, state=state_of, commits=commits, done=False, updated=False, inbox=rest
+            rank,
+            phase="sync",
+            place=message,
+            step=0,
+            state=state_of,
+            commits=commits,
+            done=False,
+            updated=False,
+            inbox=rest,
         )
     yield f"worker {number} hears {message}", following
 

@@ -26,24 +26,28 @@ from elastic_simulation.system import Network, Virtual
 from elastic_simulation.world import Task, World
 
 KINDS = ("kill", "stop", "pause", "raise", "leave", "hang", "cut", "partition", "lose host", "starve", "offer", "flap")
+MOMENTS = ("training has ended", "is rank", "fails", "dies", "hears that", "is told kill", "continuing with", "again")
+"""After lines that hold one of these, much may go wrong in little time."""
 HORIZON_S = 4000.0
 """All limits of a job with a handful of faults, one after the other, are shorter."""
 _QUIET_S = 130.0
 """After this much time without a fault, a job has all the ranks that it may have."""
 _STOP_S = 600.0
 _SECRET = "a secret of the job"
-_COST = {"kill": 1, "stop": 1, "pause": 1, "raise": 1, "lose host": 2, "hang": 1, "starve": 1, "partition": 1, "cut": 1}
+_COST = {"lose host": 2, "flap": 9}
+"""What a fault may cost in deaths and worlds without a commit, if it is not one."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong before event `at`."""
+    """Something that goes wrong before event `at`, counted from the first line of the log that holds `since`."""
 
     at: int
     kind: str
     victim: int = 0
     """Which process, host or answer; numbers that are too large begin again."""
     seconds: float = 1.0
+    since: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,11 @@ def draw(seed: int) -> Scenario:
     for _ in range(source.choice([0, 1, 1, 1, 2, 2, 3, 4, 6])):
         kind = source.choice(KINDS if source.random() < 0.7 else ("kill", "kill", "stop", "cut", "partition"))
         seconds = source.choice([0.01, 0.3, 2.0, 8.0, 20.0, 50.0])
-        faults.append(Fault(int(source.triangular(2, 140, 40)), kind, source.randrange(8), seconds))
+        if kind == "flap":
+            seconds = source.choice([8.0, 50.0, 5000.0])
+        since = source.choice(MOMENTS[:2] if source.random() < 0.5 else MOMENTS) if source.random() < 0.5 else ""
+        at = int(source.triangular(0, 30, 3)) if since else int(source.triangular(2, 140, 40))
+        faults.append(Fault(at, kind, source.randrange(8), seconds, since))
     late = [(number, source.choice([0.0, 3.0, 10.0, 30.0])) for number in range(8) if source.random() < 0.25]
     slow = source.random() < 0.15
     return Scenario(
@@ -110,7 +118,7 @@ def draw(seed: int) -> Scenario:
         after_s=source.choice([0.0, 2.0, 100.0]),
         late=tuple(late),
         discovery=any(fault.kind in ("offer", "flap") for fault in faults),
-        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        faults=tuple(faults),
     )
 
 
@@ -165,12 +173,16 @@ class _Run:
         self.missing: set[str] = set()
         """Hosts that the discovery script does not name at present."""
         self.flapping = 0.0
+        self.period = 1
+        self.answers = 0
         self.shortages: list[float] = []
         self.changed_at = 0.0
         """When something went wrong last."""
         self.launcher_faulty = False
         self.hang_next = 0
         self._left = list(scenario.faults)
+        self._since: dict[str, int | None] = {fault.since: None if fault.since else 0 for fault in scenario.faults}
+        self._read = 0
         self._coverage, self._covered = coverage, -1
         self.task = Task(self.world, "launcher", self._launch)
         self.system = Virtual(self.world, self.here.network, lambda: self.task)
@@ -233,7 +245,8 @@ class _Run:
         return host
 
     def _script(self) -> str:
-        flaps = self.world.now < self.flapping and int(self.world.now) % 2
+        self.answers += 1
+        flaps = self.world.now < self.flapping and self.answers // self.period % 2
         named = [] if flaps else [host for host in self.hosts if host.name not in self.missing]
         return "\n".join(f"{host.name}:{host.place.count}" for host in named)
 
@@ -250,8 +263,16 @@ class _Run:
         if self._coverage and self.task.turns != self._covered:
             self._covered = self.task.turns
             self._cover()
-        while self._left and self.world.turns >= self._left[0].at:
-            self._strike(self._left.pop(0))
+        for line in self.world.log[self._read :]:
+            for since in self._since:
+                if self._since[since] is None and since in line:
+                    self._since[since] = self.world.turns
+        self._read = len(self.world.log)
+        for fault in list(self._left):
+            begin = self._since[fault.since]
+            if begin is not None and self.world.turns >= begin + fault.at:
+                self._left.remove(fault)
+                self._strike(fault)
 
     def _strike(self, fault: Fault) -> None:
         if self.over:
@@ -298,6 +319,7 @@ class _Run:
     def _offer(self, fault: Fault) -> None:
         if fault.kind == "flap":
             self.flapping = max(self.flapping, self.world.now + fault.seconds)
+            self.period = 1 + fault.victim % 3
             self.world.note(f"fault: the discovery script flaps for {fault.seconds:g} s")
             return
         name = self.hosts[fault.victim % len(self.hosts)].name
@@ -340,7 +362,7 @@ class _Run:
     def _judge_reason(self, reason: str) -> None:
         """Judge, when the job is given up, whether it had to be, and whether the right one is named."""
         kinds = {kind for process in self.here.processes.values() for kind in process.faults}
-        cost = sum(_COST.get(fault.kind, 0) for fault in self.scenario.faults)
+        cost = sum(_COST.get(fault.kind, 1) for fault in self.scenario.faults)
         named = re.search(r"\(pid (\d+)\)", reason)
         ended = "other ranks" in reason and "finished" in reason
         if named:
@@ -471,8 +493,8 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
         found.append(change(steps=scenario.steps // 2))
     for at, fault in enumerate(faults):
         for other in (dataclasses.replace(fault, at=fault.at // 2), dataclasses.replace(fault, at=fault.at - 1)):
-            if other.at >= 2 and other != fault:
-                found.append(change(faults=tuple(sorted((*faults[:at], other, *faults[at + 1 :]), key=lambda f: f.at))))
+            if other.at >= 0 and other != fault:
+                found.append(change(faults=(*faults[:at], other, *faults[at + 1 :])))
     with contextlib.suppress(ValueError):
         found.remove(scenario)
     return found

@@ -14,7 +14,9 @@ _PHASES = 24
 def two_ranks() -> Iterator[Scenario]:
     """Two ranks of which one dies or says no more, and its replacement comes late; events come in causal order."""
     for least in (1, 2):
-        base = Scenario(seed=0, hosts=(2,), least=least, most=2, calm=True, steps=2, step_s=0.1, start_s=0.1, after_s=1.0)
+        base = Scenario(
+            seed=0, hosts=(2,), least=least, most=2, calm=True, steps=2, step_s=0.1, start_s=0.1, after_s=1.0
+        )
         turns = int(run(base, coverage=False).log[-1].split()[0])
         for kind in ("kill", "cut", "raise", "leave"):
             for at in range(2, turns + 1):
