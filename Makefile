@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all simulate-elastic chaos bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -81,6 +81,17 @@ test-all: setup
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
+
+# Elastic jobs in a virtual world, on new seeds: schedules a second, states reached, violations. SEED repeats a search.
+SECONDS ?= 120
+simulate-elastic: setup
+	cd tests && ../$(BIN)/python -m elastic_simulation --systematic
+	cd tests && ../$(BIN)/python -m elastic_simulation --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) --json ../elastic-simulation.json
+
+# What goes wrong in the real world, at random: counts, and a JSON file of results. For every night, not for every change.
+MINUTES ?= 5
+chaos: setup
+	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --json ../chaos.json
 
 bench: setup
 	@$(UV) --quiet --requirements pyproject.toml --group bench

@@ -444,10 +444,13 @@ def test_the_state_is_handed_over_before_the_last_rank_that_holds_it_leaves():
     ready(driver, [0])
     driver.synced(0)
     actions = driver.offer([Slot("b", 0)], 1.0)
-    assert Notify(0) in actions
-    actions = driver.asked(0, [7], "", 2.0)
-    assert not any(isinstance(action, Retire | Give) for action in actions)
-    assert not any(isinstance(action, Start) for action in actions), "one at a time"
+    assert Notify(0) in actions and Start(1, Slot("b", 0)) in actions
+    assert not driver.asked(0, [7], "", 2.0), "nobody else has the state yet"
+    given = [action for action in driver.asked(1, [], "", 3.0) if isinstance(action, Give)]
+    assert [(action.worker, action.place.size, action.place.commit) for action in given] == [(0, 2, 7), (1, 2, 7)]
+    driver.synced(1)
+    assert Retire(0) in driver.asked(0, [8], "", 4.0) + driver.asked(1, [8], "", 4.0)
+    assert driver.workers[1].state is State.PLACED
 
 
 def test_a_rank_that_waits_and_stops_does_not_hold_up_the_next_world():

@@ -106,12 +106,22 @@ def draw(seed: int) -> Scenario:
         faults.append(Fault(at, kind, source.randrange(8), seconds, since))
     late = [(number, source.choice([0.0, 3.0, 10.0, 30.0])) for number in range(8) if source.random() < 0.25]
     slow = source.random() < 0.15
+    if source.random() < 0.2:  # hosts come and go
+        moves = [Fault(source.choice([2, 30]), "offer", source.randrange(4), source.choice([6.0, 12.0, 25.0]))]
+        for _ in range(source.choice([1, 2, 3])):
+            at = source.randrange(60, 600)
+            moves.append(Fault(at, "offer", source.randrange(4), source.choice([6.0, 12.0, 25.0, 90.0])))
+        faults = [*moves, *faults[: source.choice([0, 0, 1])]]
+        slow = False
+        hosts = source.choice([(1, 1), (1, 1), (2, 1), (1, 1, 1)])
+        most = source.randint(1, sum(hosts))
+        least = source.choice([1, 1, most])
     return Scenario(
         seed=seed,
         hosts=hosts,
         least=least,
         most=most,
-        steps=source.choice([1, 2, 4, 8, 12]),
+        steps=source.choice([1, 2, 4, 8, 12, 25]),
         every=source.choice([1, 1, 2, 5]),
         step_s=18.0 if slow else source.choice([0.02, 0.2, 1.0]),
         start_s=source.choice([0.1, 1.0, 4.0]),

@@ -1,7 +1,7 @@
 """Calls again and again, while a rank meets its end at a random moment. Argument: JSON.
 
-`calls`, in turn, `async_`, `length`, `operations` (None: until an error), `leaves` (a rank closes the job when its part is done,
-and does not wait for others), `victim`, `fault` (SIGKILL, SIGSTOP, exit, or None), `delay_s`, `lag_s` by rank.
+`calls`, in turn, `async_`, `length`, `operations` (None: until an error), `leaves` (a rank closes the job when its part
+is done, and does not wait for others), `victim`, `fault` (SIGKILL, SIGSTOP, exit, or None), `delay_s`, `lag_s` by rank.
 """
 
 import json

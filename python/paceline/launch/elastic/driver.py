@@ -95,7 +95,8 @@ class Driver:
             if self._finished or worker.dismissed:
                 continue
             if worker.slot in self._slots:
-                worker.retired = False  # its slot was gone for a moment
+                if worker.retired and self._staying() < self.limits.most:
+                    worker.retired = False  # its slot was gone for a moment
             elif not worker.retired:
                 worker.retired = True
                 if worker.state is State.PLACED:
@@ -220,6 +221,9 @@ class Driver:
     def _alive(self) -> Iterable[Worker]:
         return self.workers.values()
 
+    def _staying(self) -> int:
+        return sum(not worker.retired for worker in self._alive())
+
     def _in(self, state: State) -> list[Worker]:
         return [worker for worker in self._alive() if worker.state is state]
 
@@ -339,7 +343,8 @@ class Driver:
             return  # a single process could end before the others have room
         taken = {worker.slot for worker in self._alive()}
         for slot in self._slots:
-            if slot not in taken and slot not in self._closed and len(self.workers) < self.limits.most:
+            # Those that are to leave do not count: they may wait for others, to whom they give the state.
+            if slot not in taken and slot not in self._closed and self._staying() < self.limits.most:
                 worker = Worker(self._next, slot, now + self.limits.start_s)
                 self._next += 1
                 self.workers[worker.number] = worker
@@ -406,11 +411,14 @@ class Driver:
         self._await(now)
 
     def _with_state(self, waiting: list[Worker]) -> list[Worker]:
-        """Return the ranks of the next world: those that stay, and if none of them has the state, one that leaves."""
+        """Return the ranks of the next world: those that stay, and if none of them has the state, one that leaves.
+
+        With `--max-np 1` that is a rank too many until the next commit: nobody else can give the state.
+        """
         if not self._held or any(worker.commits for worker in waiting):
             return waiting
         leaving = [worker for worker in self._in(State.WAITING) if worker.commits and not worker.dismissed]
-        return waiting[: self.limits.most - 1 if leaving else None] + leaving[:1]
+        return waiting[: max(1, self.limits.most - 1) if leaving else None] + leaving[:1]
 
     def _may_reset(self, commit: int | None) -> bool:
         if commit is not None and (self._commit is None or commit > self._commit):
