@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all test-simulation simulate-runtime loom bench lint format clean study wheels docs
+.PHONY: setup demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -96,6 +96,16 @@ test-simulation:
 # Shared memory between ranks in every order of accesses that the memory model permits.
 loom:
 	RUSTFLAGS="--cfg loom" LOOM_MAX_BRANCHES=10000 cargo test --locked --quiet --target-dir target/loom -p paceline-transport --lib shm::model
+
+# Elastic jobs in a virtual world, on new seeds: schedules a second, states reached, violations. SEED repeats a search.
+simulate-elastic: setup
+	cd tests && ../$(BIN)/python -m elastic_simulation --systematic
+	cd tests && ../$(BIN)/python -m elastic_simulation --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) --json ../elastic-simulation.json
+
+# What goes wrong in the real world, at random: counts, and a JSON file of results. For every night, not for every change.
+MINUTES ?= 5
+chaos: setup
+	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --json ../chaos.json
 
 bench: setup
 	@$(UV) --quiet --requirements pyproject.toml --group bench

@@ -54,6 +54,15 @@ def test_an_exception_of_the_script_ends_the_job():
     assert "another is started" not in ran.text and len(ran.worlds) == 2
 
 
+def test_elastic_end_a_replacement_comes_when_training_has_ended():
+    """Rank 0 goes on alone, finishes, and saves its model, while the process in place of rank 1 asks for a world."""
+    death = {"worker": 1, "at": "backward", "step": 4}
+    ran = run("-np", "2", "--min-np", "1", steps=5, after=25, deaths=[death])
+    assert ran.code == 0, ran.text
+    assert [(told["worker"], told["size"], told["step"]) for told in ran.ends] == [(0, 1, 5)], ran.text
+    assert "it is replaced" in ran.text and "error" not in ran.text, ran.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "deaths",
@@ -120,7 +129,7 @@ def test_ten_kills_in_five_hundred_steps():
     text = "".join(lines)
     told = [json.loads(line) for line in lines if line.startswith("{")]
     ends = [each for each in told if "ends" in each]
-    assert process.returncode == 0 and text.count("was killed by SIGKILL; another is started") == 10, text
+    assert process.returncode == 0 and text.count("was killed by SIGKILL; it is replaced") == 10, text
     assert {(each["step"], each["done"], each["digest"]) for each in ends} == {(500, 500, expected(500, 3))}, text
     for pid in {each["pid"] for each in told}:
         held = [(each["files"], each["threads"]) for each in told if each["pid"] == pid and "world" in each]

@@ -3,10 +3,23 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.job.elastic_commits import Commits
 from paceline.launch.elastic.driver import Driver
 from paceline.launch.elastic.order import agreed, places
-from paceline.launch.elastic.roster import End, Exit, Give, Kill, Limits, Notify, Retire, Slot, Start, State, Worker
-from paceline.torch.hvd.elastic.state import Commits
+from paceline.launch.elastic.roster import (
+    End,
+    Exit,
+    Give,
+    Kill,
+    Limits,
+    Notify,
+    Release,
+    Retire,
+    Slot,
+    Start,
+    State,
+    Worker,
+)
 
 KILLED = Exit(code=-9, words="killed")
 RAISED = Exit(code=1, words="rank 1 (pid 7) exited with code 1: ValueError: no")
@@ -277,6 +290,7 @@ def test_when_all_that_held_the_state_are_gone_the_job_has_failed():
     started(driver, 2)
     ready(driver, [0, 1])
     driver.synced(0)
+    driver.synced(1)
     first = Exit(code=-9, words="rank 0 was killed")
     assert not ends(driver.exited(0, first, 1.0))
     (reason,) = ends(driver.exited(1, KILLED, 1.0))
@@ -367,7 +381,108 @@ def test_a_death_after_others_have_finished_is_a_failure(told):
     started(driver, 2)
     ready(driver, [0, 1])
     if told:
-        driver.finished(0)
+        driver.finished(0, 1.0)
     else:
         driver.exited(0, Exit(code=0, words=""), 1.0)
     assert ends(driver.exited(1, KILLED, 1.0)) == ["killed, after other ranks had finished"]
+
+
+def last_world(least=1):
+    """Worker 1 of two has died, 0 goes on alone, and 2 is to replace 1."""
+    driver = Driver(Limits(least=least, most=2))
+    started(driver, 2)
+    ready(driver, [0, 1])
+    driver.synced(0)
+    driver.synced(1)
+    assert Start(2, Slot("a", 1)) in driver.exited(1, KILLED, 1.0)
+    assert [type(action) for action in driver.asked(0, [3], "rank 1 died", 1.0) if isinstance(action, Give)] == [Give]
+    return driver
+
+
+def test_elastic_end_a_process_that_asks_afterwards_is_told_to_leave():
+    driver = last_world()
+    assert not ends(driver.finished(0, 2.0))
+    # Its connection is not there yet: what asks nevertheless is not an error of the job.
+    actions = driver.asked(2, [], "", 3.0)
+    assert not ends(actions) and driver.patience() == 62.0
+    assert not ends(driver.exited(2, Exit(code=1, words="raised"), 4.0))
+    assert ends(driver.exited(0, Exit(code=0, words=""), 500.0)) == [None], "it saves its model as long as it likes"
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_elastic_end_a_late_process_does_not_keep_the_job(asks):
+    driver = last_world()
+    if asks:
+        assert not ends(driver.asked(2, [], "", 1.5))
+    assert Retire(2) in driver.finished(0, 2.0)
+    assert ends(driver.exited(0, Exit(code=0, words=""), 3.0)) == [None]
+
+
+def test_elastic_end_a_rank_may_take_its_time_though_another_asks_for_a_world():
+    """The barrier at the end lets one rank through and fails on the other: both have finished."""
+    driver = Driver(Limits(least=2, most=2, return_s=40))
+    started(driver, 2)
+    ready(driver, [0, 1])
+    assert not ends(driver.asked(1, [3], "rank 0 has left", 1.0, done=True))
+    assert driver.finished(0, 2.0) == [Release(1)]
+    assert driver.patience() is None and not driver.tick(1000.0)
+    driver.exited(1, Exit(code=0, words=""), 1001.0)
+    assert ends(driver.exited(0, Exit(code=0, words=""), 1002.0)) == [None]
+
+
+def test_elastic_end_a_death_before_the_others_say_so_counts_like_one_after():
+    driver = Driver(Limits(least=2, most=2))
+    started(driver, 2)
+    ready(driver, [0, 1])
+    driver.exited(1, KILLED, 1.0)
+    assert ends(driver.finished(0, 2.0)) == ["killed, as other ranks finished"]
+
+
+def test_the_state_is_handed_over_before_the_last_rank_that_holds_it_leaves():
+    driver = Driver(Limits(least=1, most=1))
+    started(driver, 1)
+    ready(driver, [0])
+    driver.synced(0)
+    actions = driver.offer([Slot("b", 0)], 1.0)
+    assert Notify(0) in actions and Start(1, Slot("b", 0)) in actions
+    assert not driver.asked(0, [7], "", 2.0), "nobody else has the state yet"
+    given = [action for action in driver.asked(1, [], "", 3.0) if isinstance(action, Give)]
+    assert [(action.worker, action.place.size, action.place.commit) for action in given] == [(0, 2, 7), (1, 2, 7)]
+    driver.synced(1)
+    assert Retire(0) in driver.asked(0, [8], "", 4.0) + driver.asked(1, [8], "", 4.0)
+    assert driver.workers[1].state is State.PLACED
+
+
+def test_a_rank_that_waits_and_stops_does_not_hold_up_the_next_world():
+    driver = Driver(Limits(least=2, most=2, start_s=60))
+    started(driver, 2)
+    ready(driver, [0, 1], now=5.0)
+    driver.gave(0, 6.0)
+    assert driver.patience() == 65.0
+    assert Kill(1) in driver.tick(65.0)
+
+
+def test_a_rank_whose_connection_is_cut_while_it_waits_asks_again_or_is_killed():
+    driver = Driver(Limits(least=1, most=2, start_s=60))
+    started(driver, 2)
+    ready(driver, [0, 1])
+    driver.synced(0)
+    driver.synced(1)
+    driver.asked(0, [4], "", 10.0)
+    driver.disconnected(0, 11.0)
+    assert not any(isinstance(action, Give) for action in driver.asked(1, [3], "", 12.0)), "0 may come back"
+    assert Kill(0) in driver.tick(71.0)
+    given = [action for action in driver.exited(0, KILLED, 72.0) if isinstance(action, Give)]
+    assert [(action.worker, action.place.commit) for action in given] == [(1, 3)]
+
+
+def test_hosts_that_come_and_go_faster_than_ranks_start():
+    driver = Driver(Limits(least=2, most=2, fruitless=3))
+    reasons, now = [], 0.0
+    while not reasons and now < 100:
+        reasons = ends(driver.offer(slots(2), now)) + ends(driver.offer([], now + 4.0))
+        now += 8.0
+    assert now < 30 and reasons == [
+        "0 slots are offered, and --min-np is 2: too few 3 times without a world between; the hosts come and go "
+        "faster than ranks start"
+    ]

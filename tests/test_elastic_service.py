@@ -181,11 +181,12 @@ def test_a_launcher_that_is_silent_or_gone_is_an_error(running, monkeypatch):
     job = running(2)
     member = job.member(job.workers[0])
     monkeypatch.setattr("paceline.job.elastic_member._SILENT_S", 0.5)
+    monkeypatch.setattr("paceline.job.elastic_member._CONNECT_S", 1.0)
     with job.lock, pytest.raises(JobError, match=r"has been silent for 0 s|silent"):
         member.ask()
     monkeypatch.setattr("paceline.job.elastic_member._SILENT_S", 30)
     (failed, _) = together(member.ask, lambda: (time.sleep(0.2), job.close()))
-    assert isinstance(failed, JobError) and "is gone" in str(failed)
+    assert isinstance(failed, JobError) and "does not answer" in str(failed)
     with pytest.raises(JobError, match="does not answer"):
         job.member(0)
     job.service = Service(Limits(least=1, most=1), secret=SECRET, job="job")  # for the fixture to close
@@ -241,6 +242,28 @@ def test_what_a_discovery_script_says(tmp_path):
     missing.close()
     with pytest.raises(InvalidArgumentError, match="is empty"):
         Discovery("")
+
+
+def test_a_host_that_a_script_misses_for_a_moment_stays(tmp_path, capsys):
+    """Answers that alternate between two hosts and none would otherwise start and kill processes for ever."""
+    answers = tmp_path / "answers"
+    script = tmp_path / "hosts.sh"
+    script.write_text(f"#!/bin/sh\ncat {answers}\n")
+    script.chmod(0o755)
+    discovery = Discovery(str(script), every_s=0.02)
+    for turn in range(5):
+        answers.write_text("" if turn % 2 else "a:2 b:1")
+        assert looked(discovery) == {"a": 2, "b": 1}
+    assert capsys.readouterr().err.count("was missing from an answer and is back; slots are gone after 3 answers") == 1
+    answers.write_text("b:1 c:1")
+    assert [looked(discovery) for _ in range(3)] == [
+        {"b": 1, "c": 1, "a": 2},
+        {"b": 1, "c": 1, "a": 2},
+        {"b": 1, "c": 1},
+    ]
+    answers.write_text("a:1 b:1 c:1")
+    assert looked(discovery) == {"a": 1, "b": 1, "c": 1}, "a new host is used at once"
+    discovery.close()
 
 
 def test_a_discovery_script_that_hangs_ends_with_what_it_has_started(tmp_path):

@@ -1,5 +1,6 @@
 """Jobs on emulated clusters: ranks on hosts of their own, parameter servers, failures."""
 
+import concurrent.futures
 import json
 import os
 import sys
@@ -63,6 +64,14 @@ def test_ranks_of_a_host_share_memory(cluster):
     for one in ranks:
         assert Counter(one["transports"])["shm"] == 1
         assert Counter(one["transports"])["tcp"] == 2
+
+
+def test_in_a_thread_that_is_not_the_main_one(cluster):
+    collected = emulate.Collected()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        command = [sys.executable, "-c", "import os; print(os.environ['RANK'])"]
+        assert pool.submit(cluster.run, command, output=collected, limit_s=60).result(90) == 0
+    assert [collected.stdout(rank).strip() for rank in range(2)] == ["0", "1"]
 
 
 def test_a_failed_rank_is_named(tmp_path):

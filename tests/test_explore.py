@@ -49,6 +49,11 @@ def test_limits(name):
         (b'{"cluster": "../flat"}', "cluster: '../flat' is none of"),
         (b'{"strategy": "rung"}', "unknown strategy 'rung'"),
         (b'{"trace": 3}', "trace: is not text"),
+        (rb'{"trace": "\ud800"}', "not JSON"),
+        (rb'{"cluster": "\ud800"}', "not JSON"),
+        (rb'{"strategy": "\udfff"}', "not JSON"),
+        (rb'{"\ud800": 1}', "not JSON"),
+        (rb'{"strategy": "\u0000"}', "unknown strategy"),
     ],
 )
 def test_mistakes_are_named(text, message):
@@ -147,6 +152,32 @@ def test_a_stranger_gets_nothing():
         assert asked(address, "/forecast", token=token, body=b"x" * 20_000)[0] == 413
         status, text, _ = asked(address, "/forecast", token=token, body=b'{"trace": "resnet-18", "workers": 4}')
         assert status == 200 and json.loads(text)["simulations"] > 10
+
+
+def test_no_request_is_an_error_of_the_server():
+    """What no field, name, path or token may hold is refused, and the next request is answered."""
+    odd = ["\\ud800", "\\udfff\\ud800", "\\u0000", "\\uffff", "a" * 9000, "'", "<script>"]
+    fields = [*vars(State()), "other"]
+    bodies = [f'{{"{name}": "{text}"}}'.encode() for name in fields for text in odd]
+    bodies += [f'{{"{text}": 1}}'.encode() for text in odd]
+    bodies += [f'{{"{name}": {value}}}'.encode() for name in LIMITS for value in ("1e999", "-1e999", "NaN", "9" * 4000)]
+    bodies += [
+        b'{"trace": ' + b"[" * 8000,
+        b'{"a": ' + b'{"a": ' * 2000 + b"1" + b"}" * 2001,
+        b"\xed\xa0\x80",
+        b'"\xff"',
+    ]
+    with running("resnet-18") as address:
+        token = address.partition("token=")[2]
+        for body in bodies:
+            status, text, _ = asked(address, "/forecast", token=token, body=body)
+            assert (status, list(json.loads(text))) == (400, ["error"]), body[:100]
+        for name in ("%ED%A0%80", "%00", "%FF", "a" * 5000, "", "flat%0D%0A"):
+            assert asked(address, f"/cluster?name={name}", token=token)[0] == 400, name
+            assert asked(address, f"/static/{name}", token=token)[0] == 404, name
+            assert asked(address, f"/?token={name}", token="")[0] == 403, name
+        assert asked(address, "/", token="\xff" * 10)[0] == 403
+        assert asked(address, "/cluster?name=flat", token=token)[0] == 200
 
 
 def test_a_port_that_is_taken():

@@ -47,7 +47,10 @@ class Ranks:
     """Processes `python -m job_workers.<module> <words>`, one per rank. Kills them when the block ends."""
 
     def __init__(self, folder, size, module, *words, env=None, env_of=None, command=(), start=None):
-        """`env_of` gives each rank its own variables; `start` lists the ranks to start, if not all."""
+        """`env_of` gives a rank variables of its own; `start` says which ranks are started, if not all.
+
+        `command` goes before Python's; a function gives each rank its own.
+        """
         tiers.starts(size)
         self.folder, self.size = Path(folder), size
         self.mark = secrets.token_hex(8)
@@ -67,7 +70,8 @@ class Ranks:
         for rank in range(size) if start is None else start:
             environ = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **((env_of or {}).get(rank, {}))}
             with self._file(rank, "out").open("w") as out, self._file(rank, "err").open("w") as err:
-                words_of = [*command, sys.executable, "-m", f"job_workers.{module}", *map(str, words)]
+                before = command(rank) if callable(command) else command
+                words_of = [*before, sys.executable, "-m", f"job_workers.{module}", *map(str, words)]
                 streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
                 self.processes[rank] = subprocess.Popen(words_of, cwd=TESTS, env=environ, **streams)
 

@@ -114,7 +114,9 @@ class Cluster:
         limit_s: float = float("inf"),
         **settings: Any,  # noqa: ANN401
     ) -> int:
-        """Run ranks of a command on all workers, as `paceline emulate run` does; in the main thread only.
+        """Run ranks of a command on all workers, as `paceline emulate run` does.
+
+        In the main thread, Ctrl-C and SIGTERM end the job. In another thread they are the caller's; `limit_s` ends it.
 
         Args:
             command: The command and its arguments.

@@ -51,6 +51,8 @@ def parse(text: bytes) -> State:
     """Parse JSON. Raises InvalidArgumentError naming the field."""
     try:
         values = json.loads(text)
+        # RFC 7493: a lone surrogate, which json.loads accepts, is no character, and no answer could name it.
+        json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InvalidArgumentError("the request is not JSON") from None
     if not isinstance(values, dict):

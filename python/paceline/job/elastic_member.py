@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
-import secrets
 import selectors
 import socket
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError, JobError, Source
 from paceline.job.elastic_protocol import MOST_BLOB, Decoder, Message, encode, proof, proves, world_secret
 from paceline.job.rank_environment import RankEnvironment
@@ -21,16 +21,30 @@ ADDRESS, WORKER = "PACELINE_RUN_ELASTIC", "PACELINE_RUN_WORKER"
 _SILENT_S = 60.0
 """A driver that has been silent for this long is gone: it sends a message to a waiting worker every 5 seconds."""
 _CONNECT_S = 30.0
+_ATTEMPTS = 3
+_AGAIN_S = 1.0
+"""Between two attempts to connect again."""
 
 
 class WorldEndedError(JobError):
-    """A rank of the world died before all had connected; there will be another world."""
+    """A rank left the world before all had met; there will be another world."""
+
+
+class LauncherGoneError(JobError):
+    """The launcher cannot be reached any more, so this process has no job."""
+
+
+class TrainingOverError(Exception):
+    """The other ranks of this process's world have finished, so that no world follows."""
 
 
 class Membership:
-    """This process from the driver's point of view. Only one thread may use it at a time."""
+    """This process as the driver knows it. One thread uses it at a time.
 
-    def __init__(self, address: str, worker: int, secret: str, job: str) -> None:
+    A connection that is cut, or on which the driver is silent, is made again; what it was waiting for is asked again.
+    """
+
+    def __init__(self, address: str, worker: int, secret: str, job: str, *, system: OperatingSystem = LIVE) -> None:
         """Connect to the driver and authenticate both ways.
 
         Raises JobError if there is no answer, or not the driver's.
@@ -43,44 +57,96 @@ class Membership:
         """Why its last world has ended."""
         self.place: Place | None = None
         """Its place in the last world."""
+        self._system = system
         self._updated = False
+        self._offered: Place | None = None
+        """A place that `again` was given."""
         self._decoder = Decoder(MOST_BLOB)
         self._messages: list[Message] = []
-        host, _, port = address.rpartition(":")
+        self._connection: socket.socket | None = None
+        self._forked = False
+        self._connect(_CONNECT_S)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _connect(self, limit_s: float) -> None:
+        """Connect and authenticate both ways. Raises LauncherGoneError."""
+        host, _, port = self.address.rpartition(":")
         try:
-            self._connection = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
+            self._connection = self._system.connect(host.strip("[]"), int(port), limit_s)
         except OSError as error:
-            raise JobError(f"the launcher does not answer at {address}: {error}") from None
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._connection, selectors.EVENT_READ)
-        os.register_at_fork(after_in_child=self._connection.close)
+            raise LauncherGoneError(f"the launcher does not answer at {self.address}: {error}") from None
         try:
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector = self._system.selector()
+            self._selector.register(self._connection, selectors.EVENT_READ)
+            self._decoder, self._messages = Decoder(MOST_BLOB), []
             self._prove()
         except BaseException:
-            self._selector.close()
-            self._connection.close()
+            self._close()
             raise
 
+    def _reconnect(self) -> None:
+        """Connect again. Raises LauncherGoneError if that does not succeed in time."""
+        if self._forked:
+            raise LauncherGoneError("this process was forked from a worker, and is none itself")
+        until = self._system.now() + _CONNECT_S
+        while True:
+            try:
+                self._connect(max(_AGAIN_S, until - self._system.now()))
+            except LauncherGoneError:
+                if self._system.now() + _AGAIN_S >= until:
+                    raise
+                self._system.sleep(_AGAIN_S)
+            else:
+                return
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._selector.close()
+            self._connection.close()
+            self._connection = None
+
+    def _in_child(self) -> None:
+        self._close()
+        self._forked = True
+
     def _prove(self) -> None:
-        theirs, mine = str(self._next("driver")["driver"]), secrets.token_hex(16)
+        theirs, mine = str(self._next("driver")["driver"]), self._system.token()
         own = proof(self._secret, f"worker {self.worker}", theirs, mine)
         self._send({"worker": self.worker, "nonce": mine, "proof": own})
         answer = self._next("proof")["proof"]
         if not proves(answer, proof(self._secret, "driver", theirs, mine)):
-            raise JobError(f"the process at {self.address} does not know the job's secret")
+            raise LauncherGoneError(f"whatever answers at {self.address} does not know the job's secret")
 
     def ask(self) -> Place:
         """Wait for a place in the next world.
 
-        Raises JobError if the launcher is gone, SystemExit if this process should leave.
+        Raises LauncherGoneError, TrainingOverError, and SystemExit if this process is to leave.
         """
+        place, self._offered = self._offered, None
+        return place if place is not None else self._ask(done=False)
+
+    def again(self) -> bool:
+        """Return whether another world follows, for which `ask` then returns the place; `why` and `commits` are set.
+
+        For a rank whose training function has returned, but not all others have heard of it. Raises what `ask` raises,
+        but TrainingOverError.
+        """
+        try:
+            self._offered = self._ask(done=True)
+        except TrainingOverError:
+            return False
+        return True
+
+    def _ask(self, *, done: bool) -> Place:
         self._updated = False
-        self._send({"ask": list(self.commits), "why": self.why})
+        asked = {"ask": list(self.commits), "why": self.why, "done": done}
         self.why = ""
-        message = self._next("place", "retire")
+        message = self._answer(asked, "place", "retire", "release")
         if "retire" in message:
             raise SystemExit(0)
+        if "release" in message:
+            raise TrainingOverError("training has ended")
         self.place = Place(**message["place"])
         self._decoder.most = (1 + self.place.size) * MOST_BLOB
         return self.place
@@ -90,9 +156,11 @@ class Membership:
         assert self.place is not None
         text = base64.b64encode(blob).decode()
         self._send({"generation": self.place.generation, "blob": text})
-        message = self._next("blobs", "void")
+        message: Message = {}
+        while self.place.generation not in (message.get("of"), message.get("void")):  # what is older is late
+            message = self._next("blobs", "void")
         if "void" in message:
-            raise WorldEndedError("a rank of the new world has died")
+            raise WorldEndedError("a rank left the new world before all had met")
         return [base64.b64decode(text) for text in message["blobs"]]
 
     def secret(self) -> str:
@@ -124,21 +192,40 @@ class Membership:
         )
 
     def updated(self) -> bool:
-        """Return, without waiting, whether processes are waiting to join, or some should leave."""
-        while self._selector.select(0):
-            self._receive()
-        return self._updated
+        """Return, without waiting, whether processes wait to join, or some are to leave.
+
+        Also if the connection was cut, so that this could not be known: asking for a place makes it again.
+        """
+        with contextlib.suppress(LauncherGoneError):
+            while self._connection is not None and self._selector.select(0):
+                self._receive()
+        return self._updated or self._connection is None
 
     def synced(self) -> None:
-        """Report that this process has the state that all ranks have."""
-        self._send({"synced": True})
+        """Report that this process has the state that all ranks have, before any of them changes it."""
+        self._answer({"synced": True}, "heard")
 
     def finished(self) -> None:
-        """Report that all ranks have reached the end of their training."""
-        self._send({"finished": True})
+        """Report that all ranks have reached the end of their training. If nobody hears it, exit code 0 says it."""
+        with contextlib.suppress(LauncherGoneError):
+            self._answer({"finished": True}, "heard")
+
+    def _answer(self, message: Message, *kinds: str) -> Message:
+        """Send a message and return its answer; if the connection fails meanwhile, once more over another."""
+        for _ in range(_ATTEMPTS):
+            if self._connection is None:
+                self._reconnect()
+            try:
+                self._send(message)
+                return self._next(*kinds)
+            except LauncherGoneError as error:
+                gone = error
+        raise gone
 
     def _send(self, message: Message) -> None:
         try:
+            if self._connection is None:
+                raise ConnectionResetError("the connection was cut")
             self._connection.settimeout(_SILENT_S)
             self._connection.sendall(encode(message))
         except OSError as error:
@@ -146,18 +233,22 @@ class Membership:
 
     def _next(self, *kinds: str) -> Message:
         """Return the next message of one of these kinds."""
-        heard = time.monotonic()
+        heard = self._system.now()
         while True:
             for at, message in enumerate(self._messages):
                 if any(kind in message for kind in kinds):
                     return self._messages.pop(at)
-            if self._selector.select(max(0.0, heard + _SILENT_S - time.monotonic())):
+            if self._connection is None:
+                raise self._gone(ConnectionResetError("the connection was cut"))
+            if self._selector.select(max(0.0, heard + _SILENT_S - self._system.now())):
                 self._receive()
-                heard = time.monotonic()
+                heard = self._system.now()
             else:
-                raise JobError(f"the launcher at {self.address} has been silent for {_SILENT_S:.0f} s")
+                self._close()
+                raise LauncherGoneError(f"the launcher at {self.address} has been silent for {_SILENT_S:.0f} s")
 
     def _receive(self) -> None:
+        assert self._connection is not None
         try:
             data = self._connection.recv(1 << 16)
             if not data:
@@ -170,8 +261,9 @@ class Membership:
         except (OSError, ValueError) as error:
             raise self._gone(error) from None
 
-    def _gone(self, error: Exception) -> JobError:
-        return JobError(f"the launcher at {self.address} is gone: {error}")
+    def _gone(self, error: Exception) -> LauncherGoneError:
+        self._close()
+        return LauncherGoneError(f"the launcher at {self.address} is gone: {error}")
 
 
 _membership: Membership | None = None

@@ -15,6 +15,7 @@ from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import MpiExchange, share_secret
 from paceline.job.collectives import Collectives, Exchanges, Handle
+from paceline.job.elastic_loop import join_world
 from paceline.job.elastic_member import Membership, membership
 from paceline.job.failure import tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
@@ -222,13 +223,12 @@ def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], 
 def _join_world(member: Membership, known: Settings) -> Job:
     """Join the next world of an elastic job, or the one after it if a rank dies before all have connected."""
     limit = min(known.start_timeout_s, _MEET_S)
-    while True:
-        member.ask()
-        place = member.rank_environment()
-        try:
-            return _start(place, replace(known, secret=member.secret(), start_timeout_s=limit), member.exchange)
-        except JobError as error:
-            member.why = f"rank {place.rank}: {error}"
+
+    def join() -> Job:
+        settings = replace(known, secret=member.secret(), start_timeout_s=limit)
+        return _start(member.rank_environment(), settings, member.exchange)
+
+    return join_world(member, join)
 
 
 def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Callable[[bytes], list[bytes]], str]:

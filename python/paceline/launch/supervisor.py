@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import selectors
-import signal
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 import click
 
 from paceline._core import __version__
 from paceline._internal.netif import endpoint
+from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError
 from paceline.launch.frames import Frame, FrameKind
 from paceline.launch.host import AgentHost, first_address, local_agent, remote_agent
@@ -33,12 +30,15 @@ _SLACK_S = 5.0  # Added to the time for stopping, for agents that do not answer.
 class Supervisor:
     """Runs one job."""
 
-    def __init__(self, job: Job, output: Output) -> None:
-        """Start without processes."""
+    def __init__(
+        self, job: Job, output: Output, *, system: OperatingSystem = LIVE, agent: Callable[..., AgentHost] = AgentHost
+    ) -> None:
+        """Start without processes. `agent` makes the agent of a host."""
         self.job = job
+        self.system, self._agent = system, agent
         self.output = output
         self.hosts: list[AgentHost] = []
-        self.selector = selectors.DefaultSelector()
+        self.selector = system.selector()
         self.signal: int | None = None
         self.problem: click.ClickException | InvalidArgumentError | None = None
         self.broken: OSError | None = None
@@ -47,8 +47,8 @@ class Supervisor:
         self.outcomes: list[Outcome] = []
         self.records = Records()
         self.stopping = False
-        self.give_up_at = time.monotonic() + _START_S
-        self.limit_at = time.monotonic() + job.limit_s
+        self.give_up_at = self.system.now() + _START_S
+        self.limit_at = self.system.now() + job.limit_s
 
     def run(self) -> int:
         """Run until all ranks have ended; return 0, 1 if one failed, or 128 + n after signal n.
@@ -56,16 +56,18 @@ class Supervisor:
         Raises InvalidArgumentError, ClickException.
         """
         try:
-            with self._signals():
+            with self.system.signals(self._signalled) as caught:
+                if caught is not None:
+                    self.selector.register(caught, selectors.EVENT_READ, lambda: caught.recv(4096))
                 self._start()
                 while not all(host.over for host in self.hosts):
                     self._watch_input()
                     for key, _ in self.selector.select(self._patience()):
                         key.data()
                     self._turn()
-                    if time.monotonic() >= self.give_up_at:
+                    if self.system.now() >= self.give_up_at:
                         self._give_up()
-                    if time.monotonic() >= self.limit_at:
+                    if self.system.now() >= self.limit_at:
                         self._too_long()
         finally:
             for host in self.hosts:
@@ -96,25 +98,6 @@ class Supervisor:
 
     # Signals
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Catch the job's signals; a signal that is ignored (nohup) stays ignored."""
-        receiver, sender = socket.socketpair()
-        for end in (receiver, sender):
-            end.setblocking(False)
-        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-        wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        before = {number: signal.signal(number, self._signalled) for number in numbers}
-        self.selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(4096))
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(wakeup)
-            receiver.close()
-            sender.close()
-
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         """Handle a signal in the handler itself, because the loop may be waiting for a slow terminal.
 
@@ -130,7 +113,7 @@ class Supervisor:
         self.stopping = True
         for host in self.hosts:
             host.tell({"stop": {"grace_s": grace_s, "kill_s": kill_s}})
-        self.give_up_at = min(self.give_up_at, time.monotonic() + grace_s + kill_s + _SLACK_S)
+        self.give_up_at = min(self.give_up_at, self.system.now() + grace_s + kill_s + _SLACK_S)
 
     # Starting
 
@@ -139,7 +122,7 @@ class Supervisor:
             own = self.job.agents.get(place.host.name)
             remote = own is None and not is_this_machine(place.host.name)
             command = remote_agent(self.job.rsh, place.host.name) if remote else own or local_agent()
-            host = AgentHost(place, command, remote=remote)
+            host = self._agent(place, command, remote=remote)
             self.hosts.append(host)
             self.selector.register(host.stdout, selectors.EVENT_READ, lambda host=host: self._listen(host))
             self.selector.register(host.stderr, selectors.EVENT_READ, lambda host=host: self._complain(host))
@@ -299,7 +282,7 @@ class Supervisor:
 
     def _patience(self) -> float | None:
         until = min(self.give_up_at, self.limit_at)
-        return None if until == float("inf") else max(0.0, until - time.monotonic())
+        return None if until == float("inf") else max(0.0, until - self.system.now())
 
     def _too_long(self) -> None:
         """End the job at its time limit, with an error."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import parse_hosts
 
@@ -21,12 +20,14 @@ EVERY_S = 1.0
 _LONGEST_S = 30.0
 _MOST = 1 << 16
 _FAILURES = 5
+_GONE = 3
+"""Answers in a row without a slot after which it is gone: a script may fail to see a host for a moment."""
 
 
 class Discovery:
     """Runs the script periodically in the background."""
 
-    def __init__(self, command: str, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, command: str, *, every_s: float = EVERY_S, system: OperatingSystem = LIVE) -> None:
         """Take a command in shell syntax, which runs without a shell. Raises InvalidArgumentError if it is empty."""
         try:
             self.words: Sequence[str] = shlex.split(command)
@@ -37,6 +38,11 @@ class Discovery:
                 "--host-discovery-script: is empty; name a command that prints lines such as node1:4"
             )
         self.every_s = every_s
+        self._system = system
+        self._slots: dict[str, int] = {}
+        """Slots of each host, without those that are gone."""
+        self._missing: dict[str, int] = {}
+        """Answers in a row that had fewer slots of a host."""
         self._next = 0.0
         self._running: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close; a pipe could fill up
@@ -67,7 +73,7 @@ class Discovery:
         if code is None:
             if now < self._give_up_at:
                 return None
-            code = self._kill(self._running)
+            code = self._system.kill(self._running)
         self._running = None
         self._output.seek(0)
         data = self._output.read(_MOST + 1)
@@ -81,6 +87,7 @@ class Discovery:
                 raise InvalidArgumentError(f"ended with exit code {code}")
             hosts = parse_hosts(",".join(text.split()), "what it printed") if text.split() else []
             found = {host.name: host.slots for host in hosts}
+            self._report_flapping(found)
         except InvalidArgumentError as error:
             self._failures += 1
             problem = f"--host-discovery-script {self.words[0]}: {error}"
@@ -90,7 +97,32 @@ class Discovery:
                 click.echo(f"paceline: note: {problem} (keeping the current hosts)", err=True)
             return None
         self._failures = 0
-        return found
+        self._slots = self._steady(found)
+        return dict(self._slots)
+
+    def _steady(self, found: Mapping[str, int]) -> dict[str, int]:
+        """Return the slots that are in this answer, or were in one of the last."""
+        steady: dict[str, int] = {}
+        for name in sorted({*self._slots, *found}, key=[*found, *self._slots].index):
+            before, now = self._slots.get(name, 0), found.get(name, 0)
+            self._missing[name] = self._missing.get(name, 0) + 1 if now < before else 0
+            slots = before if 0 < self._missing[name] < _GONE else now
+            if slots:
+                steady[name] = slots
+        return steady
+
+    def _report_flapping(self, found: Mapping[str, int]) -> None:
+        back = [
+            name
+            for name, missing in self._missing.items()
+            if 0 < missing < _GONE and found.get(name, 0) >= self._slots.get(name, 0)
+        ]
+        if back and self.first_time("flapping"):
+            click.echo(
+                f"paceline: note: --host-discovery-script {self.words[0]}: {back[0]} was missing from an answer and is "
+                f"back; slots are gone after {_GONE} answers without them",
+                err=True,
+            )
 
     def _begin(self, now: float) -> None:
         self._next, self._give_up_at = now + self.every_s, now + _LONGEST_S
@@ -98,9 +130,7 @@ class Discovery:
         self._output.truncate()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_SECRET")}
         try:
-            self._running = subprocess.Popen(
-                self.words, stdin=subprocess.DEVNULL, stdout=self._output, env=environment, start_new_session=True
-            )
+            self._running = self._system.popen(self.words, self._output, environment)
         except OSError as error:
             words = Path(self.words[0])
             raise InvalidArgumentError(f"--host-discovery-script {words}: {error.strerror}") from None
@@ -108,11 +138,5 @@ class Discovery:
     def close(self) -> None:
         """Stop a run that has not ended."""
         if self._running is not None:
-            self._kill(self._running)
+            self._system.kill(self._running)
         self._output.close()
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> int:
-        """Kill it and its children: it has its own session."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()

@@ -8,6 +8,8 @@ Events are methods, which take the time where it matters and return actions. `pa
 - When a world has ended, the driver waits for its living ranks, and kills those that do not return. The next world
   starts as soon as there are `least` workers; later ones are admitted after a commit.
 - Commits are kept in the memory of ranks. When all ranks that hold one are gone, the job has failed.
+- Ranks finish together, after a barrier: when one has finished, the training functions of all have returned. From then
+  on only the ranks of that world matter. A process that is not one of them is dismissed, whatever it was started for.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from paceline.launch.elastic.roster import (
     Limits,
     Notify,
     Place,
+    Release,
     Retire,
     Say,
     Slot,
@@ -51,6 +54,8 @@ class Driver:
         self._slots: list[Slot] = []
         self._closed: dict[Slot, str] = {}
         """Closed slots, in which nothing is started any more, and the reason."""
+        self._lost_hosts: dict[str, str] = {}
+        """Hosts on which nothing is started any more, and the reason."""
         self._next = 0
         self._ranks: dict[Slot, int] = {}
         self._size = 0
@@ -62,9 +67,18 @@ class Driver:
         """The deadline for enough slots to be offered."""
         self._notified = False
         """Whether the ranks of the last world know that another will follow."""
+        self._unsynced: set[int] = set()
+        """Ranks of the last world that have not said that they have the common state."""
         self._held = False
-        """Whether a world has had a common state."""
+        """Whether all ranks of a world have had a common state, without which nobody can commit."""
         self._finished = False
+        """Whether the last world was the last one: a rank of it has finished."""
+        self._lost = ""
+        """How the first rank of the last world died, if one has."""
+        self._awaited: set[int] = set()
+        """Ranks of the last world that have not given their addresses, for which the others wait."""
+        self._shortages = 0
+        """How often too few slots were offered since the last world began."""
         self._why = ""
         """Reason for the end of the last world."""
         self._death = ""
@@ -76,73 +90,105 @@ class Driver:
     def offer(self, slots: Iterable[Slot], now: float) -> list[Action]:
         """Allow processes in these slots only, in at most `most` of them at a time."""
         self._slots = list(slots)
-        for worker in list(self._alive()):
-            if worker.slot not in self._slots and not worker.retired:
+        self._close_lost()
+        for worker in self._alive():
+            if self._finished or worker.dismissed:
+                continue
+            if worker.slot in self._slots:
+                if worker.retired and self._staying() < self.limits.most:
+                    worker.retired = False  # its slot was gone for a moment
+            elif not worker.retired:
                 worker.retired = True
                 if worker.state is State.PLACED:
                     self._say(f"{worker.slot} is gone: its rank leaves after the next commit")
-                else:
-                    self._retire(worker, now)
         return self._settle(now)
 
-    def asked(self, number: int, commits: Iterable[int], why: str, now: float) -> list[Action]:
-        """Handle a worker that requests a place and holds these commits. `why`: the reason that its world ended."""
+    def asked(self, number: int, commits: Iterable[int], why: str, now: float, *, done: bool = False) -> list[Action]:
+        """Handle a worker that requests a place and holds these commits. `why`: the reason that its world ended.
+
+        `done`: its training function has returned, so it needs no place if the others have finished.
+        """
         worker = self.workers.get(number)
         if worker is None or worker.killed:
             return []
         if worker.state is State.PLACED:
             self._ended(why, now)
-        worker.state, worker.commits = State.WAITING, tuple(commits)
-        if worker.retired:
-            self._retire(worker, now)
+        worker.state, worker.commits, worker.done = State.WAITING, tuple(commits), done
         return self._settle(now)
+
+    def disconnected(self, number: int, now: float) -> list[Action]:
+        """Handle a worker whose connection was cut: if it waits for a place, it must request it again."""
+        worker = self.workers.get(number)
+        if worker is not None and worker.state is State.WAITING and not worker.killed:
+            worker.state = State.STARTED
+            if not worker.dismissed:
+                worker.deadline = now + self.limits.start_s
+        return self._settle(now)
+
+    def gave(self, number: int, now: float) -> list[Action]:
+        """Handle a rank that has given its address in a round in which all ranks of the world exchange theirs."""
+        if self.intact and not self._awaited:  # the first one in its round
+            self._await(now)
+        self._awaited.discard(number)
+        return self._take()
 
     def synced(self, number: int) -> list[Action]:
         """Handle a worker that has the common state."""
-        self._held = self._held or number in self.workers
+        self._unsynced.discard(number)
+        self._held = self._held or not self._unsynced
         return self._take()
 
-    def finished(self, number: int) -> list[Action]:
-        """Handle a worker that has finished training, as all workers then have."""
-        self._finished = self._finished or number in self.workers
-        return self._take()
+    def finished(self, number: int, now: float) -> list[Action]:
+        """Handle a worker that has finished training, as all workers of its world then have."""
+        worker = self.workers.get(number)
+        if worker is not None and worker.state is State.PLACED:
+            self._finish(now)
+        return self._settle(now)
 
     def exited(self, number: int, how: Exit, now: float) -> list[Action]:
         """Handle the end of a worker's process."""
         worker = self.workers.pop(number, None)
         if worker is None:
             return []
-        placed = worker.state is State.PLACED
+        placed, waited, member = worker.state is State.PLACED, worker.state is State.WAITING, self._member(worker)
         worker.state = State.ENDED
         if self.over:
             return self._take()
-        if worker.retired:
+        if self._finished:
+            if member and how.code:
+                self._end(f"{how.words}, after other ranks had finished")
+        elif how.code == 0 and (placed or (member and (waited or self.generation == 0) and not worker.retired)):
+            self._why = self._why or how.words
+            self._finish(now)
+        else:
+            if member and self.generation and how.code and not worker.dismissed:
+                self._lost = self._lost or how.words
             if placed:
                 self._ended(how.words, now)
-            return self._settle(now)
-        if how.code == 0:
-            self._finished = True
-            self._why = self._why or how.words
-            if not self.workers:
-                self._end(None)
-            return self._settle(now)
-        if placed:
-            self._ended(how.words, now)
-        self._died(worker, how)
+            if not worker.retired:
+                self._died(worker, how)
+        return self._settle(now)
+
+    def lost(self, host: str, why: str, now: float) -> list[Action]:
+        """Handle a host on which nothing can be started any more, whether anything runs there or not."""
+        if not self.over and not self._finished:
+            self._close(host, why)
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
         """Handle the passing of time."""
         for worker in list(self._alive()):
-            if worker.killed or now < worker.deadline:
+            if worker.killed or now < worker.deadline or not self._due(worker):
                 continue
-            if worker.state is State.STARTED:
-                self._kill(worker, f"has not asked for its place within {self.limits.start_s:g} s (hvd.init())")
-            elif worker.state is State.PLACED and not self.intact:
-                self._kill(worker, f"has not come back within {self.limits.return_s:g} s after its world ended")
-            elif worker.retired and worker.state is State.WAITING:
+            if worker.dismissed:
                 self._kill(worker, f"has not left within {self.limits.start_s:g} s")
-        if self._short_until is not None and now >= self._short_until:
+            elif worker.state is State.STARTED:
+                self._kill(worker, f"has not asked for its place within {self.limits.start_s:g} s (hvd.init())")
+            elif self.intact:
+                self._kill(worker, f"has not met the other ranks within {self.limits.start_s:g} s")
+            else:
+                self._kill(worker, f"has not come back within {self.limits.return_s:g} s after its world ended")
+        if self._short_until is not None and now >= self._short_until and not self._finished:
             usable = len(self._usable())
             have = "has" if usable == 1 else "have"
             self._end(
@@ -154,15 +200,16 @@ class Driver:
     def patience(self) -> float | None:
         """Return when `tick` is due next; None if only an event can change the state."""
         due = [worker.deadline for worker in self._alive() if not worker.killed and self._due(worker)]
-        if self._short_until is not None:
+        if self._short_until is not None and not self._finished:
             due.append(self._short_until)
         return min(due, default=None)
 
     def _due(self, worker: Worker) -> bool:
         """Return whether the worker has a deadline."""
         if worker.state is State.PLACED:
-            return not self.intact
-        return worker.state is State.STARTED or worker.retired
+            # Once ranks have finished, those of their world take as long as they like.
+            return not self._finished and (not self.intact or worker.number in self._awaited)
+        return worker.dismissed or worker.state is State.STARTED
 
     def abandon(self, reason: str) -> list[Action]:
         """End the job."""
@@ -174,8 +221,32 @@ class Driver:
     def _alive(self) -> Iterable[Worker]:
         return self.workers.values()
 
+    def _staying(self) -> int:
+        return sum(not worker.retired for worker in self._alive())
+
     def _in(self, state: State) -> list[Worker]:
         return [worker for worker in self._alive() if worker.state is state]
+
+    def _member(self, worker: Worker) -> bool:
+        """Return whether the worker is a rank of the last world; before the first, all workers are."""
+        return worker.generation == self.generation
+
+    def _await(self, now: float) -> None:
+        """All ranks of the world are to give their addresses."""
+        placed = self._in(State.PLACED)
+        self._awaited = {worker.number for worker in placed}
+        for worker in placed:
+            worker.deadline = now + self.limits.start_s
+
+    def _finish(self, now: float) -> None:
+        """No world follows the last one. Dismiss the processes that are not of it."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._lost:
+            self._end(f"{self._lost}, as other ranks finished")
+        for worker in self._alive():
+            worker.retired = worker.retired or not self._member(worker)
 
     def _ended(self, why: str, now: float) -> None:
         """End the world; its ranks will return."""
@@ -191,9 +262,20 @@ class Driver:
         self._say(f"the process in {worker.slot} {why}; it is killed")
         self._do(Kill(worker.number))
 
-    def _retire(self, worker: Worker, now: float) -> None:
-        worker.deadline = now + self.limits.start_s
-        self._do(Retire(worker.number))
+    def _dismiss(self, now: float) -> None:
+        """Tell processes that are to leave, and are needed no more, to do so."""
+        stays = any(worker.commits for worker in self._alive() if not worker.retired)
+        for worker in list(self._alive()):
+            if not worker.retired or worker.dismissed or worker.killed or worker.state is State.PLACED:
+                continue
+            if self.generation and self._member(worker):
+                if self._finished or (worker.done and self._in(State.PLACED)):
+                    continue  # its world is the last one, or may turn out to be
+                if self._held and worker.commits and not stays:
+                    continue  # nobody else holds the state: it gives it to those who stay
+            worker.dismissed = True
+            worker.deadline = now + self.limits.start_s
+            self._do(Retire(worker.number))
 
     def _usable(self) -> list[Slot]:
         return [slot for slot in self._slots if slot not in self._closed]
@@ -202,14 +284,12 @@ class Driver:
         slot = worker.slot
         self._death = how.words
         self._deaths[slot] += 1
-        if self._finished:
-            self._end(f"{how.words}, after other ranks had finished")
-        elif how.host_lost:
-            for each in self._slots:
-                if each.host == slot.host:
-                    self._closed.setdefault(each, how.words)
-            self._say(f"{how.words}; nothing more is started there")
-        elif how.code >= 0 and not how.follows and not worker.killed:
+        if how.host_lost:
+            self._close(slot.host, how.words)
+        elif how.code == 0:
+            self._closed[slot] = how.words
+            self._say(f"{how.words} before it had a place; it is not restarted")
+        elif how.code > 0 and not how.follows and not worker.killed:
             self._closed[slot] = how.words
             self._say(f"{how.words}; it is not restarted, because it would most likely fail again")
         elif self._deaths[slot] >= self.limits.fruitless:
@@ -218,23 +298,53 @@ class Driver:
         else:
             self._say(f"{how.words}; it is replaced")
 
+    def _close(self, host: str, why: str) -> None:
+        """Start nothing on this host any more."""
+        if host not in self._lost_hosts:
+            self._lost_hosts[host] = why
+            self._say(f"{why}; nothing more is started there")
+        self._close_lost()
+
+    def _close_lost(self) -> None:
+        for slot in self._slots:
+            if slot.host in self._lost_hosts:
+                self._closed.setdefault(slot, self._lost_hosts[slot.host])
+
     def _settle(self, now: float) -> list[Action]:
-        """Start missing processes, and form a world if possible."""
-        if not self.over and not self._finished:
+        """Start missing processes, and form a world if possible; or see the last one through."""
+        if not self.over and self._finished:
+            self._see_through()
+        elif not self.over:
             self._start(now)
             self._check(now)
-        if not self.over and self._finished and self._in(State.WAITING):
-            self._end(f"a rank ended before others had finished; {self._why}" if self._why else "a rank ended early")
-        if not self.over and not self._finished:
-            self._form()
+            if not self.over:
+                self._form(now)
+        if not self.over:
+            self._dismiss(now)
         return self._take()
+
+    def _see_through(self) -> None:
+        """Release the ranks of the last world that ask for another one; end the job when none is left."""
+        members = [worker for worker in self._alive() if self._member(worker)]
+        for worker in members:
+            if worker.state is State.WAITING and not worker.killed and not worker.dismissed:
+                if not worker.done:
+                    self._end(
+                        f"a rank ended before others had finished; {self._why}" if self._why else "a rank ended early"
+                    )
+                    return
+                worker.state = State.PLACED
+                self._do(Release(worker.number))
+        if not members:
+            self._end(None)
 
     def _start(self, now: float) -> None:
         if self._next == 0 and len(self._usable()) < self.limits.least:
             return  # a single process could end before the others have room
         taken = {worker.slot for worker in self._alive()}
         for slot in self._slots:
-            if slot not in taken and slot not in self._closed and len(self.workers) < self.limits.most:
+            # Those that are to leave do not count: they may wait for others, to whom they give the state.
+            if slot not in taken and slot not in self._closed and self._staying() < self.limits.most:
                 worker = Worker(self._next, slot, now + self.limits.start_s)
                 self._next += 1
                 self.workers[worker.number] = worker
@@ -245,11 +355,21 @@ class Driver:
         usable = self._usable()
         if len(usable) >= self.limits.least:
             self._short_until = None
+            self._shortages = 0 if self.intact else self._shortages
         elif len(self._slots) >= self.limits.least:
             why = [why for slot, why in self._closed.items() if slot in self._slots][-1]
             self._end(f"{why}; {count(len(usable), 'slot')} left, and --min-np is {self.limits.least}")
         elif self._short_until is None:
             self._short_until = now + self.limits.start_s
+            self._shortages += 1
+            offered = f"{count(len(usable), 'slot')} {'is' if len(usable) == 1 else 'are'} offered"
+            if self._shortages >= self.limits.fruitless:
+                self._end(
+                    f"{offered}, and --min-np is {self.limits.least}: too few {self._shortages} times without a world "
+                    "between; the hosts come and go faster than ranks start"
+                )
+            elif self._next:
+                self._say(f"{offered}, and --min-np is {self.limits.least}: waiting {self.limits.start_s:g} s for more")
         lost = self._held and not self.intact and not self._in(State.PLACED)
         if lost and not any(worker.commits for worker in self._alive()):
             self._end(
@@ -257,7 +377,7 @@ class Driver:
                 "commits live in their memory: start the job again from a checkpoint"
             )
 
-    def _form(self) -> None:
+    def _form(self, now: float) -> None:
         waiting = [worker for worker in self._in(State.WAITING) if not worker.retired and not worker.killed]
         if self.intact:
             leaving = [worker for worker in self._in(State.PLACED) if worker.retired]
@@ -268,9 +388,12 @@ class Driver:
             return
         if len(waiting) < self.limits.least or self._in(State.PLACED):
             return
-        if self.generation == 0 and any(not worker.retired for worker in self._in(State.STARTED)):
-            return  # at the start the driver waits for all
+        if any(not worker.retired and self._member(worker) for worker in self._in(State.STARTED)):
+            return  # at the start the driver waits for all; later for those whose connection was cut
+        waiting = self._with_state(waiting)
         commit = agreed(waiting)
+        if commit is None and self._held:
+            return  # whoever holds the state is about to die or to come back
         if not self._may_reset(commit):
             return
         self.generation += 1
@@ -280,9 +403,22 @@ class Driver:
             self._say(_began(placed[0][1], self._size))
         self._size = len(placed)
         self.intact, self._notified = True, False
+        self._lost, self._shortages = "", 0
+        self._unsynced = {worker.number for worker, _ in placed}
         for worker, place in placed:
-            worker.state = State.PLACED
+            worker.state, worker.generation = State.PLACED, self.generation
             self._do(Give(worker.number, place))
+        self._await(now)
+
+    def _with_state(self, waiting: list[Worker]) -> list[Worker]:
+        """Return the ranks of the next world: those that stay, and if none of them has the state, one that leaves.
+
+        With `--max-np 1` that is a rank too many until the next commit: nobody else can give the state.
+        """
+        if not self._held or any(worker.commits for worker in waiting):
+            return waiting
+        leaving = [worker for worker in self._in(State.WAITING) if worker.commits and not worker.dismissed]
+        return waiting[: max(1, self.limits.most - 1) if leaving else None] + leaving[:1]
 
     def _may_reset(self, commit: int | None) -> bool:
         if commit is not None and (self._commit is None or commit > self._commit):

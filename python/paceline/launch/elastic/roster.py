@@ -22,7 +22,7 @@ class State(Enum):
     """The state of a worker."""
 
     STARTED = "started"
-    """It has not requested a place yet."""
+    """It has not requested a place yet, or its connection was cut while it waited for one."""
     WAITING = "waiting"
     """It has requested a place and has none."""
     PLACED = "placed"
@@ -37,14 +37,20 @@ class Worker:
     number: int
     slot: Slot
     deadline: float
-    """The deadline for requesting a place, the first time or after its world has ended."""
+    """The deadline for what it does next: request a place, meet the other ranks, or leave."""
     state: State = State.STARTED
     commits: tuple[int, ...] = ()
     """Numbers of the commits that it holds, the latest last."""
+    generation: int = 0
+    """The last world in which it was a rank; 0 before the first."""
+    done: bool = False
+    """It waits for a place although its training function has returned: the world failed as its ranks said so."""
     killed: bool = False
     """Its kill has been requested."""
     retired: bool = False
-    """It was told to leave, because its slot is gone."""
+    """It is to leave, because its slot is gone or training has ended without it."""
+    dismissed: bool = False
+    """It was told to leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +95,12 @@ class Limits:
     resets: int | None = None
     """Number of worlds that may follow the first (`--reset-limit`)."""
     start_s: float = 60.0
-    """Time for a started process to request a place."""
+    """Time for a started process to request a place, and for a rank of a new world to meet the others."""
     return_s: float = 40.0
     """Time for a rank to request a place again after its world has ended."""
     fruitless: int = 5
-    """Consecutive worlds, or deaths in one slot, without a commit that end the job or close the slot."""
+    """Consecutive worlds, or deaths in one slot, without a commit that end the job or close the slot; and how often too
+    few slots may be offered before a world has begun."""
 
 
 # Actions that the driver requests.
@@ -137,6 +144,13 @@ class Retire:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Tell the worker, whose training function has returned, that it was the last one: no world follows."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
 class Say:
     """Tell the user."""
 
@@ -150,4 +164,4 @@ class End:
     reason: str | None
 
 
-Action = Start | Kill | Give | Notify | Retire | Say | End
+Action = Start | Kill | Give | Notify | Retire | Release | Say | End

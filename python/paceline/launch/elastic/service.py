@@ -7,17 +7,29 @@ It has no thread. The caller, which starts processes, waits until `fileno` is re
 from __future__ import annotations
 
 import contextlib
-import secrets
 import selectors
 import socket
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from paceline._internal.netif import endpoint
+from paceline._internal.operating_system import LIVE, OperatingSystem, keep_alive
 from paceline.job.elastic_protocol import MOST_BLOB, MOST_UNPROVED, Decoder, Message, encode, proof, proves
 from paceline.launch.elastic.driver import Driver
-from paceline.launch.elastic.roster import Action, End, Exit, Give, Kill, Limits, Notify, Retire, Say, Slot, Start
+from paceline.launch.elastic.roster import (
+    Action,
+    End,
+    Exit,
+    Give,
+    Kill,
+    Limits,
+    Notify,
+    Release,
+    Retire,
+    Say,
+    Slot,
+    Start,
+)
 
 _PROVE_S = 10.0
 """Time for a connection to prove that it is a worker's."""
@@ -30,32 +42,41 @@ _MOST_STRANGERS = 256
 class _Line:
     """A connection."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, nonce: str, now: float) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.decoder = Decoder(MOST_UNPROVED)
         self.waiting = bytearray()
-        self.nonce = secrets.token_hex(16)
+        self.nonce = nonce
         self.worker: int | None = None
         """None until it is authenticated."""
         self.waits = False
         """The deadline for an answer."""
-        self.opened = time.monotonic()
+        self.opened = now
 
 
 class Service:
     """Carries out the decisions of a `Driver` that concern workers."""
 
-    def __init__(self, limits: Limits, *, secret: str, job: str, address: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        secret: str,
+        job: str,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        system: OperatingSystem = LIVE,
+    ) -> None:
         """Listen. `secret` is the job's, `job` its name (PACELINE_RUN_ID). Raises OSError."""
         self.driver = Driver(limits)
         self.secret, self.job = secret, job
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, port), family=family, backlog=128)
+        self._system = system
+        self._listener = system.listen(address, port)
         self._listener.setblocking(False)
         self.endpoint = endpoint(address, self._listener.getsockname()[1])
         """host:port for workers."""
-        self._selector = selectors.DefaultSelector()
+        self._selector = system.selector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._lines: dict[socket.socket, _Line] = {}
         self._by_worker: dict[int, _Line] = {}
@@ -84,40 +105,48 @@ class Service:
         if any(line.waits for line in self._lines.values()):
             due.append(self._beat_at)
         due += [line.opened + _PROVE_S for line in self._lines.values() if line.worker is None]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        return max(0.0, min(due) - self._system.now()) if due else None
 
     # Calls of whoever starts processes
 
     def offer(self, slots: Iterable[Slot]) -> list[Action]:
         """Allow processes in these slots only."""
-        return self._carry_out(self.driver.offer(slots, time.monotonic()))
+        self._carry_out(self.driver.offer(slots, self._system.now()))
+        return self._take()
 
     def exited(self, worker: int, how: Exit) -> list[Action]:
         """Handle the end of a worker's process."""
         line = self._by_worker.get(worker)
-        if line is not None:
-            self._drop(line)
-        return self._carry_out(self.driver.exited(worker, how, time.monotonic()))
+        while line is not None and line.connection in self._lines:  # what it said before it ended counts
+            if not self._serve(line):
+                self._drop(line)
+        self._carry_out(self.driver.exited(worker, how, self._system.now()))
+        return self._take()
+
+    def lost(self, host: str, why: str) -> list[Action]:
+        """Handle a host on which nothing can be started any more. Its workers have `exited` before."""
+        self._carry_out(self.driver.lost(host, why, self._system.now()))
+        return self._take()
 
     def abandon(self, reason: str) -> list[Action]:
         """End the job."""
-        return self._carry_out(self.driver.abandon(reason))
+        self._carry_out(self.driver.abandon(reason))
+        return self._take()
 
     def pump(self) -> list[Action]:
         """Handle messages and deadlines; return `Start`, `Kill`, `Say` and `End` for the caller to carry out."""
         for key, _ in self._selector.select(0):
             key.data()
-        now = time.monotonic()
-        for line in [line for line in self._lines.values() if line.worker is None and now > line.opened + _PROVE_S]:
+        now = self._system.now()
+        for line in [line for line in self._lines.values() if line.worker is None and now >= line.opened + _PROVE_S]:
             self._drop(line)
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_S
             for line in list(self._lines.values()):
                 if line.waits:
                     self._tell(line, {"wait": True})
-        self._left += self._carry_out(self.driver.tick(now))
-        left, self._left = self._left, []
-        return left
+        self._carry_out(self.driver.tick(now))
+        return self._take()
 
     def close(self) -> None:
         """Close all connections."""
@@ -135,25 +164,30 @@ class Service:
             if sum(line.worker is None for line in self._lines.values()) >= _MOST_STRANGERS:
                 connection.close()
                 return
-            line = _Line(connection)
+            keep_alive(connection)
+            line = _Line(connection, self._system.token(), self._system.now())
             self._lines[connection] = line
             self._selector.register(connection, selectors.EVENT_READ, self._reader(line))
             self._tell(line, {"driver": line.nonce})
 
-    def _reader(self, line: _Line) -> Callable[[], None]:
+    def _reader(self, line: _Line) -> Callable[[], object]:
         return lambda: self._serve(line)
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, line: _Line) -> bool:
+        """Handle what has arrived; return whether anything had. Drop a connection that is at its end or misused."""
         try:
             self._flush(line)
-            with contextlib.suppress(BlockingIOError):
+            try:
                 data = line.connection.recv(1 << 16)
-                if not data:
-                    raise ConnectionResetError
-                for message in line.decoder.feed(data):
-                    self._hear(line, message)
+            except BlockingIOError:
+                return False
+            if not data:
+                raise ConnectionResetError
+            for message in line.decoder.feed(data):
+                self._hear(line, message)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             self._drop(line)
+        return True
 
     def _drop(self, line: _Line) -> None:
         """Close a connection. That says nothing about the process, which its starter observes."""
@@ -162,6 +196,7 @@ class Service:
             line.connection.close()
             if line.worker is not None and self._by_worker.get(line.worker) is line:
                 del self._by_worker[line.worker]
+                self._carry_out(self.driver.disconnected(line.worker, self._system.now()))
 
     def _tell(self, line: _Line, message: Message) -> None:
         line.waiting += encode(message)
@@ -190,23 +225,29 @@ class Service:
         elif "ask" in message:
             commits = [int(number) for number in message["ask"]]
             line.waits = True
-            self._left += self._carry_out(
-                self.driver.asked(line.worker, commits, str(message["why"])[:500], time.monotonic())
+            self._carry_out(
+                self.driver.asked(
+                    line.worker, commits, str(message["why"])[:500], self._system.now(), done=bool(message["done"])
+                )
             )
         elif "blob" in message:
             self._blob(line, int(message["generation"]), str(message["blob"]))
         elif "synced" in message:
-            self._left += self._carry_out(self.driver.synced(line.worker))
+            self._carry_out(self.driver.synced(line.worker))
+            self._tell(line, {"heard": True})
         elif "finished" in message:
-            self._left += self._carry_out(self.driver.finished(line.worker))
+            self._carry_out(self.driver.finished(line.worker, self._system.now()))
+            self._tell(line, {"heard": True})
         else:
             raise ValueError("an unknown message")
 
     def _prove(self, line: _Line, message: Message) -> None:
         worker, nonce = message["worker"], str(message["nonce"])
-        known = isinstance(worker, int) and worker in self.driver.workers and worker not in self._by_worker
+        known = isinstance(worker, int) and worker in self.driver.workers
         if not known or not proves(message["proof"], proof(self.secret, f"worker {worker}", line.nonce, nonce)):
             raise ValueError("a stranger")
+        if worker in self._by_worker:  # its other end was cut, which has not been noticed here
+            self._drop(self._by_worker[worker])
         line.worker = worker
         line.decoder.most = MOST_BLOB
         self._by_worker[worker] = line
@@ -216,24 +257,25 @@ class Service:
         """Handle a blob of an exchange: when all have sent theirs, each gets all, or none if the world has ended."""
         worker = line.worker
         if worker is None or generation != self.driver.generation or not self.driver.intact:
-            self._tell(line, {"void": True})
+            self._tell(line, {"void": generation})
             return
         if worker not in self._world:
             raise ValueError("no rank of this world")
         line.waits = True
+        self._carry_out(self.driver.gave(worker, self._system.now()))
         given = self._rounds.setdefault(generation, {})
         given[worker] = blob
         if len(given) == len(self._world):
             del self._rounds[generation]
-            message = {"blobs": [given[each] for each in self._world]}
+            message = {"blobs": [given[each] for each in self._world], "of": generation}
             for each in self._world:
                 self._answer(each, message)
 
     def _void(self) -> None:
         """Abandon the round of a world that has ended."""
-        for given in self._rounds.values():
+        for generation, given in self._rounds.items():
             for worker in given:
-                self._answer(worker, {"void": True})
+                self._answer(worker, {"void": generation})
         self._rounds.clear()
 
     def _answer(self, worker: int, message: Message) -> None:
@@ -242,9 +284,13 @@ class Service:
             line.waits = False
             self._tell(line, message)
 
-    def _carry_out(self, actions: Iterable[Action]) -> list[Action]:
-        """Tell the workers what concerns them; return the rest."""
-        left: list[Action] = []
+    def _take(self) -> list[Action]:
+        """Return what is left for the caller, in the order in which it was decided."""
+        left, self._left = self._left, []
+        return left
+
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        """Tell the workers what concerns them; keep the rest for the caller."""
         given = [action for action in actions if isinstance(action, Give)]
         if not self.driver.intact or given:
             self._void()
@@ -258,10 +304,11 @@ class Service:
                     self._tell(self._by_worker[worker], {"updated": True})
                 case Retire(worker) if worker in self._by_worker:
                     self._answer(worker, {"retire": True})
+                case Release(worker):
+                    self._answer(worker, {"release": True})
                 case Retire(worker):
-                    left.append(Kill(worker))  # it has not connected yet
+                    self._left.append(Kill(worker))  # it has not connected yet
                 case Start() | Kill() | Say() | End():
-                    left.append(action)
+                    self._left.append(action)
                 case _:
                     pass
-        return left

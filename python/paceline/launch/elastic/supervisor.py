@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import selectors
 import signal
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import click
 
 from paceline._internal.netif import towards
+from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.launch.elastic.roster import Action, End, Exit, Kill, Say, Slot, Start
 from paceline.launch.elastic.service import Service
 from paceline.launch.frames import Frame
@@ -25,9 +25,17 @@ _MOST_NOTES = 5
 class ElasticSupervisor(Supervisor):
     """Runs an elastic job. Agents know slots, numbered over all hosts, but no ranks."""
 
-    def __init__(self, job: Job, elastic: Elastic, output: Output) -> None:
+    def __init__(
+        self,
+        job: Job,
+        elastic: Elastic,
+        output: Output,
+        *,
+        system: OperatingSystem = LIVE,
+        agent: Callable[..., AgentHost] = AgentHost,
+    ) -> None:
         """Start without processes."""
-        super().__init__(job, output)
+        super().__init__(job, output, system=system, agent=agent)
         self.elastic = elastic
         self.service: Service | None = None
         self._slots: dict[int, Slot] = {}
@@ -38,6 +46,7 @@ class ElasticSupervisor(Supervisor):
         self._numbers: dict[int, int] = {}
         """The slot number of each worker."""
         self._offered: list[Slot] = []
+        self._lost_hosts: set[str] = set()
 
     def run(self) -> int:
         """Run until the job is over, like `Supervisor.run`."""
@@ -64,6 +73,7 @@ class ElasticSupervisor(Supervisor):
                 job=self.job.number,
                 address=self._address(),
                 port=self.elastic.port,
+                system=self.system,
             )
         except OSError as error:
             where = f"--port {self.elastic.port}: " if self.elastic.port else ""
@@ -92,11 +102,14 @@ class ElasticSupervisor(Supervisor):
             self._carry_out(self.service.offer(slots))
 
     def _turn(self) -> None:
-        if self.service is None or self.stopping:
+        if self.service is None:
+            return
+        if self.stopping:
+            self.service.pump()  # what is not read would wake this loop again and again; nothing follows from it
             return
         discovery = self.elastic.discovery
         if discovery is not None:
-            found = discovery.look(time.monotonic())
+            found = discovery.look(self.system.now())
             if found is not None:
                 self._offer(self._found(found))
         self._carry_out(self.service.pump())
@@ -124,7 +137,7 @@ class ElasticSupervisor(Supervisor):
         if self.service is None or self.stopping:
             return patience
         discovery = self.elastic.discovery
-        waits = [patience, self.service.patience(), discovery.patience(time.monotonic()) if discovery else None]
+        waits = [patience, self.service.patience(), discovery.patience(self.system.now()) if discovery else None]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
@@ -136,7 +149,7 @@ class ElasticSupervisor(Supervisor):
                     self._in_slot[number], self._numbers[worker] = worker, number
                     environment = self.service.environment(worker)
                     self._hosts[slot].tell({"start": {"slot": number, "environment": environment}})
-                case Kill(worker):
+                case Kill(worker) if worker in self._numbers:
                     number = self._numbers[worker]
                     self._hosts[self._slots[number]].tell({"kill": number})
                 case Say(text):
@@ -162,13 +175,20 @@ class ElasticSupervisor(Supervisor):
         self._carry_out(self.service.exited(worker, how))
 
     def _lost(self, host: AgentHost, message: str) -> None:
-        if self.service is None or self.stopping:
+        if self.service is None:
             super()._lost(host, message)
             return
         host.kill()
+        if self.stopping:  # how the job has ended is decided
+            return
+        words = f"lost {message}"
         for number in host.place.ranks:
             worker = self._in_slot.pop(number, None)
             if worker is not None:
                 del self._numbers[worker]
-                how = Exit(code=-signal.SIGKILL, words=f"lost {message}", host_lost=True)
-                self._carry_out(self.service.exited(worker, how))
+                self._carry_out(self.service.exited(worker, Exit(code=-signal.SIGKILL, words=words, host_lost=True)))
+        if not self.stopping:
+            self._carry_out(self.service.lost(host.name, words))
+        self._lost_hosts.add(host.name)
+        if not self.stopping and all(each.name in self._lost_hosts for each in self.hosts):
+            self._carry_out(self.service.abandon(f"{words}, and no other host is left"))

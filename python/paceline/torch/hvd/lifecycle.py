@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paceline.errors import InvalidArgumentError, JobError
-from paceline.job.elastic_member import membership
+from paceline.job.elastic_member import LauncherGoneError, membership
 from paceline.job.failure import tell_launcher
 from paceline.job.job import join_named
 from paceline.torch.hvd import timeline, world
@@ -50,7 +50,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             _join(comm, sets)
         except JobError as error:
             member = membership()
-            if member is None:
+            if member is None or isinstance(error, LauncherGoneError):
                 raise
             member.why = str(error)  # The driver says whether there is another world.
         else:

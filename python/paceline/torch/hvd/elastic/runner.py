@@ -7,10 +7,11 @@ import gc
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from paceline.errors import InvalidArgumentError, JobError
+from paceline.errors import InvalidArgumentError
+from paceline.job import elastic_loop
 from paceline.job.elastic_member import Membership, membership
 from paceline.torch.hvd.distributed import enter_world, leave_world
-from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, State
+from paceline.torch.hvd.elastic.state import State
 from paceline.torch.hvd.lifecycle import init, shutdown
 from paceline.torch.hvd.process_sets import barrier
 from paceline.torch.hvd.world import current, is_initialized, size
@@ -50,29 +51,19 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> R:
         member = membership()
-        again = False
-        while True:
-            why = ""
-            try:
-                if again:
-                    _go_on(state)
-                _synchronize(state, member)
-                result = func(state, *args, **kwargs)
-                if size() > 1:
-                    barrier()  # Ranks that go back need those that have finished.
-            except JobError as error:
-                if member is None:
-                    raise
-                why = f"{error}"
-            except HostsUpdatedInterrupt:
-                if member is None:
-                    raise
-            else:
-                if member is not None:
-                    member.finished()
-                return result
-            _leave(state, member, why)
-            again = True
+        result: list[R] = []
+
+        def train() -> None:
+            result[:] = [func(state, *args, **kwargs)]
+
+        if member is None:
+            _synchronize(state, None)
+            train()
+            if size() > 1:
+                barrier()
+        else:
+            elastic_loop.train(member, _Rank(state, train))
+        return result[0]
 
     return cast(Callable[Concatenate[S, P], R], wrapper)
 
@@ -95,20 +86,34 @@ def _synchronize(state: State, member: Membership | None) -> None:
         member.synced()
 
 
-def _leave(state: State, member: Membership, why: str) -> None:
-    """Leave a world that has ended, and release everything of it."""
-    member.commits, member.why = state._commits.numbers, why
-    leave_world()
-    shutdown()
-    # Cycles of exceptions and their frames keep failed operations alive, with connections and memory of the old world.
-    gc.collect()
+class _Rank:
+    """This rank, as the loop sees it."""
 
+    def __init__(self, state: State, train: Callable[[], None]) -> None:
+        self._state = state
+        self.train = train
 
-def _go_on(state: State) -> None:
-    """Join the other ranks in the next world."""
-    init()
-    member = membership()
-    if member is not None and member.place is not None:
-        state._back_to(member.place.commit)
-    enter_world()
-    state.on_reset()
+    def join(self) -> None:
+        init()
+        member = membership()
+        if member is not None and member.place is not None:
+            self._state._back_to(member.place.commit)
+        enter_world()
+        self._state.on_reset()
+
+    def synchronize(self) -> None:
+        _synchronize(self._state, membership())
+
+    def wait_for_all(self) -> None:
+        if size() > 1:
+            barrier()
+
+    def commits(self) -> list[int]:
+        return self._state._commits.numbers
+
+    def leave(self) -> None:
+        """Leave, and keep nothing of the world."""
+        leave_world()
+        shutdown()
+        # What failed is held by cycles of exceptions and their frames, with connections and memory of the old world.
+        gc.collect()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from paceline.errors import InvalidArgumentError
+from paceline.job.elastic_commits import Commits
+from paceline.job.elastic_loop import WorldChange
 from paceline.job.elastic_member import membership
 from paceline.torch.hvd.all_reduce import allreduce_
 from paceline.torch.hvd.objects import broadcast_object, dumped
@@ -112,8 +114,6 @@ class State:
         self._commits.adopt(number, None)
 
 
-Snapshot = Any
-"""A snapshot from which a state can be restored."""
 _PICKLES = (pickle.PicklingError, TypeError, AttributeError)
 """Errors that pickle raises for an object that it cannot serialise."""
 
@@ -199,55 +199,8 @@ class ObjectState(State):
         self._commits.adopt(number, self._snapshot())
 
 
-class Commits:
-    """Snapshots by commit number. There are two, because another rank may not have made the last commit."""
-
-    def __init__(self) -> None:
-        """Start without any."""
-        self._held: dict[int, Snapshot] = {}
-        self._synchronized: list[Snapshot] = []
-
-    @property
-    def numbers(self) -> list[int]:
-        """Numbers of the available snapshots, in ascending order."""
-        return list(self._held)
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Add a commit, and keep the previous one."""
-        self._synchronized.clear()
-        number = self.numbers[-1] + 1 if self._held else 0
-        self._held = dict([*list(self._held.items())[-1:], (number, snapshot)])
-
-    def adopt(self, number: int, snapshot: Snapshot) -> None:
-        """Make this the only commit; all ranks have it."""
-        self._synchronized.clear()
-        self._held = {number: snapshot}
-
-    def synchronized(self, snapshot: Snapshot) -> None:
-        """Keep the result of `sync` until there is a later commit.
-
-        It has no number, so that no rank is asked to go back to it: others may have failed before receiving it.
-        """
-        self._synchronized = [snapshot]
-
-    def last(self) -> Snapshot | None:
-        """Return the last snapshot, or the result of a later `sync`; None if there is none."""
-        if self._synchronized:
-            return self._synchronized[0]
-        return self._held[self.numbers[-1]] if self._held else None
-
-    def back_to(self, number: int) -> bool:
-        """Discard later commits. If this one is not available, return False and discard all."""
-        self._synchronized.clear()
-        if number not in self._held:
-            self._held = {}
-            return False
-        self._held = {each: snapshot for each, snapshot in self._held.items() if each <= number}
-        return True
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """Ranks are about to join or leave; `run` catches it. Nothing is lost, because all ranks are at the same point."""
+class HostsUpdatedInterrupt(WorldChange, RuntimeError):
+    """Ranks are to join or leave; `run` catches it. Nothing is lost, since all ranks are at the same point."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         """Create the exception.

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.torch.hvd.elastic.state import ObjectState, Snapshot
+from paceline.job.elastic_commits import Snapshot
+from paceline.torch.hvd.elastic.state import ObjectState
 from paceline.torch.hvd.elastic.state_handlers import StateHandler, handler_of
 
 
