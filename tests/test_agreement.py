@@ -1,4 +1,4 @@
-"""Coordinators simulated, and the same run by real processes: what they tell each other, cycles, buckets, times."""
+"""Simulated coordinators compared with real processes: messages, cycles, buckets, times."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from paceline.errors import InvalidArgumentError
 
 KIB = 1 << 10
 MS = 1_000_000
-# Other work on the machine may delay a rank past a cycle; a real disagreement comes again each time.
+# Other work on the machine may delay a rank past a cycle; a real disagreement recurs every time.
 on_a_busy_machine = pytest.mark.flaky(reruns=3)
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 
@@ -41,7 +41,7 @@ def simulated(policy, ranks, gradients, steps, **how):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ranks):
-    """A gradient of another type opens a cycle; 30 ms later all others are there, and go in buckets of 100 KiB.
+    """A gradient of another type opens a cycle; 30 ms later all others are ready, and travel in buckets of 100 KiB.
 
     Ranks do not begin a step at the same moment. A cycle's length makes up for it.
     """
@@ -70,11 +70,11 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
     for counted in counts:
         assert counted["negotiated"] - counted["plans"] == len(forecast["negotiated"]), (counts, forecast)
         assert counted["planned"] == len(forecast["planned"])
-        # Ranks ask for a plan when they come to it, and those that come first vote for it more than once.
+        # Ranks request a plan when they reach it, and the first ones vote for it more than once.
         assert forecast["votes"] <= counted["votes"] <= forecast["votes"] + counted["plans"] * ranks, (counts, forecast)
         assert forecast["reports"] <= counted["reports"] <= forecast["reports"] + counted["plans"] * ranks
     if policy == "graph":
-        # The order of the first step is a plan when the second is over.
+        # The order of the first step becomes a plan when the second is over.
         assert (forecast["negotiated"], forecast["planned"]) == (buckets * 2, buckets * (steps - 2))
         assert 4 <= forecast["votes"] <= 5
     else:
@@ -86,7 +86,7 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
 @on_a_busy_machine
 @pytest.mark.parametrize("policy", POLICIES)
 def test_times_are_in_proportion(policy):
-    """Gradients that come one after the other: steps are longer by as much as the simulation says."""
+    """Gradients that arrive one after the other: steps are longer by as much as the simulation says."""
     ratios = []
     for spread in (0.02, 0.06, 0.12):
         gradients = [(64 * KIB, spread * part) for part in (0.25, 0.5, 0.75, 1.0)]
@@ -102,7 +102,7 @@ def test_the_same_scenario_gives_the_same_answer(policy):
     gradients = [(KIB * (1 + number % 7), 0.0003 * number) for number in range(40)]
     first = simulated(policy, 5, gradients, 4)
     assert first == simulated(policy, 5, gradients, 4)
-    # Every gradient is summed once in each step, by whatever bucket.
+    # Every gradient is summed once per step, in whichever bucket.
     assert sum(first["negotiated"]) + sum(first["planned"]) == 4 * sum(size for size, _ in gradients)
 
 

@@ -1,4 +1,4 @@
-"""What users get wrong: each time one short message on stderr that names the thing, exit code 2, no traceback."""
+"""Users' mistakes: each gives one short message on stderr that names the cause, exit code 2, no traceback."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def written(tmp_path):
 
 
 def changed(**fields):
-    """The tiny trace with fields of the document or of its worker changed; None takes one away."""
+    """The tiny trace with fields of the document or of its worker changed; None removes a field."""
     trace = json.loads(json.dumps(TINY))
     for name, value in fields.items():
         place = trace["workers"][0] if name in ("forward", "gradients", "backward_s") else trace

@@ -29,7 +29,7 @@ def test_nccl():
     assert (last.size_bytes, last.seconds) == (104857600, pytest.approx(800e-6))
     assert (last.algorithm_bandwidth, last.bus_bandwidth) == (pytest.approx(131.07e9), pytest.approx(196.61e9))
     assert found.seconds_of(1 << 20) == pytest.approx(80e-6)
-    assert found.seconds_of(1) is None  # below all that was measured
+    assert found.seconds_of(1) is None  # below all measured sizes
 
 
 def test_nccl_counts_wrong_results(tmp_path):

@@ -26,7 +26,7 @@ def spec(tmp_path, **more):
 
 
 class Hosts:
-    """Several hosts of which this is one; the others say what this one says."""
+    """Several hosts including this one; the others answer as this one does."""
 
     def __init__(self, host, hosts):
         self.host, self.hosts = host, hosts
@@ -121,7 +121,7 @@ def test_layers_name_every_weight_of_the_model_once(tmp_path, model):
 def test_pools_with_ceil_mode_reach_over_the_edge():
     pool = torch.nn.Sequential(torch.nn.MaxPool2d(3, 2, ceil_mode=True), torch.nn.Flatten(), torch.nn.Linear(48, 2))
     layer = next(one for one in layers_of(pool, 8) if one["kind"] == "max-pool")
-    # 8 pixels give windows from 0, 2, 4 and 6, the last of which ends one pixel outside.
+    # 8 pixels give windows from 0, 2, 4 and 6; the last ends one pixel outside.
     assert layer["padding"] == [[0, 1], [0, 1]]
 
 

@@ -50,7 +50,7 @@ def test_engines_side_by_side_end_with_the_same_weights():
         assert row["workers"] == 2
         assert row["batch_size"] == 2
         assert len(row["step_seconds"][0]) == 4
-        # By the whole time of the steps, which is longer than that of rank 0's steps.
+        # Divided by the total time of the steps, which is longer than that of rank 0's steps.
         assert 0 < row["total_images_per_s"] <= 1.001 * 4 / (sum(row["step_seconds"][0]) / 4)
         assert 0 < row["forward_s"] < 60
         assert 0 < row["backward_s"] < 60
@@ -173,7 +173,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(tmp_path):
 
 @pytest.mark.slow
 def test_training_that_diverges_is_said():
-    warm = ("--num-warmup-batches", "3")  # weights are compared after three steps: by then they are no numbers
+    warm = ("--num-warmup-batches", "3")  # weights are compared after three steps: by then they are NaN
     done = bench(*SMALL, "--engine", "paceline,ddp-gloo", "--num-batches", "2", "--lr", "1e30", "--json", *warm)
     _, told = rows(done)
     assert "training diverged" in told["notes"][0]
@@ -328,7 +328,7 @@ def test_on_an_emulated_cluster_ranks_run_on_its_hosts():
         pytest.skip(done.stderr.strip())
     found, _ = rows(done)
     for row in found.values():
-        # A ring of two ranks sends the gradients once: no network of 100 Mbit/s is faster, but for its burst.
+        # A ring of two ranks sends the gradients once: a network of 100 Mbit/s cannot be faster, except for its burst.
         gradients = 4 * (3 * 32 * 32 * 256 + 256 + 256 * 256 + 256 + 256 * 1000 + 1000)
         assert row["step_s"] > 0.8 * gradients * 8 / 100e6
         assert row["forecast_of"] is not None

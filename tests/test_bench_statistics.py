@@ -1,4 +1,4 @@
-"""Statistics of `paceline bench` against closed forms and against what libraries say."""
+"""Statistics of `paceline bench` against closed forms and libraries."""
 
 import math
 import statistics
@@ -87,7 +87,7 @@ def test_efficiency_and_slope_of_perfect_and_of_no_scaling():
     scale(result)
     assert [row.efficiency for row in perfect] == [pytest.approx(1)] * 3
     assert [row.efficiency for row in none] == [pytest.approx(1 / workers) for workers in (1, 2, 4)]
-    assert result.lines["perfect"].slope == pytest.approx(40)  # 4 images a rank in 0.1 s
+    assert result.lines["perfect"].slope == pytest.approx(40)  # 4 images per rank in 0.1 s
     assert result.lines["perfect"].intercept == pytest.approx(0, abs=1e-9)
     assert result.lines["none"].slope == pytest.approx(0, abs=1e-9)
 

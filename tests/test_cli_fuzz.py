@@ -1,4 +1,4 @@
-"""Whatever is typed, the answer is a forecast or one line."""
+"""Whatever the user types, the answer is a forecast or one line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`paceline simulate`: what it prints and writes, and what it refuses because it would have no effect."""
+"""`paceline simulate`: its output and files, and options that it rejects because they would have no effect."""
 
 import csv
 import io
@@ -365,7 +365,7 @@ def test_ring_of_a_thousand_workers_meets_the_closed_form():
 
 def test_a_published_rate_of_a_device():
     told = call("resnet-50", "--device", "A100", "--workers", 1, "--strategy", "ring", "--json")
-    # What was measured, and where: devices' rates are of other batches and programs.
+    # Where the rate was measured: devices' rates are for other batches and programs.
     assert "note: --device: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
     [run] = json.loads(told.stdout)
     assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))

@@ -1,4 +1,4 @@
-"""Completion in the shell: what the tab key gets, and that it does not make people wait."""
+"""Shell completion: its suggestions, and that it is fast."""
 
 import os
 import resource
@@ -35,7 +35,7 @@ def test_commands_and_options_are_completed():
 
 
 def test_bash_completes(tmp_path):
-    """As bash itself asks: the function that the script defines fills COMPREPLY."""
+    """As bash does it: the function that the script defines fills COMPREPLY."""
     script = tmp_path / "complete.bash"
     script.write_text(asked("bash_source"))
     lines = (
@@ -46,7 +46,7 @@ def test_bash_completes(tmp_path):
 
 
 def test_nobody_waits_for_the_tab_key():
-    """By the processor's time, which other programs on the machine do not stretch much."""
+    """Measured in CPU time, which other programs on the machine hardly affect."""
     taken = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""`paceline simulate --coordinator`: what it prints, what it assumes, and what it refuses."""
+"""`paceline simulate --coordinator`: its output, its assumptions, and what it rejects."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Runs in which coordinators take long to agree, made by hand: `paceline doctor` says what they did meanwhile."""
+"""Hand-made runs in which coordinators take long to agree: `paceline doctor` says what they did meanwhile."""
 
 import pytest
 from test_doctor_format import Ranks, diagnosed
@@ -59,7 +59,7 @@ def test_new_names_in_every_step_are_named():
 
 
 def test_gradients_that_are_held_back_during_backward():
-    """Ready at 4 on both ranks, begun at 10: with a coordinator that is a matter of its cycle."""
+    """Ready at 4 on both ranks, begun at 10: with a coordinator, its cycle explains that."""
     ranks = coordinated(agreed=0.0)
     for step in range(8):
         for rank in (0, 1):

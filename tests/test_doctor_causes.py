@@ -1,4 +1,4 @@
-"""Runs made sick by hand: `paceline doctor` names the disease first, with its figures; healthy ones are healthy."""
+"""Hand-made slow runs: `paceline doctor` names the cause first, with its figures; healthy runs are reported healthy."""
 
 import random
 
@@ -92,7 +92,7 @@ def test_slow_input_on_one_rank():
 
 
 def test_a_slow_network():
-    """64 MB in 128 ms of which 4 are hidden; bus bandwidth of two ranks: 2 (n - 1) / n = 1 times bytes over time."""
+    """64 MB in 128 ms, 4 of them hidden; bus bandwidth of two ranks: 2 (n - 1) / n = 1 times bytes over time."""
     report = diagnosed(training(ready=(4, 8), done=(68, 132), backward=133, moved=32_000_000))
     assert names(report)[0] == "network-bound"
     first = report.diagnoses[0]
@@ -126,7 +126,7 @@ def test_a_server_through_which_everything_goes():
 
 
 def test_many_small_operations():
-    """40 operations of 1 kB, each 0.2 ms, of which the last 30 come after backward."""
+    """40 operations of 1 kB, 0.2 ms each; the last 30 come after backward."""
     ready = tuple(6 + 0.05 * number for number in range(40))
     done = tuple(6 + 0.2 * (number + 1) for number in range(40))
     report = diagnosed(training(ready=ready, done=done, backward=14.5, moved=1000))
@@ -135,13 +135,13 @@ def test_many_small_operations():
     assert first.evidence["operations_per_step"] == 40
     assert first.evidence["median_bytes"] == 1000
     assert first.evidence["fixed_s"] == pytest.approx(0.0002)
-    # From 7.95 on 31 operations end: all but one of them could be spared.
+    # From 7.95 on 31 operations end: all but one of them could be saved.
     assert first.seconds == pytest.approx(30 * 0.0002)
     assert "bucket_cap_mb" in tries(report, "small-buckets")
 
 
 def test_small_operations_beside_large_ones():
-    """Twenty of 2 kB and one of 10 MB, 0.3 ms + 1 ns a byte: the line through them tells the fixed part."""
+    """Twenty of 2 kB and one of 10 MB, 0.3 ms + 1 ns per byte: the line through them gives the fixed part."""
     ranks = Ranks(2)
     for rank in (0, 1):
         for step in range(8):

@@ -1,4 +1,4 @@
-"""`paceline doctor --env`: facts of this machine that can be checked against other sources, and no secret in it."""
+"""`paceline doctor --env`: facts about this machine that other sources confirm, and no secrets."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.stdout.strip() == "[]"
-    assert min(taken) < 1  # of the processor's time, which other programs on the machine do not stretch much
+    assert min(taken) < 1  # of CPU time, which other programs on the machine hardly affect
 
 
 @pytest.mark.parametrize(

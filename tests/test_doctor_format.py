@@ -1,4 +1,4 @@
-"""Timelines made by hand for `paceline doctor`, in the runtime's format, and what is read of them."""
+"""Hand-made timelines for `paceline doctor`, in the runtime's format, and their reading."""
 
 import json
 import tempfile
@@ -71,7 +71,7 @@ class Ranks:
 
 
 def diagnosed(ranks):
-    """What is said of a timeline."""
+    """The diagnosis of a timeline."""
     with tempfile.TemporaryDirectory() as folder:
         return diagnose(ranks.write(Path(folder) / "run.json"))
 
@@ -159,7 +159,7 @@ def test_ranks_that_only_messages_name():
     ranks = training(size=2)
     ranks.message(0, "worker 0", "worker 3", 10, out=True)
     report = diagnosed(ranks)
-    assert report.analysis.recording.missing == [3]  # of rank 2 nothing tells
+    assert report.analysis.recording.missing == [3]  # nothing mentions rank 2
     assert "rank 3 " in report.analysis.notes[0]
 
 

@@ -1,4 +1,4 @@
-"""The parts of a step: closed forms by hand, and that they add up whatever happened."""
+"""The parts of a step: closed forms, and that they always add up."""
 
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ def test_a_straggler():
     assert parts(report, 1) == {"input": 2, "forward": 7, "backward": 8, "optimizer": 1, "transfer": 2}
     assert parts(report, 2)["straggler"] == 2
     (straggler, *_) = report.diagnoses
-    assert straggler.seconds == pytest.approx((5 + 2) / 2 / 1000)  # the mean of what the other two wait
+    assert straggler.seconds == pytest.approx((5 + 2) / 2 / 1000)  # the mean wait of the other two
     assert straggler.share == pytest.approx(3.5 / 20)
 
 
@@ -79,7 +79,7 @@ def test_waiting_for_agreement():
     report = diagnosed(ranks)
     own = {"input": 1, "forward": 3, "backward": 5, "optimizer": 4, "negotiation": 3, "transfer": 3}
     assert parts(report, 0) == {**own, "straggler": 0.5, "other": 0.5}
-    assert parts(report, 1) == {**own, "other": 1}  # it asks for its last tensor when it waits already
+    assert parts(report, 1) == {**own, "other": 1}  # it requests its last tensor while it already waits
 
 
 def test_a_broadcast_in_forward_is_waited_for():
@@ -111,7 +111,7 @@ def test_a_loss_that_is_reduced_after_the_gradients():
 
 
 def test_groups_of_ranks_with_operations_of_the_same_name():
-    """Ranks 2 and 3 reduce among themselves what ranks 0 and 1 have reduced already: nobody waits for them."""
+    """Ranks 2 and 3 reduce among themselves what ranks 0 and 1 have already reduced: no rank waits for them."""
     ranks = Ranks(4)
     for step in range(6):
         for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""`paceline emulate`: bringing clusters up, commands on their hosts, and that nothing of them stays behind."""
+"""`paceline emulate`: bringing clusters up, commands on their hosts, and that nothing of them remains."""
 
 import ctypes
 import os
@@ -233,7 +233,7 @@ def test_many_hosts_come_up():
 
 
 def without_capabilities(kept=(31,)):
-    """In a child that is about to start a command: of root's rights it keeps the files, and that its user is mapped."""
+    """In a child that is about to start a command: it keeps root's file access, and its user is mapped."""
     libc = ctypes.CDLL(None)
     for capability in set(range(64)) - set(kept):  # 31: CAP_SETFCAP, see user_namespaces(7)
         libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP

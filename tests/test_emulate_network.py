@@ -13,7 +13,7 @@ from paceline.emulate.shaping import MTU, shape
 pytestmark = pytest.mark.process
 
 GROUP, PORT = "239.1.2.3", "7001"
-# What others take from the cores makes transfers longer, never shorter.
+# Other work on the cores makes transfers longer, never shorter.
 LEAST, MOST = -0.02, 0.1
 
 
@@ -27,7 +27,7 @@ def test_buckets_hold_a_segment_and_rates_are_goodput():
     shapes = [shape(rate) for rate in rates]
     for rate, one in zip(rates, shapes, strict=True):
         assert one.burst > one.segment + MTU / 4
-        # Full packets, of which 52 bytes are headers, in frames of 14 bytes more.
+        # Full packets with 52 bytes of headers, in frames that add 14 bytes.
         assert one.rate * 8 * (MTU - 52) / (MTU + 14) == pytest.approx(rate, rel=1e-5)
     for low, high in pairwise(shapes):
         assert (low.segment, low.burst) <= (high.segment, high.burst)
@@ -87,12 +87,12 @@ def test_the_switch_is_not_shaped(possible):
         ideal_s = 6 * 2**20 * 8 / 50e6
         assert seconds("worker0", "switch") > ideal_s * 0.97
         assert seconds("switch", "worker0") > ideal_s * 0.97
-        # The card of the switch adds nothing: within itself it is as fast as the machine.
+        # The switch's own NIC adds nothing: within the switch, traffic is as fast as the machine.
         assert seconds("switch", "switch") < ideal_s / 2
 
 
 def received(cluster, host):
-    """Bytes that have come over the host's card."""
+    """Bytes received by the host's NIC."""
     out = subprocess.run(
         [*cluster.entering(host), "cat", "/proc/self/net/dev"], capture_output=True, text=True, check=True, timeout=20
     ).stdout

@@ -1,4 +1,4 @@
-"""Jobs on emulated clusters: ranks on hosts of their own, parameter servers, failures."""
+"""Jobs on emulated clusters: ranks on separate hosts, parameter servers, failures."""
 
 import concurrent.futures
 import json

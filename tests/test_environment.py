@@ -53,7 +53,7 @@ def place(environ):
         (STEP, ("slurm", 6, 7, 0, 1)),
         # A batch script, without srun, is alone.
         (BATCH, ("none", 0, 1, 0, 1)),
-        # mpirun inside an salloc or a batch script: what Slurm says is of the allocation.
+        # mpirun inside an salloc or a batch script: Slurm's variables describe the allocation.
         (BATCH | OPEN_MPI | OPEN_MPI_LOCAL, ("openmpi", 1, 2, 1, 2)),
         (STEP | HYDRA, ("pmi", 5, 8, 1, 4)),
         # torchrun in a step with one task for each node.

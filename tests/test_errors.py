@@ -1,4 +1,4 @@
-"""The names of exceptions, and what they are caught by."""
+"""The names of exceptions and their base classes."""
 
 import paceline
 import pytest

@@ -1,4 +1,4 @@
-"""The transcripts in examples/ print exactly what stands there. `python tests/test_examples.py --write` renews them."""
+"""The commands in examples/ print exactly their transcripts. `python tests/test_examples.py --write` updates them."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ def commands(transcript: str) -> list[str]:
 
 
 def run(command: str) -> str:
-    """What the command prints, both streams, and its exit code unless it is 0."""
+    """The command's output, both streams, and its exit code unless it is 0."""
     words = shlex.split(command)
     assert words[0] == "paceline"
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONUTF8": "1"}

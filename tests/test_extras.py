@@ -1,4 +1,4 @@
-"""What an installation without extras does: it imports nothing of theirs, and a command that needs one names it."""
+"""An installation without extras imports none of their packages, and a command that needs an extra names it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""gRPC between real processes: the same bits as over TCP; who dies, stops or does not know the secret is named."""
+"""gRPC between real processes: the same bits as over TCP; errors name ranks that die, stop or lack the secret."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Horovod's operations on tensors, in real processes. What the ranks do stands in `hvd_workers`."""
+"""Horovod's operations on tensors, in real processes. The ranks run `hvd_workers`."""
 
 import pytest
 from hvd_workers import derivatives, elastic_state, movements, reductions

@@ -1,4 +1,4 @@
-"""The policies by which ranks agree on an order, in real processes. What the ranks do stands in `hvd_workers.plans`."""
+"""The policies by which ranks agree on an order, in real processes. The ranks run `hvd_workers.plans`."""
 
 import pytest
 from hvd_workers import optimizers, plans, training

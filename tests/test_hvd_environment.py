@@ -1,4 +1,4 @@
-"""Horovod's environment variables, and names and places, without any job."""
+"""Horovod's environment variables, and names and places, without a job."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What Horovod's users are told, on all ranks, when ranks differ or die."""
+"""The errors of Horovod's interface, on all ranks, when ranks differ or die."""
 
 import time
 

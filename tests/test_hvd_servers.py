@@ -1,4 +1,4 @@
-"""Training by parameter servers, pulled in step() or by layer: weights as of one process with all batches."""
+"""Training by parameter servers, pulled in step() or by layer: weights equal those of one process with all batches."""
 
 import json
 import subprocess

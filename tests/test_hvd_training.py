@@ -1,4 +1,4 @@
-"""Training by Horovod's distributed optimizer, in real processes. What the ranks do stands in `hvd_workers`."""
+"""Training with Horovod's distributed optimizer, in real processes. The ranks run `hvd_workers`."""
 
 import pytest
 from hvd_workers import optimizers, training

@@ -1,4 +1,4 @@
-"""Horovod's init, ranks and process sets, in real processes. What the ranks do stands in `hvd_workers`."""
+"""Horovod's init, ranks and process sets, in real processes. The ranks run `hvd_workers`."""
 
 import pytest
 from hvd_workers import norms, worlds

@@ -1,4 +1,4 @@
-"""paceline.job in real processes: what the operations give."""
+"""paceline.job in real processes: the results of operations."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which arrays paceline.job takes, and what it says of others. In a job of one rank, in this process."""
+"""Which arrays paceline.job accepts, and its errors for others. In a job of one rank, in this process."""
 
 import array
 import mmap

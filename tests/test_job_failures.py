@@ -1,4 +1,4 @@
-"""paceline.job in real processes: what goes wrong is said on every rank, in time, and nothing stays behind."""
+"""paceline.job in real processes: every rank reports failures in time, and nothing remains."""
 
 import re
 import signal
@@ -20,7 +20,7 @@ DEATH_S = 2.0
 
 
 def raised(outcomes, rank, number=0):
-    """The errors that a rank said, of which the first is meant."""
+    """The errors that a rank reported; the first counts."""
     errors = [said for said in outcomes[rank].said if "error" in said]
     assert errors, f"rank {rank} said nothing: {outcomes[rank]}"
     return errors[number]

@@ -1,4 +1,4 @@
-"""Joining a job: who is missing, wrong or in the way is named, and every launcher and process layout works."""
+"""Joining a job: errors name missing, wrong or interfering processes, and every launcher and process layout works."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ SHORT = {"PACELINE_START_TIMEOUT": "2"}
 
 
 def refused(folder, size, **how):
-    """The errors of joining, by rank, all of which must come within 5 s."""
+    """The errors of joining, by rank; all must come within 5 s."""
     with Ranks(folder, size, "starts", "simple", **how) as ranks:
         outcomes = ranks.outcomes(30)
     assert all(outcome.code == 3 for outcome in outcomes.values()), outcomes
@@ -106,14 +106,14 @@ def test_ranks_that_were_told_different_things(tmp_path):
     ],
 )
 def test_what_a_rank_cannot_get(tmp_path, limit, message, limited):
-    """The rank says what it lacks; the others say that it is missing."""
+    """The rank reports what it lacks; the others report that it is missing."""
     errors = refused(tmp_path, 3, env=SHORT, env_of={limited: {"JOB_TEST_LIMIT": limit}})
     assert re.search(message, errors.pop(limited)), errors
     assert all(re.search(rf"rank[s]? .*\b{limited}\b", error) for error in errors.values()), errors
 
 
 def unshared(*words):
-    """A command in front of a rank's, where this user may."""
+    """A command to put before a rank's, if this user may run it."""
     command = ["unshare", *words]
     if (
         shutil.which("unshare") is None

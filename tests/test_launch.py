@@ -24,7 +24,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /
 
 
 def clean():
-    """The environment of a user who has set nothing."""
+    """The environment of a user who has not set any variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
 
 
@@ -42,7 +42,7 @@ def run(*words, env=None, **settings):
 
 @pytest.fixture
 def begin():
-    """Starts jobs that a test sends signals to; they end with it, whatever comes of it."""
+    """Starts jobs for tests that send signals; they end with the test, whatever its result."""
     begun = []
 
     def start(*words):

@@ -1,4 +1,4 @@
-"""The built-in traces of models: the parameters of the real model, at a rate that somebody has published."""
+"""The built-in traces of models: the parameters of the real model, at a published rate."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_the_rate_is_published(name):
     rates = [rate.samples_per_s for rate in rates_of(name).values() if rate.batch == told["batch"]]
     if rates:
         assert any(told["batch"] / seconds == pytest.approx(rate, rel=1e-4) for rate in rates)
-    else:  # scaled as a model like it, and says so
+    else:  # scaled like a similar model, and says so
         assert "by the factor by which" in told["provenance"]
     assert "CPU" in told["provenance"]
 

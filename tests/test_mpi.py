@@ -31,7 +31,7 @@ def all_good(result, ranks):
     return told
 
 
-# What it computes.
+# Results.
 
 
 @pytest.mark.process
@@ -58,7 +58,7 @@ def test_native_is_the_librarys_own_on_one_thread(mpirun):
     for rank in told:
         assert rank["about"]["library"] == str(mpirun.library)
         assert rank["about"]["abi"] == {"openmpi": "Open MPI", "mpich": "standard"}[mpirun.name]
-        # What Open MPI starts on it bears its name. The driver of other transports is not there.
+        # The processes that Open MPI starts on it bear its name. The driver of other transports is not there.
         assert set(rank["threads"]) == {"paceline-mpi"}, rank
         assert rank["turn"] == 1
 
@@ -93,19 +93,19 @@ def test_horovods_calls(mpirun, strategy):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
 
 
-# What waiting costs.
+# The cost of waiting.
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_waiting_does_not_burn_cores(mpirun, ranks):
     told = all_good(mpirun.worker(ranks, "waits", 3), ranks)
-    # Of 3 s: more than ten times what was measured (0.04 to 0.07 s), a seventh of a core.
+    # Of 3 s: more than ten times the measured value (0.04 to 0.07 s), a seventh of a core.
     assert max(rank["waited"] for rank in told) < 0.45, told
     assert max(rank["idle"] for rank in told) < 0.05, told
 
 
-# What goes wrong.
+# Failures.
 
 
 @pytest.mark.process
@@ -188,7 +188,7 @@ def test_mpi_that_others_have_initialised(mpirun):
     library = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}[mpirun.name]
     env = {"PYTHONPATH": str(site), "MPI4PY_LIBMPI": str(mpirun.library.parent / library)}
     if mpirun.name == "mpich":
-        # mpi4py's wheel knows MPICH's older interface alone.
+        # mpi4py's wheel knows only MPICH's older interface.
         told = all_good(mpirun.worker(2, "inside_mpi", "multiple", env=env), 2)
         assert all("libmpi.so.12" in rank["error"] for rank in told), told
         return

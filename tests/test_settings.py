@@ -1,4 +1,4 @@
-"""The table of settings: it is complete, and whatever gives a value gives the same value or the same error."""
+"""The table of settings: it is complete, and every source of a value gives the same value or the same error."""
 
 import inspect
 import json
@@ -74,7 +74,7 @@ def test_each_setting_has_words_a_check_and_a_default(setting):
 
 @pytest.mark.parametrize("setting", list(map(SETTINGS.get, VARIABLES.values())), ids=lambda setting: setting.variable)
 def test_each_variable_is_read(setting):
-    """What cannot be is refused by its name; empty is as good as unset."""
+    """An invalid value is rejected by name; an empty one counts as unset."""
     assert JOIN in setting.uses
     with pytest.raises(InvalidArgumentError) as caught:
         Settings.from_environment({setting.variable: "\ud800"})
@@ -139,7 +139,7 @@ def test_names_are_those_of_the_registries():
     choices |= {"inside": names.Inside, "network": names.Network, "dtype": names.Dtype, "executor": names.Executor}
     for name, type_ in choices.items():
         assert SETTINGS[name].kind.choices == get_args(type_)
-    # The core knows each: what it does not know it refuses.
+    # The core knows each: it rejects unknown ones.
     for name in ("network", "distribution", "pull", "inside"):
         for word in SETTINGS[name].kind.choices:
             strategy = {"inside": "hierarchical", "network": "ring"}.get(name, "ps")
@@ -149,7 +149,7 @@ def test_names_are_those_of_the_registries():
 
 
 def test_the_default_is_what_happens_without_a_value(monkeypatch):
-    """Of forecasts, by name and in the core: saying the default changes nothing."""
+    """Of forecasts, by name and in the core: giving the default changes nothing."""
     for strategy, cluster in (("ps", {}), ("hierarchical", {"gpus_per_node": 2}), ("ring", {"jitter": {"sigma": 0.1}})):
         plain = paceline.simulate(TINY, None, strategy, workers=4, **cluster)
         for setting in of_place(SIMULATE):
@@ -186,7 +186,7 @@ def test_an_error_says_where_its_value_came_from(tmp_path):
         Request(command=["true"], settings={"servers": "0", "strategy": "ps"}, given_by="flag").checked()
     assert (caught.value.setting, str(caught.value.source)) == ("servers", "--servers")
     assert caught.value.reason == "0 is not between 1 and 60000"
-    # What -x says is a variable's, even where a flag says something else.
+    # -x sets a variable, even if a flag says otherwise.
     with pytest.raises(InvalidArgumentError, match=r"^PACELINE_SERVERS: 0 is not"):
         Request(command=["true"], settings={"servers": "2"}, names=["PACELINE_SERVERS=0"], given_by="flag").checked()
     with pytest.raises(InvalidArgumentError, match=r"^--no-overlap: has no effect on allreduce:1MB"):
@@ -262,7 +262,7 @@ TEXTS = st.one_of(
 
 
 def outcome(make):
-    """What is made, or what the error says but for its source, and for how other settings are spelled there."""
+    """The result, or the error's text except for its source and the spelling of other settings."""
     try:
         return make()
     except InvalidArgumentError as error:

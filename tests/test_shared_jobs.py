@@ -1,6 +1,6 @@
-"""The promise in short: what real ranks compute, checked in jobs that all checks of a kind share.
+"""A fast check of the main promise: the results of real ranks, in jobs that all checks of a kind share.
 
-The same checks run in jobs of their own, of more sizes and under more settings, in the tests of `make test-process`.
+The same checks run in separate jobs, of more sizes and under more settings, in the tests of `make test-process`.
 """
 
 import sys
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def shared(member, size, **env):
-    """A fixture: a job of so many ranks that lasts as long as this module's tests."""
+    """A fixture: a job of this many ranks that lasts as long as this module's tests."""
 
     @pytest.fixture(scope="module")
     def fixture():

@@ -78,7 +78,7 @@ def test_a_node_is_no_faster_than_its_gpus():
 
 
 def test_slopes_of_a_line():
-    # Linear to a per cent, so that a slope is what each GPU adds.
+    # Linear to one percent, so that the slope is each GPU's contribution.
     assert ddl_nccl.slope(ddl_nccl.NCCL) == pytest.approx(ddl_nccl.rate(ddl_nccl.NCCL, 24) / 24, rel=0.01)
 
 

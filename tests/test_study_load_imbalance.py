@@ -1,4 +1,4 @@
-"""The study `load-imbalance`: rows, what it is calibrated on, claims, output."""
+"""The study `load-imbalance`: rows, calibration, claims, output."""
 
 import json
 from pathlib import Path

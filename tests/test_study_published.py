@@ -82,7 +82,7 @@ def test_constants_have_units_and_sources():
         assert entry.value > 0
         assert entry.unit
         assert entry.source
-    # None is of a row: what was calibrated on names a whole table, a system or a library in it.
+    # No constant is calibrated on a single row: each names a whole table, or a system or library in it.
     assert {entry.calibrated.split()[0] for entry in all_constants().values() if entry.calibrated} <= {
         row.id for row in read(BUILT_IN)
     }

@@ -1,4 +1,4 @@
-"""The torch.distributed backend, in real processes. What the ranks do stands in `torch_workers`."""
+"""The torch.distributed backend, in real processes. The ranks run `torch_workers`."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Futures whose callbacks wait for other operations. What the ranks do stands in `torch_workers.callbacks`."""
+"""Futures whose callbacks wait for other operations. The ranks run `torch_workers.callbacks`."""
 
 import pytest
 from torch_workers import callbacks

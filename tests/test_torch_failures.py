@@ -1,4 +1,4 @@
-"""What a training sees when one of its ranks dies, raises or is stopped in the middle of a backward pass."""
+"""Errors in training when a rank dies, raises or is stopped in the middle of a backward pass."""
 
 import pytest
 from torch_workers import failures

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def agree(model, loss):
-    """The graph, once its prediction has come true."""
+    """The graph, after its prediction has been verified."""
     found = autograd_graph(loss, model)
     with observed_order(model) as observed:
         loss.backward()

@@ -73,7 +73,7 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
 
     if not hasattr(torch.distributed.Backend, "_ensure_backend_registered"):
         pytest.skip("this torch has no entry points for backends")
-    # What the installed package has; a checkout may have been installed before the entry point was there.
+    # The entry points of the installed package; a checkout may have been installed before this one existed.
     info = tmp_path / "paceline_entry-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paceline_entry\nVersion: 0\n")

@@ -1,4 +1,4 @@
-"""`paceline validate`: what is compared, what the machine disturbs, what is printed and written."""
+"""`paceline validate`: cells, disturbances by the machine, output and files."""
 
 import csv
 import io
@@ -278,7 +278,7 @@ def test_timelines_are_laid_over_each_other():
 @pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 def test_ranks_on_this_machine(monkeypatch, tmp_path):
-    """Loopback is no network to speak of, so that the forecast has none either: 100 Gbit/s, and hardly any bytes."""
+    """Loopback is hardly a network, so the forecast has none either: 100 Gbit/s, and hardly any bytes."""
     monkeypatch.setattr(cli_validate, "emulator", Local)
     path = tmp_path / "both.json"
     words = ["--workers", "2", "--bandwidth", "100Gbps", "--shrink", "100", "--scale", "2", "--repeats", "3", "--json"]
@@ -307,7 +307,7 @@ def test_a_switch_that_adds_up_is_a_process_and_forwards_as_sums_come():
     assert emulator.runs[0][2] == {"strategy": "ps-aggregation", "servers": 1, "switch": True}
     said = row.to_dict()
     assert (said["network"], said["simulated_fluid_s"]) == ("fifo", None)
-    # A sum costs the server's port once; each of four copies of it once.
+    # A sum uses the server's port once; each of its four copies once.
     (alone,) = cells([Selection(("allreduce:8MB",), ("ps-aggregation",), (4,))], NETWORK)
     (row,) = compare([alone], emulator, ComparisonOptions(repeats=1), quietly).rows
     assert row.simulated_s == pytest.approx(5 * 8e6 * 8 / RATE, rel=1e-6)

@@ -1,4 +1,4 @@
-"""`paceline validate`, and what strategies put on each link, on clusters that are emulated."""
+"""`paceline validate`, and the traffic of strategies on each link, on emulated clusters."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
     """Servers, a switch that adds up, multicast, a ring, exchanges, ranks that share a host."""
     kinds = ["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"]
     left, tried = kinds, []
-    for _ in range(ATTEMPTS):  # what others do on this machine is not always seen in the iteration that it disturbs
+    for _ in range(ATTEMPTS):  # other work on this machine is not always noticed in the iteration that it disturbs
         found = rows(left)
         assert list(found) == left
         left = [strategy for strategy in left if abs(found[strategy]["error"]) > WITHIN]
@@ -60,7 +60,7 @@ def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
 
 
 def carried(cluster):
-    """Bytes that each host's card has sent and received so far."""
+    """Bytes that each host's NIC has sent and received so far."""
     found = {}
     for host in cluster.hosts:
         with cluster.popen(host.name, ["cat", "/proc/net/dev"], stdout=subprocess.PIPE, text=True) as process:
@@ -85,7 +85,7 @@ ON_LINKS = {
 
 @pytest.mark.parametrize("strategy", ON_LINKS)
 def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
-    """As counted by the cards themselves: headers and acknowledgements take some per cent."""
+    """As counted by the NICs themselves: headers and acknowledgements take a few percent."""
     knobs, settings = find_strategy(strategy).knobs, {}
     if "multicast" in knobs:
         settings["multicast"] = GROUP
@@ -150,7 +150,7 @@ def test_large_messages_take_as_long_as_simulated(tmp_path):
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert [row["strategy"] for row in said["rows"]] == ["ring", "ps", "ps-aggregation"]
-    # What others do on a busy machine makes it longer, not shorter.
+    # Other work on a busy machine makes it longer, not shorter.
     assert all(-0.15 < row["error"] < 0.03 for row in said["rows"]), said["rows"]
     assert all(abs(row["fidelity"]) < 0.1 for row in said["rows"])
     ended = validate(*words, "--strategy", "ring", "--timeline", str(path), "--no-check")

@@ -1,10 +1,10 @@
-"""Tests of the everyday tier run several at a time: none starts ranks of its own, which would fight for the cores."""
+"""Tests of the everyday tier run in parallel: none starts its own ranks, which would compete for the cores."""
 
 from itertools import pairwise
 from pathlib import Path
 
 LAUNCHERS = {"mpirun", "mpiexec", "torchrun", "srun", "horovodrun"}
-# The test that runs, if it has neither marker.
+# The running test, if it has neither marker.
 everyday: list[str] = []
 
 
@@ -27,7 +27,7 @@ def starts_ranks(command: list[str]) -> bool:
 
 
 def audit(event: str, arguments: tuple[object, ...]) -> None:
-    """See what a test starts, as an audit hook (PEP 578)."""
+    """Watch which processes a test starts, as an audit hook (PEP 578)."""
     if event != "subprocess.Popen" or not everyday:
         return
     command = arguments[1]

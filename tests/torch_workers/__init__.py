@@ -1,1 +1,1 @@
-"""What the ranks of the tests of the torch backend do. Each function is a rank's part; pytest does not collect them."""
+"""The ranks' side of the tests of the torch backend. Each function runs on every rank; pytest does not collect them."""

@@ -59,7 +59,7 @@ def _train(register, rank, bucket_mb=25.0):
 
 
 def hooks_as_with_gloo(store, rank, size):
-    """Every hook gives the bits that it gives with gloo."""
+    """Every hook gives the same bits as with gloo."""
     weights = {}
     for backend in ("gloo", "paceline"):
         dist.init_process_group(backend, store=dist.PrefixStore(backend, store), rank=rank, world_size=size)
@@ -83,7 +83,7 @@ def _reduced(value=1.0):
 
 
 def nested(rank, size):
-    """Callbacks that wait for what they begin, in depth."""
+    """Callbacks that wait for operations they begin, nested."""
 
     def deeper(future, depth):
         total = future.value()[0][0].item()
@@ -108,7 +108,7 @@ def one_in_the_other(rank, size):
 
 
 def _after_rank_0(signal, begin, rank):
-    """What `begin()` gives, called on rank 0 first: its operations cannot end before their callbacks are set.
+    """The result of `begin()`, called on rank 0 first: its operations cannot end before their callbacks are set.
 
     Otherwise the callbacks would run at once, in the thread that sets them.
     """
@@ -121,7 +121,7 @@ def _after_rank_0(signal, begin, rank):
 
 
 def made_elsewhere(rank, size):
-    """Callbacks that wait for futures that others made: nothing tells before that they will wait."""
+    """Callbacks that wait for other futures: nothing announces that they will wait."""
     gate = threading.Event()  # opens when all futures are made
     signal, *groups = [dist.new_group(range(size)) for _ in range(5)]
     seconds = []
@@ -150,7 +150,7 @@ def made_elsewhere(rank, size):
 
 
 def errors(rank, size):
-    """What a callback raises comes out of the wait for its future, and of what hangs on that; others go on."""
+    """An exception in a callback is raised by the wait for its future and its dependents; others continue."""
 
     def fails(_):
         raise ValueError("no luck")
@@ -165,7 +165,7 @@ def errors(rank, size):
 
 
 def out_of_order(rank, size):
-    """A callback that begins an operation after another thread has is told, so that ranks do not mix their tensors."""
+    """A callback that begins an operation after another thread did gets an error, so that ranks do not mix tensors."""
     begun, told = threading.Event(), []
 
     def late(future):
@@ -192,7 +192,7 @@ def everything(rank, size):
 
 
 def the_end(store, rank, size):
-    """Whoever waits in a callback when the job ends is told so, and whoever asks for a future afterwards."""
+    """Waits in callbacks when the job ends raise an error, as do later requests for a future."""
     dist.init_process_group("paceline", store=store, rank=rank, world_size=size)
     told = []
     never = dist.irecv(torch.empty(1), 1 - rank)

@@ -7,7 +7,7 @@ BACKENDS = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2
 
 
 def run_all(checks, rank, size):
-    """One after the other on every rank; says which one failed."""
+    """One after the other on every rank; reports which one failed."""
     for check in checks:
         try:
             check(rank, size)

@@ -87,7 +87,7 @@ def integer_averages(rank, size):
 
 
 def moves(rank, size):
-    """Everything that moves tensors, on all dtypes."""
+    """All operations that move tensors, on all dtypes."""
     for number, dtype in enumerate(MOVED):
         parts = [tensor(dtype, SHAPE, source, number) for source in range(size)]
         own, root = parts[rank], number % size
@@ -190,11 +190,11 @@ def layouts(rank, size):
 
 
 def coalesced(rank, size):
-    """Several tensors in a call, of one dtype and of several."""
+    """Several tensors in one call, of one dtype and of several."""
     dtypes = [torch.float32, torch.float64, torch.float32, torch.int64]
     parts = [[tensor(dtype, (n + 1, 2), source, n) for n, dtype in enumerate(dtypes)] for source in range(size)]
     own = [part.clone() for part in parts[rank]]
-    dist.all_reduce_coalesced(own[::2])  # torch itself refuses several dtypes here, and takes them below
+    dist.all_reduce_coalesced(own[::2])  # torch itself refuses several dtypes here, but accepts them below
     for n in (0, 2):
         assert_reduced(own[n], "sum", [part[n] for part in parts])
     own = [part.clone() for part in parts[rank]]
@@ -246,5 +246,5 @@ ALL += [coalesced, objects]
 
 
 def everything(rank, size):
-    """All of the above in one launch; says which one failed."""
+    """All of the above in one launch; reports which one failed."""
     run_all(ALL, rank, size)

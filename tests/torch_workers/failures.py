@@ -19,7 +19,7 @@ def _misfortune(how):
 
 
 def in_backward(rank, size, how, folder):
-    """Rank 1 meets its misfortune; the others write down what they saw, and after how many seconds."""
+    """Rank 1 fails; the others record the error and the seconds until it came."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 300)))
     step = 0

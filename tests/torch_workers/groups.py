@@ -24,7 +24,7 @@ def _sum(group, value):
 
 
 def overlapping_groups(rank, size):
-    """Each rank has a group with either neighbour; no two ranks have made the same groups before."""
+    """Each rank has a group with each neighbour; no two ranks have created the same groups before."""
     pairs = [dist.new_group([first, (first + 1) % size]) for first in range(size)]
     for first, pair in enumerate(pairs):
         members = {first, (first + 1) % size}
@@ -183,7 +183,7 @@ def lives(store, rank, size):
 
 
 def one_is_late(store, rank, size):
-    """A rank that never comes is named, in time, to all others."""
+    """All other ranks get an error in time that names a rank that never comes."""
     if rank == 1:
         time.sleep(4)
         return

@@ -49,7 +49,7 @@ def works(rank, size):
 
 
 def nothing_leaks(rank, size):
-    """Tensors and handles are gone once an operation is over and forgotten."""
+    """Tensors and handles are freed once an operation is over and dropped."""
     for asynchronous in (False, True):
         watched = []
         for _ in range(20):
@@ -96,7 +96,7 @@ def futures(rank, size):
 
 
 def point_to_point(rank, size):
-    """Sends and receives: blocking, not blocking, tagged, from anybody, in a batch, to a ring's neighbours."""
+    """Sends and receives: blocking, non-blocking, tagged, from any rank, in a batch, to a ring's neighbours."""
     right, left = (rank + 1) % size, (rank - 1) % size
     own, got = torch.full((500,), float(rank)), torch.empty(500)
     receive = dist.irecv(got, left)
@@ -191,7 +191,7 @@ def refusals(rank, size):
 
 
 def mismatches(rank, size):
-    """Ranks that call different things all get an error that says so. The last thing a job does."""
+    """Ranks that call different operations all get an error that says so. The last call of a job."""
     own = torch.ones(4 + (rank == 1))
     raises(JobError, r"all_reduce", dist.all_reduce, own)
 
@@ -236,5 +236,5 @@ ALL = [works, nothing_leaks, futures, point_to_point, timeouts, refusals, forked
 
 
 def everything(rank, size):
-    """All of the above that leave the job usable."""
+    """All of the above checks that leave the job usable."""
     run_all(ALL, rank, size)

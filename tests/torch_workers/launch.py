@@ -1,4 +1,4 @@
-"""Runs a function in real processes, one for each rank, that start from a process which has imported torch already."""
+"""Runs a function in real processes, one per rank, forked from a process that has already imported torch."""
 
 import contextlib
 import multiprocessing
@@ -33,11 +33,11 @@ def start_server():
 
 
 class RankError(AssertionError):
-    """What the ranks said when one or more of them failed."""
+    """The ranks' errors if any of them failed."""
 
 
 def run(size, function, *args, default="paceline", env=None, timeout_s=None, limit_s=LIMIT_S):
-    """What `function(rank, size, *args)` gives on every rank, each in a process with `default` as its default group.
+    """What `function(rank, size, *args)` returns on every rank, each in a process with `default` as its default group.
 
     With `default=None` the function gets a store in place of an initialised group, as its first argument.
     """

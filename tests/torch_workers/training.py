@@ -77,7 +77,7 @@ def trained(rank, steps, dtype=torch.float64, prepare=None, **options):
 
 
 def ddp(rank, size):
-    """Gradients of a step and weights after twenty are one process's, though the ranks begin with other weights."""
+    """Gradients of a step and weights after twenty equal one process's, although ranks begin with different weights."""
     want = alone(size, 20)
     compare(trained(rank, 20), want)
     compare(trained(rank, 20, static_graph=True, gradient_as_bucket_view=True), want)
@@ -93,7 +93,7 @@ def ddp(rank, size):
 
 
 class Branches(nn.Module):
-    """Each rank may use another part, and one part is never used."""
+    """Each rank may use a different part, and one part is never used."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ def unused(rank, size):
 
 
 def no_sync(rank, size):
-    """Gradients of two batches, the first without synchronisation, are those of both."""
+    """Gradients of two batches, the first without synchronisation, equal those of the joint batch."""
     net = DistributedDataParallel(model())
     with net.no_sync():
         net(batch(0, rank)[0]).square().mean().backward()

@@ -1,4 +1,4 @@
-"""Seeded tensors of every dtype, and the results that the collectives must give, computed by each rank for itself."""
+"""Seeded tensors of every dtype, and the expected results of collectives, computed by each rank for itself."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ OPS = {
 
 
 def tensor(dtype, shape, *seed):
-    """The tensor that rank `seed[0]` gives in the `seed[1]`-th call, or whatever the numbers stand for."""
+    """The tensor that rank `seed[0]` contributes to call `seed[1]`, or whatever the numbers mean."""
     draw = np.random.default_rng([977, *seed])
     if dtype.is_complex:
         parts = torch.from_numpy(draw.uniform(-2, 2, (*shape, 2)))

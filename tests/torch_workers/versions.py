@@ -1,4 +1,4 @@
-"""What older torch keeps in other places: DTensor, FSDP2."""
+"""APIs that older torch keeps elsewhere: DTensor, FSDP2."""
 
 try:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

@@ -1,1 +1,1 @@
-"""What stands in for emulated clusters in the tests of `paceline.replay` and `paceline.validate`."""
+"""Stand-ins for emulated clusters in the tests of `paceline.replay` and `paceline.validate`."""

@@ -1,4 +1,4 @@
-"""Clusters for `paceline validate` that are none: invented results, or ranks on this machine over loopback."""
+"""Fake clusters for `paceline validate`: invented results, or ranks on this machine over loopback."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ class Invented:
 
 
 class Local:
-    """Ranks and servers on this machine, over TCP, by `paceline run`. The bandwidth is whatever it is."""
+    """Ranks and servers on this machine, over TCP, by `paceline run`, at whatever bandwidth loopback has."""
 
     Collected = Collected
     realtime = False

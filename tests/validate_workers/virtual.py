@@ -1,4 +1,4 @@
-"""Players in threads, each with a clock of its own, and a network that only delays: nothing takes real time."""
+"""Players in threads, each with its own clock, and a network that only delays: nothing takes real time."""
 
 import threading
 
@@ -9,7 +9,7 @@ LIMIT_S = 20
 
 
 class VirtualClock:
-    """Jumps to where it is told to sleep until, and `oversleep` further."""
+    """Jumps to the end of each sleep, and `oversleep` further."""
 
     def __init__(self, oversleep=0):
         self.time, self.oversleep = 0, oversleep
@@ -26,7 +26,7 @@ class VirtualClock:
 
 
 class Network:
-    """A sum is everywhere `delay` after the last worker has issued it; with the barrier, after it has issued all."""
+    """A sum arrives everywhere `delay` after the last worker has issued it; with the barrier, after all are issued."""
 
     def __init__(self, workers, delay=0, held=()):
         self.workers, self.delay, self.held = workers, delay, held
@@ -46,7 +46,7 @@ class Network:
 
 
 class VirtualExchange:
-    """A worker's side. It may look ahead: whether a sum is there is known once all have issued it."""
+    """A worker's side. It may look ahead: the arrival of a sum is known once all have issued it."""
 
     def __init__(self, network, clock):
         self.network, self.clock = network, clock
