@@ -83,13 +83,14 @@ test-all: setup
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
 
-# Searches schedules of the live runtime on a virtual world, on new seeds: docs/explanation/simulation-of-the-runtime.md.
+# Searches schedules of the live runtime in a virtual world, with new seeds:
+# docs/explanation/simulation-of-the-runtime.md.
 SECONDS ?= 60
 SIMULATION := --release --locked --quiet --manifest-path simulation/Cargo.toml
 simulate-runtime:
 	cargo run $(SIMULATION) -- search $(SECONDS) --first $$(date +%s)000000
 
-# Scenarios that failed once, every schedule of a small world, and faults that are put back and must be found.
+# Scenarios that have failed before, every schedule of a small world, and reintroduced bugs that must be found.
 test-simulation:
 	cargo test $(SIMULATION)
 
