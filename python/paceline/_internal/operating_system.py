@@ -1,4 +1,4 @@
-"""What elastic jobs take from the operating system: its clock, sockets, processes, signals and random numbers.
+"""The operating system as elastic jobs use it: clock, sockets, processes, signals and random numbers.
 
 Code that takes an `OperatingSystem` runs unchanged in a simulation, which gives it another one.
 """
@@ -19,7 +19,7 @@ from types import FrameType
 from typing import IO, Any
 
 _IDLE_S, _EVERY_S, _PROBES = 15, 5, 3
-"""Keep-alives: a connection whose other end cannot be reached is closed after 30 s, also while nobody writes."""
+"""Keep-alives: a connection whose other end cannot be reached is closed after 30 s, even if nothing is being sent."""
 
 
 class OperatingSystem:
@@ -53,18 +53,18 @@ class OperatingSystem:
         return connection
 
     def popen(self, words: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own, without input. Raises OSError."""
+        """Start a command in its own session, without input. Raises OSError."""
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, env=environment, start_new_session=True)
 
     def kill(self, process: subprocess.Popen[bytes]) -> int:
-        """Kill what `popen` has started, with its children, and return its exit code."""
+        """Kill a started process and its children, and return its exit code."""
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
 
     @contextmanager
     def signals(self, handler: Callable[[int, FrameType | None], Any]) -> Iterator[socket.socket | None]:
-        """Catch SIGINT, SIGTERM and SIGHUP; yield what is readable after one.
+        """Catch SIGINT, SIGTERM and SIGHUP; yield a socket that becomes readable after one.
 
         A signal that is ignored (nohup) stays ignored. Outside the main thread nothing is caught, and None is yielded:
         Python handles signals in the main thread, so its owner decides what they mean.

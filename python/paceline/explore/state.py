@@ -51,7 +51,7 @@ def parse(text: bytes) -> State:
     """Parse JSON. Raises InvalidArgumentError naming the field."""
     try:
         values = json.loads(text)
-        # RFC 7493: a lone surrogate, which json.loads accepts, is no character, and no answer could name it.
+        # RFC 7493: a lone surrogate, which json.loads accepts, is not a character, and no answer could contain it.
         json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InvalidArgumentError("the request is not JSON") from None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 Snapshot = Any
-"""Whatever a state needs to be restored."""
+"""The data from which a state can be restored."""
 
 
 class Commits:
-    """Snapshots by commit number. There are two, since another rank may not have made the last commit."""
+    """Snapshots by commit number. There are two, because another rank may not have reached the last commit."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without snapshots."""
         self._held: dict[int, Snapshot] = {}
         self._synchronized: list[Snapshot] = []
 
@@ -33,14 +33,14 @@ class Commits:
         self._held = {number: snapshot}
 
     def synchronized(self, snapshot: Snapshot) -> None:
-        """Keep what `sync` has left, until there is a later commit.
+        """Keep the state that `sync` left, until there is a later commit.
 
         It has no number, so that no rank is asked to go back to it: others may have failed before they had it.
         """
         self._synchronized = [snapshot]
 
     def last(self) -> Snapshot | None:
-        """Return the last snapshot, or the one that `sync` has left since; None if there is none."""
+        """Return the last snapshot, or the one that `sync` has left since then; None if there is none."""
         if self._synchronized:
             return self._synchronized[0]
         return self._held[self.numbers[-1]] if self._held else None

@@ -22,7 +22,7 @@ class Training(Protocol):
     """What a rank does in a world."""
 
     def join(self) -> None:
-        """Meet the other ranks of the next world, and go back to its commit. Raises JobError."""
+        """Connect to the other ranks of the next world, and go back to its commit. Raises JobError."""
 
     def synchronize(self) -> None:
         """Get the state that all ranks have. Raises JobError."""
@@ -54,7 +54,7 @@ def train(member: Membership, training: Training) -> None:
             training.synchronize()
             training.train()
             done = True
-            training.wait_for_all()  # who has finished is needed by whoever goes back
+            training.wait_for_all()  # ranks that go back need those that have finished
         except LauncherGoneError:
             raise
         except JobError as error:
@@ -65,7 +65,7 @@ def train(member: Membership, training: Training) -> None:
             member.finished()
             return
         member.commits, member.why = training.commits(), why
-        # All have returned from their functions if one got through the wait: then this world was the last one.
+        # If one rank got through the wait, all have returned from their functions: this world was the last one.
         if done and not member.again():
             return
         training.leave()

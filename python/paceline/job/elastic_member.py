@@ -23,7 +23,7 @@ _SILENT_S = 60.0
 _CONNECT_S = 30.0
 _ATTEMPTS = 3
 _AGAIN_S = 1.0
-"""Between two attempts to connect again."""
+"""Between two attempts to reconnect."""
 
 
 class WorldEndedError(JobError):
@@ -86,9 +86,9 @@ class Membership:
             raise
 
     def _reconnect(self) -> None:
-        """Connect again. Raises LauncherGoneError if that does not succeed in time."""
+        """Reconnect. Raises LauncherGoneError if that does not succeed in time."""
         if self._forked:
-            raise LauncherGoneError("this process was forked from a worker, and is none itself")
+            raise LauncherGoneError("this process was forked from a worker, but is not a worker itself")
         until = self._system.now() + _CONNECT_S
         while True:
             try:
@@ -157,7 +157,7 @@ class Membership:
         text = base64.b64encode(blob).decode()
         self._send({"generation": self.place.generation, "blob": text})
         message: Message = {}
-        while self.place.generation not in (message.get("of"), message.get("void")):  # what is older is late
+        while self.place.generation not in (message.get("of"), message.get("void")):  # older messages are late
             message = self._next("blobs", "void")
         if "void" in message:
             raise WorldEndedError("a rank left the new world before all had met")
@@ -194,7 +194,7 @@ class Membership:
     def updated(self) -> bool:
         """Return, without waiting, whether processes wait to join, or some are to leave.
 
-        Also if the connection was cut, so that this could not be known: asking for a place makes it again.
+        Also if the connection was cut, so that this could not be known: requesting a place reconnects.
         """
         with contextlib.suppress(LauncherGoneError):
             while self._connection is not None and self._selector.select(0):
@@ -206,12 +206,12 @@ class Membership:
         self._answer({"synced": True}, "heard")
 
     def finished(self) -> None:
-        """Report that all ranks have reached the end of their training. If nobody hears it, exit code 0 says it."""
+        """Report that all ranks have reached the end of their training. Exit code 0 implies it, too."""
         with contextlib.suppress(LauncherGoneError):
             self._answer({"finished": True}, "heard")
 
     def _answer(self, message: Message, *kinds: str) -> Message:
-        """Send a message and return its answer; if the connection fails meanwhile, once more over another."""
+        """Send a message and return its answer; if the connection fails meanwhile, once more over a new one."""
         for _ in range(_ATTEMPTS):
             if self._connection is None:
                 self._reconnect()

@@ -200,7 +200,7 @@ class ObjectState(State):
 
 
 class HostsUpdatedInterrupt(WorldChange, RuntimeError):
-    """Ranks are to join or leave; `run` catches it. Nothing is lost, since all ranks are at the same point."""
+    """Ranks are to join or leave; `run` catches it. Nothing is lost, because all ranks are at the same point."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         """Create the exception.
