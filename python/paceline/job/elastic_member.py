@@ -194,7 +194,7 @@ class Membership:
     def updated(self) -> bool:
         """Return, without waiting, whether processes wait to join, or some are to leave.
 
-        Also if the connection was cut, so that this could not be known: requesting a place reconnects.
+        True also if the connection was cut, so that this is unknown: requesting a place reconnects.
         """
         with contextlib.suppress(LauncherGoneError):
             while self._connection is not None and self._selector.select(0):
