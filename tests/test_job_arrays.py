@@ -160,8 +160,8 @@ def test_arguments(job):
     refuses("array is for root, rank 0", job.scatter, ones)
     refuses("all_gather: out is missing", job.all_gather, bytearray(3))
     refuses("counts without out_counts", job.all_to_all, ones, counts=[4])
-    refuses(r"group 'g': \[\] are not distinct ranks", job.group, [], "g")
-    refuses(r"group 'g': \[0, 0\] are not distinct ranks", job.group, [0, 0], "g")
+    refuses(r"group 'g': \[\] must be distinct ranks", job.group, [], "g")
+    refuses(r"group 'g': \[0, 0\] must be distinct ranks", job.group, [0, 0], "g")
     refuses("group 'g': ", job.group, [1], "g")
 
 

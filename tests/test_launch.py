@@ -330,7 +330,7 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
         (["-np", "many", "true"], "whole number"),
         (["--hosts", "a:2", "-np", "3", "true"], "2 slots"),
         (["--hosts", "a:4000,b:4000", "true"], "4096"),
-        (["--hosts", "a", "--hostfile", "b", "true"], "exclude"),
+        (["--hosts", "a", "--hostfile", "b", "true"], "cannot be combined"),
         (["-np", "1", "--strategy", "rnig", "true"], "did you mean 'ring'"),
         (["-np", "1", "--strategy", "ring", "--servers", "2", "true"], "no effect on ring"),
         (["-np", "1", "--coordinator", "graph", "--strategy", "ps", "true"], "--coordinator: graph plans"),

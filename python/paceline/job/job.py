@@ -89,7 +89,7 @@ class Job(Group):
         members = tuple(int(rank) for rank in ranks)
         if not members or min(members) < 0:
             raise InvalidArgumentError(
-                f"group '{name}': {list(members)} are not distinct ranks of a job of {self.size}"
+                f"group '{name}': {list(members)} must be distinct ranks of a job of {self.size}"
             )
         again = self._names.get((name, members), 0)
         communicator = self._joined().group(members, f"{name}#{again}" if again else name)
