@@ -25,6 +25,8 @@ pub struct Slots {
     control: Vec<Option<Held>>,
     data: Vec<Vec<Option<Held>>>,
     left: Vec<Option<Instant>>,
+    /// Ranks whose control stream holds a message: they have joined the job, and may have left it since.
+    joined: Vec<bool>,
     /// The process of each rank, from whichever of its streams came first.
     instances: Vec<Option<([u8; 16], SocketAddr)>>,
     missing: usize,
@@ -40,6 +42,7 @@ impl Slots {
             control: (0..world).map(|_| None).collect(),
             data: streams.iter().map(none).collect(),
             left: vec![None; world],
+            joined: vec![false; world],
             instances: vec![None; world],
             missing: world - 1 + streams.iter().map(|&count| count as usize).sum::<usize>(),
         }
@@ -90,31 +93,35 @@ impl Slots {
 
     /// Control streams to watch: their end means that a rank died.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &TcpStream)> {
-        (0..).zip(&self.control).zip(&self.left).filter_map(|((peer, held), left)| match (held, left) {
-            (Some(held), None) => Some((peer, &held.stream)),
+        let ranks = (0..).zip(&self.control).zip(self.left.iter().zip(&self.joined));
+        ranks.filter_map(|((peer, held), state)| match (held, state) {
+            (Some(held), (None, false)) => Some((peer, &held.stream)),
             _ => None,
         })
     }
 
-    /// The control stream to this rank has ended.
+    /// The control stream to this rank has ended. If it holds a message, the rank had met all others: it has done its part
+    /// of the job, and its goodbye says so.
     pub fn leaves(&mut self, peer: u32) {
-        self.left[peer as usize] = Some(Instant::now());
+        let rank = peer as usize;
+        let spoke = |held: &Held| held.stream.peek(&mut [0]).is_ok_and(|count| count > 0);
+        if self.control[rank].as_ref().is_some_and(spoke) {
+            self.joined[rank] = true;
+        } else {
+            self.left[rank] = Some(Instant::now());
+        }
     }
 
-    /// A rank that left and did not come back, with streams to it missing. One that is connected completely may have done
-    /// its part of the job already: what it sent before it left is in its streams, and its goodbye, or its death.
+    /// A rank that left and did not come back.
     pub fn gone(&self, now: Instant) -> Option<(u32, SocketAddr)> {
-        let missing = |peer: usize| self.data[peer].iter().any(Option::is_none);
-        let gone = |&peer: &usize| self.left[peer].is_some_and(|left| now >= left + MAY_RETURN) && missing(peer);
-        let peer = (0..self.left.len()).find(gone)?;
+        let gone = |left: &Option<Instant>| left.is_some_and(|left| now >= left + MAY_RETURN);
+        let peer = self.left.iter().position(gone)?;
         Some((u32::try_from(peer).ok()?, self.control[peer].as_ref()?.address))
     }
 
     /// When [`gone`](Slots::gone) would next return a rank, if none comes back.
     pub fn next_gone(&self) -> Option<Instant> {
-        let missing = |peer: &usize| self.data[*peer].iter().any(Option::is_none);
-        let left = (0..self.left.len()).filter(missing).filter_map(|peer| self.left[peer]);
-        left.map(|left| left + MAY_RETURN).min()
+        self.left.iter().flatten().map(|left| *left + MAY_RETURN).min()
     }
 
     /// The streams, blocking again. All must be connected.

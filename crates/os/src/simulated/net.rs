@@ -101,6 +101,16 @@ impl TcpStream {
         })
     }
 
+    /// Reads without taking.
+    ///
+    /// # Errors
+    /// Nothing has arrived, or the connection is lost.
+    pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        point();
+        let stream = stream_of(self)?;
+        with(|world| world.peek_stream(stream, into))
+    }
+
     /// Its own address.
     ///
     /// # Errors

@@ -299,6 +299,16 @@ impl World {
         Ok(count)
     }
 
+    pub(super) fn peek_stream(&mut self, stream: usize, into: &mut [u8]) -> io::Result<usize> {
+        let one = &self.streams[stream];
+        if one.inbox.is_empty() {
+            return self.read_stream(stream, into);
+        }
+        let count = into.len().min(one.inbox.len());
+        into.iter_mut().zip(&one.inbox).for_each(|(to, &byte)| *to = byte);
+        Ok(count)
+    }
+
     pub(super) fn write_stream(&mut self, stream: usize, parts: &[&[u8]]) -> io::Result<usize> {
         let one = &mut self.streams[stream];
         match one.connection {

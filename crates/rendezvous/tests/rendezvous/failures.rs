@@ -182,3 +182,51 @@ fn a_rank_dies_while_the_mesh_is_made() {
     assert!(heard[1].starts_with("rank 1 of 3 was not called by rank 2 at 127.0.0.1:"), "{heard:#?}");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn a_rank_that_said_goodbye_while_others_still_connect_has_not_failed() {
+    let listeners: Vec<Listener> = (0..3).map(|_| Listener::bind("127.0.0.1").unwrap()).collect();
+    let peers: &Vec<SocketAddr> = &listeners.iter().map(Listener::address).collect();
+    // Rank 2 reaches rank 0 only after a while: until then, nothing listens at the address that it has.
+    let gate = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let job = |(rank, listener): (u32, Listener)| -> Job<Result<Mesh>> {
+        Box::new(move || {
+            let mut known = peers.clone();
+            if rank == 2 {
+                known[0] = gate;
+            }
+            let mut mesh = connect_mesh(rank, listener, &known, &[0; 3], &secret(), [1; 16], within(20_000))?;
+            if rank == 1 {
+                // It has done its part, and leaves.
+                mesh.control[0].as_mut().unwrap().write_all(b"goodbye").unwrap();
+                return Ok(Mesh::of_none(3));
+            }
+            Ok(mesh)
+        })
+    };
+    let opens: Job<Result<Mesh>> = Box::new(move || {
+        thread::sleep(Duration::from_millis(3500));
+        let gate = TcpListener::bind(gate).unwrap();
+        let (caller, _) = gate.accept().unwrap();
+        let rank = std::net::TcpStream::connect(peers[0]).unwrap();
+        forward(caller, rank);
+        Ok(Mesh::of_none(3))
+    });
+    let jobs = (0..).zip(listeners).map(job).chain([opens]).collect();
+    for (rank, mesh) in all(jobs).into_iter().enumerate() {
+        assert!(mesh.is_ok(), "rank {rank}: {}", failure(mesh));
+    }
+}
+
+/// Passes bytes in both directions until both ends have closed.
+fn forward(one: std::net::TcpStream, other: std::net::TcpStream) {
+    let copy = |mut from: std::net::TcpStream, mut to: std::net::TcpStream| {
+        let _ = std::io::copy(&mut from, &mut to);
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    };
+    thread::scope(|scope| {
+        let (from, to) = (one.try_clone().unwrap(), other.try_clone().unwrap());
+        scope.spawn(move || copy(from, to));
+        copy(other, one);
+    });
+}
