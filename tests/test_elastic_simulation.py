@@ -147,19 +147,6 @@ def waits_for_a_stopped_rank_for_ever(patch):
     patch.setattr(Driver, "gave", lambda self, number, now: self._take())
 
 
-def last_words_are_not_read(patch):
-    """What a process said before it ended is lost with its connection."""
-
-    def exited(self, worker, how):
-        line = self._by_worker.get(worker)
-        if line is not None:
-            self._drop(line)
-        self._carry_out(self.driver.exited(worker, how, self._system.now()))
-        return self._take()
-
-    patch.setattr(Service, "exited", exited)
-
-
 def all_hosts_lost_is_success(patch):
     patch.setattr(Service, "abandon", lambda self, reason: [])
 
@@ -187,14 +174,9 @@ def barrier_does_not_say_that_it_is_done(patch):
     patch.setattr(Membership, "again", lambda self: True)
 
 
-def one_commit_is_kept(patch):
-    from paceline.job.elastic_commits import Commits
-
-    def add(self, snapshot):
-        number = self.numbers[-1] + 1 if self._held else 0
-        self._held = {number: snapshot}
-
-    patch.setattr(Commits, "add", add)
+def rank_0_is_whoever_comes_first(patch):
+    """The world begins anew, whoever holds the commit."""
+    patch.setattr("paceline.launch.elastic.order.agreed", lambda workers: None)
 
 
 MUTATIONS = [
@@ -206,16 +188,19 @@ MUTATIONS = [
     never_reconnects,
     stale_answers,
     waits_for_a_stopped_rank_for_ever,
-    last_words_are_not_read,
     all_hosts_lost_is_success,
     spins_while_stopping,
     lost_host_after_the_end,
     barrier_does_not_say_that_it_is_done,
-    one_commit_is_kept,
+    rank_0_is_whoever_comes_first,
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize(
+    "mutation",
+    [*MUTATIONS[:3], *(pytest.param(mutation, marks=pytest.mark.slow) for mutation in MUTATIONS[3:])],
+    ids=lambda mutation: mutation.__name__,
+)
 def test_mutations_are_found_within_a_minute(mutation, monkeypatch, capsys):
     mutation(monkeypatch)
     begin = time.process_time()

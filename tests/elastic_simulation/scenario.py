@@ -32,7 +32,9 @@ HORIZON_S = 4000.0
 """All limits of a job with a handful of faults, one after the other, are shorter."""
 _QUIET_S = 130.0
 """After this much time without a fault, a job has all the ranks that it may have."""
-_STOP_S = 600.0
+_STOP_S = 1500.0
+_WAIT_S = 60.0 + 40.0 + 30.0
+"""For a start, a return, and an operation."""
 _SECRET = "a secret of the job"
 _COST = {"lose host": 2, "flap": 9}
 """What a fault may cost in deaths and worlds without a commit, if it is not one."""
@@ -177,6 +179,7 @@ class _Run:
         self.here = Here(self.world, Network(self.world), plan, _SECRET)
         self.ledger = self.here.ledger
         self.here.has_committed = self._committed
+        self.here.has_joined = self._joined
         self.hosts: list[Host] = []
         self.errors: list[str] = []
         self.over = False
@@ -369,6 +372,12 @@ class _Run:
         if process.place.size < room and not driver._closed and not driver._finished:
             self._violated(f"{process.place.size} ranks train, and there has been room for {room} for {_QUIET_S:g} s")
 
+    def _joined(self, process: Process, waited: float) -> None:
+        """A wait for a world ends within the limits, one after the other for each fault."""
+        limit = _WAIT_S * (1 + len(self.scenario.faults))
+        if waited > limit and not process.faults and self.flapping == 0.0:
+            self._violated(f"{process.name} has waited {waited:.0f} s for a world, and {limit:g} s are allowed")
+
     def _judge_reason(self, reason: str) -> None:
         """Judge, when the job is given up, whether it had to be, and whether the right one is named."""
         kinds = {kind for process in self.here.processes.values() for kind in process.faults}
@@ -390,6 +399,8 @@ class _Run:
             for process in self.here.processes.values():
                 if process.code is None and not (process.faults - {"cut"}) and self._holds(process):
                     self._violated(f"{process.name} holds the last commit: {reason}")
+                elif process.code is not None and not process.faults and process.held.numbers and self._holds(process):
+                    self._violated(f"{process.name} held the last commit and was let go: {reason}")
         elif "a rank ended" in reason:
             if "leave" not in kinds:
                 self._violated(f"nobody has ended: {reason}")
@@ -416,6 +427,8 @@ class _Run:
         for process in self.here.processes.values():
             if process.code is None:
                 self._violated(f"{process.name} is left over")
+            elif process.follows and process.faults <= {"cut"}:
+                self._violated(f"{process.name} ended, and its connection was only cut: {process.reason}")
         if self.result.code:
             if not self.errors and not self.ledger.violations:
                 self._violated("the job failed without a word")

@@ -117,7 +117,7 @@ class Discovery:
             for name, missing in self._missing.items()
             if 0 < missing < _GONE and found.get(name, 0) >= self._slots.get(name, 0)
         ]
-        if back and self.first_time("flapping"):
+        if back and self.first_time("a host that is back"):
             click.echo(
                 f"paceline: note: --host-discovery-script {self.words[0]}: {back[0]} was missing from an answer and is "
                 f"back; slots are gone after {_GONE} answers without them",
