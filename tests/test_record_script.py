@@ -143,6 +143,14 @@ def test_a_script_that_does_not_train(script):
     assert "0 steps" in said
 
 
+def test_a_script_that_fails_before_it_trains(script, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    code, trace, said = script(text="raise SystemExit(3)")
+    assert (code, trace) == (3, None)
+    assert "no trace: the script failed with exit code 3 before its first optimizer step" in said
+    assert "if it uses torch.distributed: paceline run -np 1 --record" in said
+
+
 @pytest.mark.slow
 def test_torchrun_records_rank_0_alone(script):
     prefix = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -203,6 +204,11 @@ def _record_script(
         result_path = Path(exchange) / injection.RESULT
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
     problem = injection.problem(result)
+    if result is None and code:
+        how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit code {code}"
+        problem = f"the script {how} before its first optimizer step"
+        if "RANK" not in os.environ:
+            problem += f"; if it uses torch.distributed: paceline run -np 1 --record {output} -- {shlex.join(script)}"
     if problem is not None:
         click.echo(f"paceline: error: no trace: {problem}", err=True)
         sys.exit(code or 1)
