@@ -168,7 +168,7 @@ def diagnose(path: str | Path) -> Report:
 
     Raises:
         InvalidArgumentError: The file is missing or malformed, or contains nothing to diagnose; the message says what
-        to do.
+            to do.
 
     Example:
         >>> print(paceline.doctor.diagnose("run.json").verdict)  # doctest: +SKIP

@@ -113,7 +113,7 @@ def sweep(
         progress: Called from time to time with the number of finished scenarios and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
-        that use it.
+            that use it.
         **fields: `bandwidth`, `servers` and `compute_speedup`, each a value or a list of values to sweep; and fields of
             the cluster, such as `latency="10us"`.
 

@@ -205,7 +205,7 @@ class Collectives(GroupBase):
                 same number of elements.
             op: The reduction. Integers wrap around on overflow; their average is rounded toward zero.
             strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or the one measured as
-            fastest for this message size.
+                fastest for this message size.
             dtype: Element type where the array cannot express it: `"bfloat16"` for an array of uint16.
             name: The array's name in error messages.
             bucket: Selects the parameter server: server `bucket` modulo the number of servers. By default servers take

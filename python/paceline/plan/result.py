@@ -77,7 +77,7 @@ def plan_graph(
         graph: The graph.
         fetches: Names of the nodes that a step computes; by default those that the graph names.
         bucket_size: Maximum size of a fused bucket in bytes, or text such as `"64MB"`. `None` puts every tensor into
-        its own bucket.
+            its own bucket.
         ids: `"depth"` numbers all-reduces by their depth in the graph; `"listed"` by their place in the file, in which
             parents must then come before children, as in a recorded backward pass.
 

@@ -40,7 +40,7 @@ def plan_tensorflow(
             function and its side effects.
         example: Arguments with which to trace a `tf.function` that has not been traced yet.
         bucket_size: Maximum size of a fused bucket in bytes, or text such as `"64MB"`. `None` puts every tensor into
-        its own bucket.
+            its own bucket.
         ids: `"depth"` or `"listed"`, as for `paceline.plan.plan_graph`.
         all_reduce: Pattern, with * and ?, of operations or nodes that are all-reduces in addition to the known ones.
         unknown_size_bytes: Size of an all-reduce whose shape the graph does not contain; without it, that is an error.

@@ -152,7 +152,7 @@ class RayExecutor:
         Raises:
             InvalidArgumentError: `fn` cannot be pickled, or the executor has not been started.
             JobError: A rank died, raised or is silent; the message names the first, and its cause is the exception of
-            that rank.
+                that rank.
         """
         return self._gathered(self.run_remote(fn, args, kwargs))
 

@@ -27,9 +27,9 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     Args:
         comm: Ranks of the launcher that work together, including this one; they are renumbered from 0. Ranks that name
-        other sets form separate worlds, but all processes call `init`. By default all ranks.
+            other sets form separate worlds, but all processes call `init`. By default all ranks.
         process_sets: Process sets to add at once. `"dynamic"` is accepted and has no effect: sets may always be added
-        later.
+            later.
 
     Raises:
         InvalidArgumentError: An environment variable is invalid.

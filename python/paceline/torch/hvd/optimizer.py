@@ -47,7 +47,7 @@ def DistributedOptimizer(
         backward_passes_per_step: Number of backward passes whose gradients are added up before they are reduced.
         op: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product`.
         gradient_predivide_factor: Splits the average: gradients are divided by it before the sum; after the sum they
-        are multiplied by it and divided by the number of ranks.
+            are multiplied by it and divided by the number of ranks.
         num_groups: Deprecated name of `groups` for a number.
         groups: Gradients that are reduced together or not at all: a number of groups, or lists of parameters.
         sparse_as_dense: Whether sparse gradients are reduced as dense ones.
@@ -60,7 +60,7 @@ def DistributedOptimizer(
         NotImplementedError: `op` is Adasum.
         TypeError: `optimizer` is not an optimizer.
         ValueError: Parameters lack a name or share one, arguments contradict each other, or the optimizer is already
-        distributed.
+            distributed.
         InvalidArgumentError: A placement file names no server for a parameter.
         NotInitializedError: `hvd.init()` has not been called.
 

@@ -29,7 +29,7 @@ def broadcast_parameters(
 
     Args:
         params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. All ranks give the same names,
-        or the same number of unnamed tensors in the same order.
+            or the same number of unnamed tensors in the same order.
         root_rank: Rank whose tensor is copied: a rank of the job, also within a process set.
         process_set: The ranks that take part; by default all.
 

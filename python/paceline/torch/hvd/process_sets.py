@@ -82,7 +82,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
     Raises:
         ValueError: A rank does not exist or is listed twice, the ranks already are a set, or ranks of the job give
-        different ones.
+            different ones.
         JobError: A rank is gone.
 
     Example:

@@ -52,7 +52,7 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
 
     Raises:
         InvalidArgumentError: The loss has no graph, or the model uses reentrant checkpoints, which build their inner
-        graph only during the backward pass.
+            graph only during the backward pass.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
