@@ -13,6 +13,8 @@ from chaos.tally import Section
 
 _LIMIT_S = 120.0
 _TRAIN = [sys.executable, "-m", "emulate_workers.train"]
+_TORCH = [sys.executable, str(TESTS / "run_record_workers" / "horovod.py")]
+"""A recording needs an optimizer of torch's."""
 
 
 def run(section: Section) -> None:
@@ -64,7 +66,8 @@ def full_disk(section: Section, number: int, kib: int, kind: str) -> None:
     out = folder / f"{kind}.json"
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(folder)]
     unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    words = [sys.executable, "-m", "paceline", "run", "-np", "2", f"--{kind}", str(out), "--", *_TRAIN]
+    words = [sys.executable, "-m", "paceline", "run", "-np", "2", f"--{kind}", str(out), "--"]
+    words += _TORCH if kind == "record" else _TRAIN
     tried = subprocess.run([*unshare, *mount], capture_output=True, text=True, check=False)
     if tried.returncode:
         section.counts[f"skipped: no small disk can be mounted here ({tried.stderr.strip()[:80]})"] += 1
