@@ -384,7 +384,8 @@ class _Run:
         begin, self._without_world = self._without_world, None
         waited = 0.0 if begin is None else self.world.now - begin
         limit = _WAIT_S * (1 + len(self.scenario.faults))
-        if waited > limit and self.flapping == 0.0:
+        # Nobody waits for a rank that is alone, so that nobody notices that it stands still.
+        if waited > limit and self.flapping == 0.0 and process.place.size > 1:
             self._violated(f"there was no world for {waited:.0f} s, and {limit:g} s are allowed")
 
     def _judge_reason(self, reason: str) -> None:
