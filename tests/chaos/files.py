@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
+from typing import Any
 
 from job_workers.launch import TESTS, clean, left_over
 
 from chaos.tally import Section
 
-_LIMIT_S = 120.0
+_LIMIT_S = 300.0
 _TRAIN = [sys.executable, "-m", "emulate_workers.train"]
 _TORCH = [sys.executable, str(TESTS / "run_record_workers" / "horovod.py")]
 """A recording needs an optimizer of torch's."""
@@ -29,18 +31,20 @@ def run(section: Section) -> None:
         number += 1
 
 
-def _call(section: Section, number: int, words: list[str], **how: object) -> tuple[int, str]:
+def _call(section: Section, number: int, words: list[str], **how: Any) -> tuple[int, str]:
     mark = f"chaos-{os.getpid()}-{section.name}-{number}"
     env = {**clean(), "JOB_TEST_MARK": mark, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, env=env, cwd=TESTS, start_new_session=True, **pipes, **how)
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_LIMIT_S, env=env, cwd=TESTS, check=False, **how
-        )
+        _, text = process.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
         return 124, f"does not end within {_LIMIT_S:g} s"
     if left := left_over(mark, 5.0):
         return 125, f"processes stayed behind: {left}"
-    return done.returncode, done.stderr
+    return process.returncode, text
 
 
 def few_descriptors(section: Section, number: int, most: int, ranks: int) -> None:
