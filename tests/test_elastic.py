@@ -57,7 +57,8 @@ def test_an_exception_of_the_script_ends_the_job():
 def test_elastic_end_a_replacement_comes_when_training_has_ended():
     """Rank 0 goes on alone, finishes, and saves its model, while the process in place of rank 1 asks for a world."""
     death = {"worker": 1, "at": "backward", "step": 4}
-    ran = run("-np", "2", "--min-np", "1", steps=5, after=25, deaths=[death])
+    patient = {"PACELINE_START_TIMEOUT": "200"}
+    ran = run("-np", "2", "--min-np", "1", env=patient, steps=5, after=25, deaths=[death])
     assert ran.code == 0, ran.text
     assert [(told["worker"], told["size"], told["step"]) for told in ran.ends] == [(0, 1, 5)], ran.text
     assert "it is replaced" in ran.text and "error" not in ran.text, ran.text

@@ -192,6 +192,29 @@ def test_a_launcher_that_is_silent_or_gone_is_an_error(running, monkeypatch):
     job.service = Service(Limits(least=1, most=1), secret=SECRET, job="job")  # for the fixture to close
 
 
+def test_a_worker_whose_connection_is_cut_asks_again(running):
+    job = running(2)
+    members = [job.member(worker) for worker in job.workers]
+
+    def cut():
+        time.sleep(0.3)
+        with job.lock:
+            job.service._by_worker[job.workers[0]].connection.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.3)
+        return members[1].ask()
+
+    places = together(members[0].ask, cut)
+    assert [place.size for place in places] == [2, 2], places
+    with job.lock:
+        for line in list(job.service._by_worker.values()):
+            line.connection.shutdown(socket.SHUT_RDWR)
+    time.sleep(0.3)
+    assert members[0].updated(), "it may have missed that others wait"
+    members[0].synced()
+    members[1].finished()
+    assert job.service.driver._finished
+
+
 def test_the_last_to_finish_ends_the_job(running):
     job = running(1)
     job.member(job.workers[0]).finished()

@@ -231,10 +231,9 @@ class Process:
                 self.ledger.violated(f"{self.name} got the addresses {told}")
             self.here.meeting(place).join(place.rank, self)
 
-        begin = self.world.now
         elastic_loop.join_world(self.member, join)
-        self.here.has_joined(self, self.world.now - begin)
         self.place = self.member.place
+        self.here.has_joined(self)
         self.world.note(f"{self.name} is rank {self.place.rank} of {self.place.size} in world {self.place.generation}")
 
     def synchronize(self) -> None:
@@ -304,8 +303,8 @@ class Here:
         self.processes: dict[int, Process] = {}
         self.has_committed: Callable[[Process], None] = lambda process: None
         """Called when a commit of all ranks is known to one."""
-        self.has_joined: Callable[[Process, float], None] = lambda process, waited: None
-        """Called when a rank has waited for a world."""
+        self.has_joined: Callable[[Process], None] = lambda process: None
+        """Called when a rank has met the others of its world."""
         self._meetings: dict[int, Meeting] = {}
 
     def meeting(self, place: Any) -> Meeting:

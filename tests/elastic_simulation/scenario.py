@@ -197,6 +197,8 @@ class _Run:
         self._since: dict[str, int | None] = {fault.since: None if fault.since else 0 for fault in scenario.faults}
         self._read = 0
         self._coverage, self._covered = coverage, -1
+        self._without_world: float | None = None
+        """Since when."""
         self.task = Task(self.world, "launcher", self._launch)
         self.system = Virtual(self.world, self.here.network, lambda: self.task)
         self.system.script = self._script
@@ -273,9 +275,14 @@ class _Run:
     # Faults
 
     def _watch(self) -> None:
-        if self._coverage and self.task.turns != self._covered:
+        if self.task.turns != self._covered:
             self._covered = self.task.turns
-            self._cover()
+            service = getattr(getattr(self, "supervisor", None), "service", None)
+            if service is not None:
+                if not service.driver.intact and self._without_world is None:
+                    self._without_world = self.world.now
+                if self._coverage:
+                    self._cover(service)
         for line in self.world.log[self._read :]:
             for since in self._since:
                 if self._since[since] is None and since in line:
@@ -372,11 +379,14 @@ class _Run:
         if process.place.size < room and not driver._closed and not driver._finished:
             self._violated(f"{process.place.size} ranks train, and there has been room for {room} for {_QUIET_S:g} s")
 
-    def _joined(self, process: Process, waited: float) -> None:
-        """A wait for a world ends within the limits, one after the other for each fault."""
+    def _joined(self, process: Process) -> None:
+        """Ranks are without a world for no longer than the limits allow, one after the other for each fault."""
+        begin, self._without_world = self._without_world, None
+        waited = 0.0 if begin is None else self.world.now - begin
         limit = _WAIT_S * (1 + len(self.scenario.faults))
-        if waited > limit and not process.faults and self.flapping == 0.0:
-            self._violated(f"{process.name} has waited {waited:.0f} s for a world, and {limit:g} s are allowed")
+        # Nobody waits for a rank that is alone, so that nobody notices that it stands still.
+        if waited > limit and self.flapping == 0.0 and process.place.size > 1:
+            self._violated(f"there was no world for {waited:.0f} s, and {limit:g} s are allowed")
 
     def _judge_reason(self, reason: str) -> None:
         """Judge, when the job is given up, whether it had to be, and whether the right one is named."""
@@ -447,10 +457,7 @@ class _Run:
             if process.code != 0 or len(process.state) != self.scenario.steps or process.state != ranks[0].state:
                 self._violated(f"the job succeeded, and {process.name} ended with {process.code}: {process.state}")
 
-    def _cover(self) -> None:
-        service = getattr(getattr(self, "supervisor", None), "service", None)
-        if service is None:
-            return
+    def _cover(self, service: Any) -> None:
         driver = service.driver
         workers = sorted(
             (

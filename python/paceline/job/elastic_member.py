@@ -34,6 +34,10 @@ class LauncherGoneError(JobError):
     """The launcher cannot be reached any more, so this process has no job."""
 
 
+class _CutError(LauncherGoneError):
+    """The connection was cut."""
+
+
 class TrainingOverError(Exception):
     """The other ranks of this process's world have finished, so that no world follows."""
 
@@ -65,7 +69,14 @@ class Membership:
         self._messages: list[Message] = []
         self._connection: socket.socket | None = None
         self._forked = False
-        self._connect(_CONNECT_S)
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self._connect(_CONNECT_S)
+                break
+            except _CutError:
+                if not left:
+                    raise
+                system.sleep(_AGAIN_S)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _connect(self, limit_s: float) -> None:
@@ -263,7 +274,7 @@ class Membership:
 
     def _gone(self, error: Exception) -> LauncherGoneError:
         self._close()
-        return LauncherGoneError(f"the launcher at {self.address} is gone: {error}")
+        return _CutError(f"the launcher at {self.address} is gone: {error}")
 
 
 _membership: Membership | None = None
