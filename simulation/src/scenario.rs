@@ -227,6 +227,16 @@ impl Scenario {
             let at = (at..steps.len()).find(|&at| steps[at].in_step.is_none_or(|(_, last)| last) && at == 0).unwrap_or(steps.len());
             steps.splice(at..at, Step::training(chance, ranks, largest));
         }
+        // Bytes that flow for longer than the limit.
+        if world.per_kilobyte >= 800_000 && all_hosts > 1 && transport != "shm" && !focus.small && chance.once_in(3) {
+            let mut step = Step::new(chance, &groups[..1], ranks, 1, timeout);
+            step.call = *chance.one_of(&[Call::Transfer, Call::Transfer, Call::Broadcast, Call::AllReduce]);
+            step.elements = (timeout.min(6.0) * 1.5e9 / world.per_kilobyte as f64) as u64 * 1000 / 4;
+            step.elements /= if step.call == Call::Transfer { 1 } else { u64::from(ranks) };
+            let at = chance.below(steps.len() as u64 + 1) as usize;
+            let at = if steps.iter().any(|step| step.in_step.is_some()) { steps.len() } else { at };
+            steps.insert(at, step);
+        }
         let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned"];
         let coordinator = chance.once_in(6).then(|| (*chance.one_of(&policies)).to_owned());
         if coordinator.is_some() {
@@ -305,8 +315,15 @@ impl Scenario {
         let computing: u64 = self.steps.iter().map(|step| step.delays.iter().copied().max().unwrap_or(0)).sum();
         let faults: u64 = self.faults.iter().map(|fault| fault.at + fault.what.lasts()).max().unwrap_or(0);
         let late = self.starts.iter().copied().max().unwrap_or(0);
+        let kilobytes: f64 = self.steps.iter().map(|step| step.elements as f64 * 4e-3 * f64::from(self.ranks)).sum();
+        let slowest = self.faults.iter().filter_map(|fault| match fault.what {
+            What::Slow(_, _, per_kilobyte) => Some(per_kilobyte),
+            _ => None,
+        });
+        let slowest = slowest.chain([self.world.per_kilobyte]).max().unwrap_or(0) as f64;
+        let moving = kilobytes * slowest * f64::from(self.ranks) / 1e9;
         let steps = self.steps.len() as f64;
-        (computing + faults + late) as f64 / 1e6 + self.start_timeout + self.timeout * (2.0 + steps) + 30.0
+        moving + (computing + faults + late) as f64 / 1e6 + self.start_timeout + self.timeout * (2.0 + steps) + 30.0
     }
 }
 

@@ -44,3 +44,18 @@ fn all_roles_of_a_process_share_a_queue() {
 fn the_time_without_progress_begins_anew_with_each_wait() {
     find("stuck begins anew");
 }
+
+#[test]
+fn what_is_on_its_way_is_lost_when_its_sender_leaves() {
+    find("a departure loses what is on its way");
+}
+
+#[test]
+fn who_leaves_because_of_another_is_blamed() {
+    find("who leaves last is blamed");
+}
+
+#[test]
+fn a_send_whose_bytes_flow_fails_at_the_limit() {
+    find("transfers do not move");
+}

@@ -598,6 +598,10 @@ impl FailureDetector {
             let seen = self.driver.turns() >= gone.turns + 2;
             let settled = seen && now - waiting.moved.any().max(moved).max(gone.at) > GRACE;
             let lost = gone.goodbye.undelivered || gone.gave_up(group, id) || waiting.sends();
+            let (settled, lost) = match paceline_os::mutant("a departure loses what is on its way") {
+                true => (now - waiting.moved.own > GRACE, true),
+                false => (settled, lost),
+            };
             // A receive from any rank can still be satisfied by one that is left.
             let hopeless = if id.is_none() && waiting.transfer.is_some() {
                 settled && (!anybody || left == others.len())
@@ -686,7 +690,9 @@ impl FailureDetector {
     /// Why some ranks cannot continue when one has left: what happened first.
     fn departure(&self, rank: u32, ranks: &[u32]) -> String {
         let who = |rank: u32| self.peers[rank as usize].describe();
-        if let PeerState::Left(Left { goodbye: Goodbye { cause: Some(cause), .. }, .. }) = &self.states[rank as usize] {
+        if let PeerState::Left(Left { goodbye: Goodbye { cause: Some(cause), .. }, .. }) = &self.states[rank as usize]
+            && !paceline_os::mutant("who leaves last is blamed")
+        {
             return format!("{cause}; {} has left the job because of that", who(rank));
         }
         let first = self.first.clone().filter(|first| ranks.contains(&first.rank));

@@ -344,7 +344,9 @@ impl Group {
                 let operation = self.point_to_point.remove(index);
                 conclude(operation, self.id, None, completions);
             } else {
-                operation.publish();
+                if !paceline_os::mutant("transfers do not move") {
+                    operation.publish();
+                }
                 index += 1;
             }
         }
