@@ -206,9 +206,13 @@ impl Scenario {
         let hosts: Vec<usize> = (0..processes).map(|process| process / per_host).collect();
         let shared = transport == "shm" || (transport == "auto" && hosts.iter().all(|&host| host == 0));
         let streams = if shared { 1 } else { *chance.one_of(&[1, 1, 1, 2, 3]) };
+        let mut world = Surroundings::new(chance, processes);
+        // What waits in the network card must not take as long as the limit: else even questions are not answered in time.
+        let waits = (world.per_kilobyte as f64 * streams as f64 * (processes * processes) as f64).max(1.0);
+        let bytes = 0.2e12 * 2.0 / waits;
+        world.buffers.0 = world.buffers.0.min((bytes as usize).max(4 << 10));
         let multicast = transport != "shm" && strategy.contains("multicast") && chance.once_in(2);
         let timeout = *chance.one_of(&[2.0, 4.0, 6.0, 10.0, 30.0]);
-        let world = Surroundings::new(chance, processes);
         let mut groups = vec![(0..ranks).collect::<Vec<u32>>()];
         for _ in 0..chance.below(3) {
             let members: Vec<u32> = (0..ranks).filter(|_| chance.once_in(2)).collect();
@@ -250,6 +254,9 @@ impl Scenario {
         let starts = (0..processes).map(|_| if late { chance.below(3_000_000) } else { chance.below(2_000) }).collect();
         let leaver = if chance.once_in(8) { Some(chance.below(u64::from(ranks)) as u32) } else { None };
         let before = chance.below(steps.len() as u64) as usize;
+        // Not within a training step, which would never end.
+        let ends = |at: &usize| *at == 0 || steps[at - 1].in_step.is_none_or(|(_, last)| last);
+        let before = (0..=before).rev().find(ends).unwrap_or(0);
         let leaves = (0..ranks).map(|rank| (Some(rank) == leaver && !focus.harmless).then_some(before)).collect();
         let mut faults = Vec::new();
         if chance.once_in(2) {

@@ -695,7 +695,9 @@ impl FailureDetector {
         {
             return format!("{cause}; {} has left the job because of that", who(rank));
         }
-        let first = self.first.clone().filter(|first| ranks.contains(&first.rank));
+        // A rank that left earlier without a reason had done its part: it keeps nobody waiting.
+        let guilty = |first: &Departure| first.rank == rank || first.how != Departure::left(first.rank).how;
+        let first = self.first.clone().filter(|first| ranks.contains(&first.rank) && guilty(first));
         let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
         format!("{} {how}", who(rank))
     }

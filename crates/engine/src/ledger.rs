@@ -338,7 +338,9 @@ impl Ledger {
         let mut operations = self.operations();
         let mut broken = None;
         if let Some(group) = operations.groups.get_mut(&id) {
-            if group.failed.is_none() && !group.in_flight.is_empty() {
+            // Those that are done, and that the driving thread has not taken off the list yet, are not broken.
+            let pending = group.in_flight.iter().any(|operation| !operation.handle.done());
+            if group.failed.is_none() && pending {
                 broken = Some(group.ranks.clone());
             }
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
