@@ -347,7 +347,7 @@ impl What {
 impl Surroundings {
     fn new(chance: &mut Chance, processes: usize) -> Surroundings {
         let slow = chance.once_in(6);
-        let buffers = [4 << 10, 16 << 10, 64 << 10, 64 << 10, 256 << 10];
+        let buffers = [4 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
         Surroundings {
             cores: if chance.once_in(2) { 1 } else { processes.max(1) },
             points: *chance.one_of(&[0, 10, 30, 100, 300, 1000]),
@@ -361,7 +361,7 @@ impl Surroundings {
             segment: *chance.one_of(&[1_448, 8 << 10, 64 << 10]),
             pressure: *chance.one_of(&[0, 0, 0, 5, 50]),
             datagrams: *chance.one_of(&[[0, 0, 0], [20, 20, 20], [3, 5, 3], [100, 0, 2]]),
-            real_time: chance.once_in(8),
+            real_time: chance.once_in(4),
             limits: if chance.once_in(4) { small_limits(chance) } else { BTreeMap::new() },
         }
     }

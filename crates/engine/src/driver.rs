@@ -476,7 +476,8 @@ impl Driver {
     fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
         paceline_os::reached!("driver: about to sleep");
         self.waker.about_to_sleep();
-        if self.turn_once(core) || over() {
+        let missed = |core: &mut Executor| core.wires().reported() && !paceline_os::mutant("sleeps over a report");
+        if self.turn_once(core) || missed(core) || over() {
             self.waker.awake();
             return over();
         }

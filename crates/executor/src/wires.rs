@@ -68,6 +68,8 @@ pub struct Wires {
     /// By rank: the socket had no room, and is not tried again in this turn.
     refused: Vec<bool>,
     any_refused: bool,
+    /// The set has reported something in this turn: it will not report it again.
+    reported: bool,
     /// Ranks whose front fragment has been partly received.
     partial: Vec<bool>,
     /// Streams (communicator, sender, receiver) with the message (operation, lane) that is being sent. The receiver
@@ -116,6 +118,7 @@ impl Wires {
             any_unflushed,
             refused,
             any_refused,
+            reported: false,
             partial,
             streams,
             bytes,
@@ -313,8 +316,10 @@ impl Wires {
     pub(super) fn look(&mut self) -> bool {
         self.refused.fill(false);
         self.any_refused = false;
+        self.reported = false;
         if let Some(ready) = &self.ready {
             ready.look(|rank, socket, ready| {
+                self.reported = true;
                 if let Some(Some(channel)) = self.channels.get_mut(rank as usize) {
                     channel.report(socket, ready);
                 }
@@ -451,6 +456,13 @@ impl Wires {
         self.channels.iter_mut().for_each(|channel| *channel = None);
         // Without the other ranks, operations in flight are left to the library.
         self.offload.take().is_none_or(|library| whole && library.close())
+    }
+
+    /// Whether a socket has changed in the last turn. Even if nothing moved then, a fragment that nobody expects yet may
+    /// have arrived further, and whoever sleeps now is not woken for it.
+    #[must_use]
+    pub fn reported(&self) -> bool {
+        self.reported
     }
 
     /// Adds what to poll before sleeping.
