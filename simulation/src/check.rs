@@ -38,6 +38,8 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
     match &outcome.ending {
         Ending::Finished => {}
         Ending::Deadlock(who) => found.push(format!("deadlock: {who}")),
+        // A parameter server serves as long as a worker exists, even if that is stopped for ever.
+        Ending::TimeLimit if stopped_for_ever(scenario) && workers_have_ended(scenario, run) => {}
         Ending::TimeLimit => found.push(format!("hang: not all have ended after {:.1} s", outcome.time as f64 / 1e9)),
         Ending::TurnLimit => found.push(format!("hang: not all have ended after {} turns", outcome.turns)),
     }
@@ -67,7 +69,8 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
         }
         if guilty.is_empty() {
             nothing_failed(scenario, process, run, &mut found);
-        } else {
+        } else if (0..run.stories.len()).all(|other| run.stories[other].joined || guilty.contains(&other)) {
+            // Until all have joined, a rank knows of the others only that they do not answer.
             named(scenario, &guilty, process, run, &mut found);
         }
     }
@@ -75,6 +78,20 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
     nobody_oversleeps(scenario, run, &mut found);
     noticed_in_time(scenario, &guilty, run, &mut found);
     found
+}
+
+fn stopped_for_ever(scenario: &Scenario) -> bool {
+    scenario.faults.iter().any(|fault| matches!(fault.what, What::Stop(_, None)))
+}
+
+fn workers_have_ended(scenario: &Scenario, run: &Run) -> bool {
+    let gone = |process: usize| {
+        scenario.faults.iter().any(|fault| match fault.what {
+            What::Kill(other) | What::Stop(other, None) => other == process,
+            _ => false,
+        })
+    };
+    (0..scenario.ranks as usize).all(|rank| run.stories[rank].ended.is_some() || gone(rank))
 }
 
 /// Nothing happens that ranks must not survive: nothing fails.
@@ -156,7 +173,14 @@ fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>)
             found.push(format!("lost: process {process}: {error}"));
         }
         for record in story.records.iter().filter(|record| record.step < before) {
-            if let Result::Failed(error) = &record.result {
+            // A later operation that its group cannot complete fails what is called after that.
+            let posted = |other: usize| run.stories[other].records.iter().any(|theirs| theirs.step == record.step);
+            let by_all = (0..run.stories.len()).all(|other| posted(other) || !takes_part(scenario, other, record.step));
+            if let Result::Failed(error) = &record.result
+                && by_all
+                && error.contains(&format!("'step{}'", record.step))
+                && !error.contains("has failed)")
+            {
                 found.push(format!("lost: rank {process}, step {}: {error}", record.step));
             }
         }

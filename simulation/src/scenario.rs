@@ -206,9 +206,13 @@ impl Scenario {
         let hosts: Vec<usize> = (0..processes).map(|process| process / per_host).collect();
         let shared = transport == "shm" || (transport == "auto" && hosts.iter().all(|&host| host == 0));
         let streams = if shared { 1 } else { *chance.one_of(&[1, 1, 1, 2, 3]) };
+        let mut world = Surroundings::new(chance, processes);
+        // What waits in the network card must not take as long as the limit: else even questions are not answered in time.
+        let waits = (world.per_kilobyte as f64 * streams as f64 * (processes * processes) as f64).max(1.0);
+        let bytes = 0.2e12 * 2.0 / waits;
+        world.buffers.0 = world.buffers.0.min((bytes as usize).max(4 << 10));
         let multicast = transport != "shm" && strategy.contains("multicast") && chance.once_in(2);
         let timeout = *chance.one_of(&[2.0, 4.0, 6.0, 10.0, 30.0]);
-        let world = Surroundings::new(chance, processes);
         let mut groups = vec![(0..ranks).collect::<Vec<u32>>()];
         for _ in 0..chance.below(3) {
             let members: Vec<u32> = (0..ranks).filter(|_| chance.once_in(2)).collect();
@@ -227,6 +231,16 @@ impl Scenario {
             let at = (at..steps.len()).find(|&at| steps[at].in_step.is_none_or(|(_, last)| last) && at == 0).unwrap_or(steps.len());
             steps.splice(at..at, Step::training(chance, ranks, largest));
         }
+        // Bytes that flow for longer than the limit.
+        if world.per_kilobyte >= 800_000 && all_hosts > 1 && transport != "shm" && !focus.small && chance.once_in(3) {
+            let mut step = Step::new(chance, &groups[..1], ranks, 1, timeout);
+            step.call = *chance.one_of(&[Call::Transfer, Call::Transfer, Call::Broadcast, Call::AllReduce]);
+            step.elements = (timeout.min(6.0) * 1.5e9 / world.per_kilobyte as f64) as u64 * 1000 / 4;
+            step.elements /= if step.call == Call::Transfer { 1 } else { u64::from(ranks) };
+            let at = chance.below(steps.len() as u64 + 1) as usize;
+            let at = if steps.iter().any(|step| step.in_step.is_some()) { steps.len() } else { at };
+            steps.insert(at, step);
+        }
         let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned"];
         let coordinator = chance.once_in(6).then(|| (*chance.one_of(&policies)).to_owned());
         if coordinator.is_some() {
@@ -240,6 +254,9 @@ impl Scenario {
         let starts = (0..processes).map(|_| if late { chance.below(3_000_000) } else { chance.below(2_000) }).collect();
         let leaver = if chance.once_in(8) { Some(chance.below(u64::from(ranks)) as u32) } else { None };
         let before = chance.below(steps.len() as u64) as usize;
+        // Not within a training step, which would never end.
+        let ends = |at: &usize| *at == 0 || steps[at - 1].in_step.is_none_or(|(_, last)| last);
+        let before = (0..=before).rev().find(ends).unwrap_or(0);
         let leaves = (0..ranks).map(|rank| (Some(rank) == leaver && !focus.harmless).then_some(before)).collect();
         let mut faults = Vec::new();
         if chance.once_in(2) {
@@ -305,8 +322,15 @@ impl Scenario {
         let computing: u64 = self.steps.iter().map(|step| step.delays.iter().copied().max().unwrap_or(0)).sum();
         let faults: u64 = self.faults.iter().map(|fault| fault.at + fault.what.lasts()).max().unwrap_or(0);
         let late = self.starts.iter().copied().max().unwrap_or(0);
+        let kilobytes: f64 = self.steps.iter().map(|step| step.elements as f64 * 4e-3 * f64::from(self.ranks)).sum();
+        let slowest = self.faults.iter().filter_map(|fault| match fault.what {
+            What::Slow(_, _, per_kilobyte) => Some(per_kilobyte),
+            _ => None,
+        });
+        let slowest = slowest.chain([self.world.per_kilobyte]).max().unwrap_or(0) as f64;
+        let moving = kilobytes * slowest * f64::from(self.ranks) / 1e9;
         let steps = self.steps.len() as f64;
-        (computing + faults + late) as f64 / 1e6 + self.start_timeout + self.timeout * (2.0 + steps) + 30.0
+        moving + (computing + faults + late) as f64 / 1e6 + self.start_timeout + self.timeout * (2.0 + steps) + 30.0
     }
 }
 
@@ -323,7 +347,7 @@ impl What {
 impl Surroundings {
     fn new(chance: &mut Chance, processes: usize) -> Surroundings {
         let slow = chance.once_in(6);
-        let buffers = [4 << 10, 16 << 10, 64 << 10, 64 << 10, 256 << 10];
+        let buffers = [4 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10];
         Surroundings {
             cores: if chance.once_in(2) { 1 } else { processes.max(1) },
             points: *chance.one_of(&[0, 10, 30, 100, 300, 1000]),
@@ -337,7 +361,7 @@ impl Surroundings {
             segment: *chance.one_of(&[1_448, 8 << 10, 64 << 10]),
             pressure: *chance.one_of(&[0, 0, 0, 5, 50]),
             datagrams: *chance.one_of(&[[0, 0, 0], [20, 20, 20], [3, 5, 3], [100, 0, 2]]),
-            real_time: chance.once_in(8),
+            real_time: chance.once_in(4),
             limits: if chance.once_in(4) { small_limits(chance) } else { BTreeMap::new() },
         }
     }

@@ -8,11 +8,18 @@ use paceline_simulation::search::run_alone;
 /// A search takes at most this long.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Searches all scenarios.
 fn find(mutant: &str) {
+    find_where(mutant, Focus::default(), |_| {});
+}
+
+/// Searches scenarios that are adjusted.
+fn find_where(mutant: &str, focus: Focus, adjust: fn(&mut Scenario)) {
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();
     for seed in 0.. {
-        let scenario = Scenario::new(seed, Focus::default());
+        let mut scenario = Scenario::new(seed, focus);
+        adjust(&mut scenario);
         let found = violations(&scenario, &run_alone(&scenario, false, Some(mutant)));
         if let Some(what) = found.first() {
             if !violations(&scenario, &run_alone(&scenario, false, None)).is_empty() {
@@ -25,9 +32,20 @@ fn find(mutant: &str) {
     }
 }
 
+/// Nobody computes and nothing goes wrong, so that whoever waits for long has missed something.
+fn calm(scenario: &mut Scenario) {
+    scenario.faults.clear();
+    scenario.steps.iter_mut().for_each(|step| step.delays.fill(0));
+    scenario.multicast = false;
+    (scenario.world.per_kilobyte, scenario.world.latency, scenario.world.jitter) = (800, 20_000, 10_000);
+}
+
 #[test]
 fn room_that_a_flush_makes_wakes_nobody() {
-    find("flush wakes nobody");
+    find_where("flush wakes nobody", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        (scenario.world.buffers, scenario.world.real_time) = ((4 << 10, 4 << 10), true);
+    });
 }
 
 #[test]
@@ -37,10 +55,43 @@ fn a_worker_that_is_a_server_meets_nobody() {
 
 #[test]
 fn all_roles_of_a_process_share_a_queue() {
-    find("one loopback queue");
+    find_where("one loopback queue", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        // Each rank is worker and server, and one of them the switch.
+        (scenario.strategy, scenario.dedicated) = (Some("ps-aggregation".into()), false);
+        scenario.hosts.truncate(scenario.ranks as usize);
+        scenario.starts.truncate(scenario.ranks as usize);
+        scenario.servers = scenario.servers.min(scenario.ranks);
+        scenario.steps.iter_mut().for_each(|step| step.in_step = None);
+        let limits = [("loopback fragments", 1), ("loopback fragment", 256)];
+        scenario.world.limits.extend(limits.map(|(name, value)| (name.to_owned(), value)));
+    });
 }
 
 #[test]
 fn the_time_without_progress_begins_anew_with_each_wait() {
     find("stuck begins anew");
+}
+
+#[test]
+fn what_is_on_its_way_is_lost_when_its_sender_leaves() {
+    find("a departure loses what is on its way");
+}
+
+#[test]
+fn who_leaves_because_of_another_is_blamed() {
+    find("who leaves last is blamed");
+}
+
+#[test]
+fn a_send_whose_bytes_flow_fails_at_the_limit() {
+    find("transfers do not move");
+}
+
+#[test]
+fn a_report_of_the_last_turn_before_sleeping_is_slept_over() {
+    find_where("sleeps over a report", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        scenario.world.buffers.1 = 4 << 10;
+    });
 }

@@ -98,6 +98,7 @@ pub(super) fn assemble(
         wires.set_offload(Box::new(port));
         mpi::entered();
     }
+    let traffic = wires.traffic();
     let host = Host {
         crowded: local.len() > cores,
         real_time: paceline_os::thread::is_real_time(),
@@ -110,7 +111,7 @@ pub(super) fn assemble(
     let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, waker, host)));
     let detector = FailureDetector::new(
         (rank, peers.clone(), &settings),
-        controls,
+        (controls, traffic),
         (ledger.clone(), driver.clone(), monitor.clone(), orders.clone()),
     );
     let shared = Arc::new(EngineShared {

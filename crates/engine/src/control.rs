@@ -4,31 +4,44 @@ use std::io::{self, ErrorKind, Read, Write};
 use paceline_os::net::Socket;
 use serde::{Deserialize, Serialize};
 
-use super::ledger::Answer;
+use super::ledger::{Answer, Done};
 use super::orders::Order;
+use super::progress::{OperationId, Progress};
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 
 /// From one monitor to another.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// The sender leaves. Says how many operations of each communicator it has called, and which rank left before it,
-    /// if any: that may be the reason.
-    Bye { called: Vec<(u32, u32)>, after: Option<Departure> },
-    /// A communicator has failed.
-    Abort { group: u32, why: String },
+    /// The sender leaves.
+    Bye(Goodbye),
+    /// A communicator has failed. `cause`: what happened first, where `why` may only say what followed from it.
+    Abort { group: u32, why: String, cause: Option<String> },
     /// Asks how far the receiver is with this operation.
-    Ask { group: u32, seq: u32 },
-    /// The answer to [`Self::Ask`].
-    Tell { group: u32, seq: u32, answer: Answer },
+    Ask { group: u32, id: OperationId },
+    /// The answer to [`Self::Ask`]; also sent without one, about an operation that takes long.
+    Tell { group: u32, id: OperationId, answer: Answer, progress: Progress },
     /// The coordinator of a communicator has begun a cycle.
     Invite { group: u32, cycle: u64 },
     /// To a server: an all-reduce that the workers have begun.
     Serve(Order),
-    /// Asks for any answer: sends and receives have no number in common to ask about.
-    Ping,
-    /// The answer.
-    Pong,
+    /// Asks for any answer.
+    Ping(u64),
+    /// The answer, with the same number.
+    Pong(u64),
+}
+
+/// What a rank says when it leaves.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Goodbye {
+    /// By communicator: what it has done there. Of the messages sent, those to the receiver of this.
+    pub done: Vec<(u32, Done)>,
+    /// Some of what it sent to the receiver of this may be lost.
+    pub undelivered: bool,
+    /// Why its first communicator failed, if any has: that is why it leaves.
+    pub cause: Option<String>,
+    /// Which rank was gone before it, if any: that may be the reason.
+    pub after: Option<Departure>,
 }
 
 /// A rank that is gone, and how: "has left the job", or how it died.

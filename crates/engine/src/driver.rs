@@ -48,8 +48,12 @@ const BACKGROUND: Backoff =
 const REAL_TIME: Backoff = Backoff { spin: Duration::ZERO, offer: Duration::ZERO, looks: 1, unexpected: 2 };
 /// After this long without progress, fragments are queued as unexpected however many are queued already.
 const FORCE_UNEXPECTED: Duration = Duration::from_secs(1);
-/// How long a leaving rank waits until everything it sent is out.
+/// How long a leaving rank waits for what it has sent, if nothing of it moves; the same for what it has begun and others
+/// have not, or if a communicator has failed.
 const LEAVING: Duration = Duration::from_secs(5);
+const LEAVING_SOON: Duration = Duration::from_secs(1);
+/// How often it looks whether that moves.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The longest sleep: wakers and sockets end it earlier; this bounds the cost of a lost event.
 const NAP: Duration = Duration::from_millis(500);
 
@@ -131,6 +135,11 @@ impl Driver {
         self.closing.load(Ordering::SeqCst)
     }
 
+    /// Turns of the driving thread so far.
+    pub fn turns(&self) -> u64 {
+        self.looks.load(Ordering::Acquire)
+    }
+
     /// Wakes the driving thread if it sleeps: the ledger has something new.
     pub fn announce(&self) {
         self.ledger.mark_news();
@@ -187,7 +196,12 @@ impl Driver {
             if handle.done() {
                 return true;
             }
-            if until.is_some_and(|until| Instant::now() >= until) || self.closing.load(Ordering::SeqCst) {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return handle.done();
+            }
+            if self.closing.load(Ordering::SeqCst) {
+                // The thread that leaves drives to the end.
+                self.sleep_unless(|| handle.done(), until);
                 return handle.done();
             }
             match self.core.try_lock() {
@@ -264,11 +278,15 @@ impl Driver {
     /// Sleeps while another thread drives.
     fn park(&self, handle: &Handle, until: Option<Instant>) {
         paceline_os::reached!("driver: caller parked");
+        // The driver notifies after it has released the core.
+        self.sleep_unless(|| handle.done() || !self.core.is_locked(), until);
+    }
+
+    /// Sleeps until the driver notifies, which it does under the same lock.
+    fn sleep_unless(&self, changed: impl Fn() -> bool, until: Option<Instant>) {
         let mut turn = self.turn.lock();
         self.parked.fetch_add(1, Ordering::SeqCst);
-        // The driver notifies under this lock after it has released the core or ended an operation.
-        let free = !self.core.is_locked();
-        if !free && !handle.done() {
+        if !changed() {
             let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()).min(NAP));
             self.changed.wait_for(&mut turn, left);
         }
@@ -442,7 +460,7 @@ impl Driver {
 
     fn settle(&self, core: &mut Executor) {
         for (failure, ranks) in self.ledger.settle(core, &self.timeline) {
-            self.monitor.tell_failed(failure.group, &ranks, &failure.error);
+            self.monitor.tell_failed(failure.group, &ranks, &failure.error, None);
         }
         for lost in core.wires().lost.drain(..) {
             self.monitor.connection_lost(lost.rank, &lost.reason);
@@ -458,7 +476,8 @@ impl Driver {
     fn sleep(&self, core: &mut Executor, nap: Duration, over: &impl Fn() -> bool) -> bool {
         paceline_os::reached!("driver: about to sleep");
         self.waker.about_to_sleep();
-        if self.turn_once(core) || over() {
+        let missed = |core: &mut Executor| core.wires().reported() && !paceline_os::mutant("sleeps over a report");
+        if self.turn_once(core) || missed(core) || over() {
             self.waker.awake();
             return over();
         }
@@ -495,20 +514,62 @@ impl Driver {
         self.changed.notify_all();
     }
 
-    /// Ends operations and connections, on a thread that may drive.
+    /// Ends operations, on a thread that may drive.
     fn leave(&self) {
-        // The driver sees `closing` and releases the core.
+        self.finish();
         let mut core = self.core.lock();
         self.read_ledger(&mut core);
-        let until = Instant::now() + LEAVING;
-        while core.wires().unflushed() && Instant::now() < until && !self.ledger.operations().troubled {
-            if !core.progress() && core.wires().must_look() {
-                paceline_os::thread::yield_now();
-            }
-        }
+        let undelivered = core.wires().undelivered().into_iter().map(|(rank, _)| rank).collect();
+        *self.ledger.stock.lock() = (self.ledger.operations().done(), undelivered);
         core.fail_all(&closed());
         self.settle(&mut core);
-        // Connections and shared memory end here, not when the last reference to the engine does.
+        if self.host.funneled {
+            self.disconnect_from(&mut core);
+        }
+    }
+
+    /// Completes what has been begun, and waits until what was sent has arrived, as long as it moves.
+    fn finish(&self) {
+        let (mut seen, mut since) = (None, Instant::now());
+        loop {
+            // The driver sees `closing` and releases the core.
+            let core = self.core.lock();
+            let until = Instant::now() + LOOK_AGAIN;
+            self.drive(core, self.in_background(), Some(until), || !self.busy());
+            let mut core = self.core.lock();
+            let wires = core.wires();
+            let (undelivered, unflushed, bytes) = (wires.undelivered(), wires.unflushed(), wires.bytes);
+            drop(core);
+            let (moved, troubled) = {
+                let operations = self.ledger.operations();
+                let in_flight = operations.groups.values().flat_map(|group| &group.in_flight);
+                let moved: Vec<_> = in_flight.map(|waiting| waiting.handle.moved.load(Ordering::Relaxed)).collect();
+                (moved, operations.troubled)
+            };
+            if moved.is_empty() && undelivered.is_empty() && !unflushed {
+                return;
+            }
+            let sent = undelivered.is_empty() && !unflushed;
+            let limit = if troubled || sent { LEAVING_SOON } else { LEAVING };
+            let left = (undelivered, bytes, moved);
+            if seen.as_ref() != Some(&left) {
+                (seen, since) = (Some(left), Instant::now());
+            } else if since.elapsed() >= limit {
+                return;
+            }
+            // The system does not say when a peer has acknowledged.
+            paceline_os::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends connections and shared memory: now, not when the last reference to the engine does.
+    pub fn disconnect(&self) {
+        if !self.host.funneled {
+            self.disconnect_from(&mut self.core.lock());
+        }
+    }
+
+    fn disconnect_from(&self, core: &mut Executor) {
         let whole = !self.ledger.operations().troubled;
         // Only MPI requires a single driving thread.
         if core.wires().disconnect(whole) && self.host.funneled && whole {

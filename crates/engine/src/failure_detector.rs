@@ -1,9 +1,10 @@
 //! The thread that owns the control connections.
 //!
 //! A rank that dies closes its connections, so every other rank learns of it at once. A rank that leaves sends a
-//! goodbye with the number of operations it has called, so that others know what will never come. A stopped rank, or
-//! one whose host is gone, does not answer when asked; one that is busy elsewhere answers that it has not called the
-//! operation yet. No rank is asked while operations move.
+//! goodbye that says what it has called, completed and sent, so that others know what will never come, and why it leaves,
+//! so that they name what happened first. A stopped rank, or one whose host is gone, does not answer when asked; one that
+//! is busy elsewhere answers that it has not called the operation yet. No rank is asked while operations move; what that
+//! means is defined in [`progress`](super::progress).
 use paceline_os::fd::OwnedFd;
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::Ordering;
@@ -13,14 +14,16 @@ use std::collections::HashMap;
 use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
 use paceline_os::sync::Mutex;
 
-use super::control::{Control, Departure, Message};
+use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
 use super::ledger::{Answer, InFlight, Ledger, Operations};
 use super::listeners::News;
 use super::orders::{Order, Orders};
 use super::peers::{Peer, describe};
+use super::progress::{OperationId, Progress, Reports};
 use super::settings::Settings;
 use paceline_transport::error::RunError;
+use paceline_transport::traffic::Traffic;
 
 /// How often the ledger is checked while something is in flight, and how often a rank is asked.
 const TICK: Duration = Duration::from_millis(250);
@@ -29,10 +32,14 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(1);
 /// A stall is reported after this or a third of the time limit, and again each time it has lasted twice as long.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// Time for what a rank sent before it left to arrive.
+/// After a rank has left, how long what it has given up may still move before it counts as lost.
 const GRACE: Duration = Duration::from_secs(2);
-/// Older answers count as missing.
+/// Answers older than this may be overtaken by data that is on its way.
 const STALE: Duration = Duration::from_secs(3);
+/// Time to answer, at least: on a busy host, or if the limit is very short.
+const TO_ANSWER: Duration = Duration::from_secs(1);
+/// Most kinds of messages (communicator and tag) in a goodbye. Beyond this, all of its messages count as sent.
+const MOST_SENT: usize = 10_000;
 
 /// What other threads use of it.
 pub(super) struct Monitor {
@@ -58,10 +65,10 @@ impl Monitor {
         let _ = paceline_os::io::write(&self.wake_pipe.1, &[1]);
     }
 
-    /// Tells the other ranks of a group that it has failed here.
-    pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError) {
-        let why = error.to_string();
-        self.post(ranks.iter().map(|&rank| MonitorCommand::Send(rank, Message::Abort { group, why: why.clone() })));
+    /// Tells the other ranks of a group that it has failed here. `cause`: what happened first, if not this.
+    pub fn tell_failed(&self, group: u32, ranks: &[u32], error: &RunError, cause: Option<&str>) {
+        let abort = || Message::Abort { group, why: error.to_string(), cause: cause.map(str::to_owned) };
+        self.post(ranks.iter().map(|&rank| MonitorCommand::Send(rank, abort())));
     }
 
     /// Tells servers which all-reduce the workers have begun.
@@ -86,9 +93,47 @@ impl Monitor {
 /// What is known about a rank.
 enum PeerState {
     Here,
-    /// It said goodbye; how many operations of each communicator it had called.
-    Left(HashMap<u32, u32>),
+    Left(Left),
     Dead(String),
+}
+
+/// A rank that has said goodbye.
+struct Left {
+    goodbye: Goodbye,
+    at: Instant,
+    /// Turns of the driving thread until then: two turns later it has seen whatever the rank had done.
+    turns: u64,
+}
+
+impl Left {
+    /// Whether the operation will never be called: it had not been when the rank left.
+    fn never_called(&self, group: u32, id: Option<OperationId>) -> bool {
+        let done = self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done);
+        match id {
+            Some(OperationId::Collective(seq)) => done.is_none_or(|done| done.called <= seq),
+            Some(OperationId::Transfer { to, tag, number, .. }) => {
+                let sent = done.and_then(|done| done.sent.iter().find(|(t, g, _)| (*t, *g) == (to, tag)));
+                let all_told = self.goodbye.done.iter().map(|(_, done)| done.sent.len()).sum::<usize>() < MOST_SENT;
+                all_told && sent.is_none_or(|(.., count)| *count <= number)
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the rank has called the operation and not completed it.
+    fn gave_up(&self, group: u32, id: Option<OperationId>) -> bool {
+        let done = self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done);
+        matches!(id, Some(OperationId::Collective(seq)) if done.is_some_and(|done| done.completed <= seq))
+    }
+}
+
+/// A data connection that has ended while the control connection has not. The rank may have left or died: what says so
+/// is on its way. If it answers this question, it is still there.
+struct Broken {
+    why: String,
+    question: u64,
+    /// It has answered.
+    confirmed: bool,
 }
 
 /// The thread's state: what it knows about the other ranks, and what it has told them.
@@ -106,20 +151,57 @@ pub(super) struct FailureDetector {
     controls: Vec<Option<Control>>,
     states: Vec<PeerState>,
     last_heard: Vec<Option<Instant>>,
-    /// Data connections that broke while the control connection did not.
-    lost: Vec<(u32, String, Instant)>,
+    /// By rank: what moves on the data connections.
+    traffic: Vec<Arc<Traffic>>,
+    flows: Vec<Flow>,
+    reports: Reports,
+    /// By rank.
+    broken: HashMap<u32, Broken>,
+    /// Questions asked to confirm that a connection broke.
+    questions: u64,
     /// Which rank went first, and how: others go because of it, and their goodbyes may arrive before its own.
     first: Option<Departure>,
+}
+
+/// What has moved between this rank and another.
+#[derive(Clone, Copy)]
+struct Flow {
+    counted: [u64; 2],
+    /// Since the last look.
+    received: bool,
+    sent: bool,
+    /// When it last did.
+    received_at: Option<Instant>,
+    sent_at: Option<Instant>,
+}
+
+impl Flow {
+    fn look(&mut self, traffic: &Traffic, now: Instant) {
+        let counted = traffic.read();
+        (self.received, self.sent) = (counted[0] != self.counted[0], counted[1] != self.counted[1]);
+        self.counted = counted;
+        if self.received {
+            self.received_at = Some(now);
+        }
+        if self.sent {
+            self.sent_at = Some(now);
+        }
+    }
+
+    fn at(&self) -> Option<Instant> {
+        self.received_at.max(self.sent_at)
+    }
 }
 
 impl FailureDetector {
     pub fn new(
         (rank, peers, settings): (u32, Arc<[Peer]>, &Settings),
-        controls: Vec<Option<Control>>,
+        (controls, traffic): (Vec<Option<Control>>, Vec<Arc<Traffic>>),
         (ledger, driver, monitor, orders): (Arc<Ledger>, Arc<Driver>, Arc<Monitor>, Arc<Orders>),
     ) -> FailureDetector {
         let states = controls.iter().map(|_| PeerState::Here).collect();
         let last_heard = controls.iter().map(|_| None).collect();
+        let flow = Flow { counted: [0; 2], received: false, sent: false, received_at: None, sent_at: None };
         FailureDetector {
             rank,
             workers: peers.len() as u32 - settings.helpers(),
@@ -132,7 +214,11 @@ impl FailureDetector {
             controls,
             states,
             last_heard,
-            lost: Vec::new(),
+            flows: vec![flow; traffic.len()],
+            traffic,
+            reports: Reports::default(),
+            broken: HashMap::new(),
+            questions: 0,
             first: None,
         }
     }
@@ -146,14 +232,14 @@ impl FailureDetector {
             for command in commands {
                 match command {
                     MonitorCommand::Send(rank, message) => self.send(rank, &message),
-                    MonitorCommand::Lost(rank, why) => self.lost.push((rank, why, Instant::now())),
+                    MonitorCommand::Lost(rank, why) => self.lost(rank, why),
                     MonitorCommand::Leave => return self.leave(),
                 }
             }
             for rank in 0..self.controls.len() as u32 {
                 self.receive(rank);
             }
-            tick = if self.ledger.operations().in_flight() || !self.lost.is_empty() { TICK } else { IDLE };
+            tick = if self.ledger.operations().in_flight() { TICK } else { IDLE };
             self.inspect();
         }
     }
@@ -178,11 +264,31 @@ impl FailureDetector {
         }
     }
 
+    fn lost(&mut self, rank: u32, why: String) {
+        if matches!(self.states[rank as usize], PeerState::Here) && !self.broken.contains_key(&rank) {
+            self.questions += 1;
+            let question = self.questions;
+            self.broken.insert(rank, Broken { why, question, confirmed: false });
+            self.send(rank, &Message::Ping(question));
+        }
+    }
+
     fn leave(mut self) {
-        let called = self.ledger.operations().groups.iter().map(|(&id, group)| (id, group.next)).collect();
-        let bye = Message::Bye { called, after: self.first.clone() };
+        let (done, undelivered) = std::mem::take(&mut *self.ledger.stock.lock());
+        let cause = self.ledger.operations().cause.clone();
         for rank in 0..self.controls.len() as u32 {
-            self.send(rank, &bye);
+            let mut done = done.clone();
+            for (_, done) in &mut done {
+                done.sent.retain(|(to, ..)| *to == rank);
+            }
+            let mut room = MOST_SENT;
+            for (_, done) in &mut done {
+                done.sent.truncate(room);
+                room -= done.sent.len();
+            }
+            let undelivered = undelivered.contains(&rank);
+            let (cause, after) = (cause.clone(), self.first.clone());
+            self.send(rank, &Message::Bye(Goodbye { done, undelivered, cause, after }));
         }
         let until = Instant::now() + Duration::from_secs(1);
         while self.controls.iter().flatten().any(Control::full) && Instant::now() < until {
@@ -219,47 +325,66 @@ impl FailureDetector {
 
     fn handle(&mut self, rank: u32, message: Message) {
         match message {
-            Message::Bye { called, after } => {
+            Message::Bye(mut goodbye) => {
                 paceline_os::reached!("detector: goodbye");
                 // Checks what a peer sends before it is used.
-                let after = after.filter(|first| (first.rank as usize) < self.states.len());
-                self.first.get_or_insert_with(|| after.unwrap_or_else(|| Departure::left(rank)));
-                self.states[rank as usize] = PeerState::Left(called.into_iter().collect());
+                goodbye.after = goodbye.after.filter(|first| (first.rank as usize) < self.states.len());
+                self.first.get_or_insert_with(|| goodbye.after.clone().unwrap_or_else(|| Departure::left(rank)));
+                let (at, turns) = (Instant::now(), self.driver.turns());
+                self.states[rank as usize] = PeerState::Left(Left { goodbye, at, turns });
                 self.gone(rank);
+                // The driving thread looks for what the rank has done, and for the end of the data connection.
+                self.driver.announce();
                 let with: Vec<(u32, Vec<u32>)> = {
                     let operations = self.ledger.operations();
                     let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
                     with.map(|(&id, group)| (id, group.ranks.clone())).collect()
                 };
                 for (group, ranks) in with {
-                    let news = News::Left(self.departure(rank, &ranks, &self.peers));
+                    let news = News::Left(self.departure(rank, &ranks));
                     self.ledger.listeners.lock().tell(group, &news);
                 }
             }
-            Message::Abort { group, why } => self.fail(group, &RunError::Failed(why)),
-            Message::Ask { group, seq } => {
+            Message::Abort { group, why, cause } => {
+                let cause = cause.unwrap_or_else(|| why.clone());
+                self.fail(group, &RunError::Failed(why), &cause);
+            }
+            Message::Ask { group, id } => {
                 paceline_os::reached!("detector: asked");
-                let (answer, failed) = self.ledger.operations().answer(group, seq, rank);
+                let (answer, progress, failed) = self.ledger.operations().answer(self.rank, (group, id), rank);
                 // The asking rank has not been told, perhaps because it made the group after the group had failed here.
                 let reply = match (answer, failed) {
                     (Answer::Later(..) | Answer::InFlight(..), Some(error)) => {
-                        Message::Abort { group, why: error.to_string() }
+                        let cause = self.ledger.operations().cause.clone();
+                        Message::Abort { group, why: error.to_string(), cause }
                     }
-                    (answer, _) => Message::Tell { group, seq, answer },
+                    (answer, _) => Message::Tell { group, id, answer, progress },
                 };
                 self.send(rank, &reply);
             }
-            Message::Tell { group, seq, answer } => {
+            Message::Tell { group, id, answer, progress } => {
+                let now = Instant::now();
+                match &answer {
+                    Answer::InFlight(..) => self.reports.note(rank, group, id, progress, now),
+                    Answer::Later(_, Some(elsewhere)) => {
+                        self.reports.note(rank, elsewhere.group, elsewhere.id, elsewhere.progress, now);
+                    }
+                    Answer::Later(_, None) | Answer::Past(..) => {}
+                }
                 if let Some(group) = self.ledger.operations().groups.get_mut(&group)
-                    && let Some(waiting) = group.in_flight.iter_mut().find(|w| w.seq == Some(seq))
+                    && let Some(index) = group.in_flight.iter().position(|w| w.id(self.rank, &group.ranks) == Some(id))
                 {
-                    waiting.answers.insert(rank, answer);
+                    group.in_flight[index].answers.insert(rank, (answer, now));
                 }
             }
             Message::Serve(order) => self.orders.push(order),
             Message::Invite { group, cycle } => self.ledger.listeners.lock().invited(group, cycle),
-            Message::Ping => self.send(rank, &Message::Pong),
-            Message::Pong => {}
+            Message::Ping(question) => self.send(rank, &Message::Pong(question)),
+            Message::Pong(question) => {
+                if let Some(broken) = self.broken.get_mut(&rank) {
+                    broken.confirmed |= broken.question == question;
+                }
+            }
         }
     }
 
@@ -267,23 +392,24 @@ impl FailureDetector {
     fn bury(&self, rank: u32) {
         paceline_os::reached!("detector: death");
         let PeerState::Dead(how) = &self.states[rank as usize] else { return };
+        let cause = format!("{} died: {how}", self.peers[rank as usize].describe());
         let failures: Vec<_> = {
             let operations = self.ledger.operations();
             let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
                 let waited = group.oldest().map_or(String::new(), |w| format!("; {} is waiting for it", w.describe()));
-                (id, RunError::Failed(format!("{} died: {how}{waited}", self.peers[rank as usize].describe())))
+                (id, RunError::Failed(format!("{cause}{waited}")))
             })
             .collect()
         };
         for (id, error) in failures {
-            self.fail(id, &error);
+            self.fail(id, &error, &cause);
         }
     }
 
-    /// A group has failed: the driving thread ends its operations.
-    fn fail(&self, group: u32, error: &RunError) {
-        if self.ledger.fail(group, error) {
+    /// A group has failed because of this: the driving thread ends its operations.
+    fn fail(&self, group: u32, error: &RunError, cause: &str) {
+        if self.ledger.fail(group, error, cause) {
             self.driver.announce();
             // Perhaps no thread drives now, and a caller sleeps until the operation ends.
             self.driver.wake_progress_thread();
@@ -300,36 +426,54 @@ impl FailureDetector {
     /// Finds operations that do not move, asks the ranks they wait for, reports, and gives up at the time limit.
     fn inspect(&mut self) {
         let now = Instant::now();
-        let (mut asks, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
+        for (flow, traffic) in self.flows.iter_mut().zip(&self.traffic) {
+            flow.look(traffic, now);
+        }
+        self.reports.forget_old(now);
+        let (mut messages, mut failures, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut operations = self.ledger.operations();
             let Operations { groups, .. } = &mut *operations;
+            let mut earlier = Vec::new();
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
-                let ranks = group.ranks.clone();
+                for waiting in &mut group.in_flight {
+                    let moved = self.update(waiting, id, &group.ranks, now);
+                    earlier.push((waiting.order, moved));
+                }
+            }
+            let earlier = Earlier::new(earlier);
+            for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
+                let ranks = &group.ranks;
                 // Later operations wait for the oldest; sends and receives are independent of each other.
                 let mut first = true;
                 for waiting in &mut group.in_flight {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {
                         continue;
                     }
-                    let others =
-                        ranks.iter().copied().filter(|&r| r != self.rank && waiting.peer.is_none_or(|p| p == r));
-                    let others: Vec<u32> = others.collect();
-                    match self.look_at(waiting, id, &others, now) {
+                    let others = self.others(waiting, ranks);
+                    let named = waiting.id(self.rank, ranks);
+                    if let Some(tell) = self.tell_about(waiting, (id, named), now) {
+                        messages.extend(others.iter().map(|&rank| (rank, tell.clone())));
+                    }
+                    let moved = waiting.moved.own.max(earlier.than(waiting.order));
+                    match self.look_at(waiting, (id, named), &others, moved, now) {
                         Finding::Fine => {}
-                        Finding::Ask => asks.push((id, waiting.seq, others)),
+                        // Nobody can know about a send or receive that has no number.
+                        Finding::Ask => messages.extend(others.iter().map(|&rank| match named {
+                            Some(named) if !waiting.sends() => (rank, Message::Ask { group: id, id: named }),
+                            _ => (rank, Message::Ping(0)),
+                        })),
                         Finding::Report(text) => reports.push(text),
-                        Finding::Fail(error) => {
-                            failures.push((id, error));
+                        Finding::Fail { cause, error } => {
+                            failures.push((id, cause, error));
                             break;
                         }
                     }
                 }
             }
         }
-        for (group, seq, others) in asks {
-            let message = seq.map_or(Message::Ping, |seq| Message::Ask { group, seq });
-            for rank in others {
+        for (rank, message) in messages {
+            if matches!(self.states[rank as usize], PeerState::Here) {
                 self.send(rank, &message);
             }
         }
@@ -337,138 +481,304 @@ impl FailureDetector {
             paceline_os::reached!("detector: stall reported");
             paceline_os::report!("paceline: {text}");
         }
-        for (id, error) in failures {
+        for (id, cause, error) in failures {
             let ranks = self.ledger.operations().groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
-            self.monitor.tell_failed(id, &ranks, &error);
-            self.fail(id, &error);
+            self.monitor.tell_failed(id, &ranks, &error, Some(&cause));
+            self.fail(id, &error, &cause);
         }
     }
 
-    fn look_at(&self, waiting: &mut InFlight, id: u32, others: &[u32], now: Instant) -> Finding {
-        let moved = waiting.handle.moved.load(Ordering::Relaxed);
-        if moved != waiting.moved.1 {
-            waiting.moved = (now, moved);
+    /// The other ranks that an operation waits for.
+    fn others(&self, waiting: &InFlight, ranks: &[u32]) -> Vec<u32> {
+        let peer = waiting.peer_in(ranks);
+        ranks.iter().copied().filter(|&rank| rank != self.rank && peer.is_none_or(|peer| peer == rank)).collect()
+    }
+
+    /// Looks how far an operation is, here and elsewhere. Returns when fragments of it last moved.
+    fn update(&self, waiting: &mut InFlight, group: u32, ranks: &[u32], now: Instant) -> Instant {
+        let mut progress = Progress { own: waiting.handle.moved.load(Ordering::Relaxed), ..waiting.moved.progress };
+        let id = waiting.id(self.rank, ranks);
+        let (mut own, mut ahead, mut before) = (None, None, None);
+        for rank in self.others(waiting, ranks) {
+            let flow = &self.flows[rank as usize];
+            let flows = match waiting.transfer {
+                Some(_) if paceline_os::mutant("transfers do not move") => false,
+                Some((_, true)) => flow.sent,
+                Some((_, false)) => flow.received,
+                None => flow.received || flow.sent,
+            };
+            let called = match waiting.answers.get(&rank) {
+                // Whether it has called it, its goodbye has said.
+                _ if matches!(self.states[rank as usize], PeerState::Left(_)) => Some(true),
+                Some((Answer::InFlight(..) | Answer::Past(..), _)) => Some(true),
+                Some((Answer::Later(..), at)) if !self.is_overtaken(rank, *at, now) => Some(false),
+                _ => None,
+            };
+            progress.ahead += u64::from(flows && called != Some(false));
+            match (id, called) {
+                (Some(id), Some(true)) => {
+                    let reported = self.reports.of(rank, group, id);
+                    (own, ahead) = (own.max(reported.0), ahead.max(reported.1));
+                }
+                // What keeps a rank busy that has not called this operation comes before it.
+                _ => before = before.max(self.reports.latest(rank)),
+            }
+        }
+        if waiting.moved.update(progress, now) {
             waiting.asked = None;
         }
-        let stalled = now - waiting.moved.0;
+        waiting.moved.ahead = waiting.moved.ahead.max(ahead.unwrap_or(waiting.began));
+        let moved = waiting.moved.own.max(own.unwrap_or(waiting.began));
+        waiting.moved.own = moved.max(before.unwrap_or(waiting.began));
+        moved
+    }
+
+    /// Whether what a rank answered then may not be true any more: newer answers may be queued behind its data.
+    fn is_overtaken(&self, rank: u32, answered: Instant, now: Instant) -> bool {
+        let flow = self.flows[rank as usize].at();
+        now - answered > STALE && flow.is_some_and(|at| now - at < STALE)
+    }
+
+    /// What the other ranks should know about an operation without asking: it takes long, and moves here.
+    fn tell_about(
+        &self,
+        waiting: &mut InFlight,
+        (group, id): (u32, Option<OperationId>),
+        now: Instant,
+    ) -> Option<Message> {
+        let (id, progress) = (id?, waiting.moved.progress);
+        if now - waiting.told.0 < ASK_EVERY || waiting.told.1 == progress {
+            return None;
+        }
+        waiting.told = (now, progress);
+        let answer = Answer::InFlight(waiting.signature.describe(), waiting.signature.plan);
+        Some(Message::Tell { group, id, answer, progress })
+    }
+
+    /// Since when nothing has come from a rank, and nothing could be sent to it: not before it was first asked.
+    fn silent_since(&self, rank: u32, asked: Instant) -> Instant {
+        let heard = self.last_heard[rank as usize].max(self.flows[rank as usize].at());
+        heard.map_or(asked, |heard| heard.max(asked))
+    }
+
+    /// `moved`: when the operation itself, or one before it, last moved.
+    fn look_at(
+        &self,
+        waiting: &mut InFlight,
+        (group, id): (u32, Option<OperationId>),
+        others: &[u32],
+        moved: Instant,
+        now: Instant,
+    ) -> Finding {
         let peers = &self.peers;
         let what = waiting.describe();
-        // A rank that leaves or dies loses its data connections, too; that is reported elsewhere.
-        let here = |rank: u32| matches!(self.states[rank as usize], PeerState::Here);
-        let broken = |(r, _, at): &&(u32, String, Instant)| others.contains(r) && here(*r) && now - *at > GRACE;
-        if let Some((rank, why, _)) = self.lost.iter().find(broken) {
-            let text = format!("the data connection to {} broke: {why}; {what}", peers[*rank as usize].describe());
-            return Finding::Fail(RunError::Failed(text));
-        }
-        let gone = |&&rank: &&u32| matches!(self.states[rank as usize], PeerState::Left(_));
-        // A receive from any rank can still be satisfied by one that is left.
-        let hopeless =
-            waiting.seq.is_some() || waiting.peer.is_some() || others.iter().filter(gone).count() == others.len();
+        let fail = |cause: String| {
+            let error = RunError::Failed(format!("{cause}; {what} is waiting for it"));
+            Finding::Fail { cause, error }
+        };
         for &rank in others {
             // It died before this communicator was made; otherwise `bury` has failed it.
             if let PeerState::Dead(how) = &self.states[rank as usize] {
-                let text = format!("{} died: {how}; {what} is waiting for it", peers[rank as usize].describe());
-                return Finding::Fail(RunError::Failed(text));
+                return fail(format!("{} died: {how}", peers[rank as usize].describe()));
+            }
+            // A rank that leaves or dies loses its data connections, too; that is reported elsewhere.
+            if let (PeerState::Here, Some(Broken { why, confirmed: true, .. })) =
+                (&self.states[rank as usize], self.broken.get(&rank))
+            {
+                let cause = format!("the data connection to {} broke: {why}", peers[rank as usize].describe());
+                let error = RunError::Failed(format!("{cause}; {what}"));
+                return Finding::Fail { cause, error };
             }
         }
-        for &rank in others.iter().filter(|_| hopeless) {
-            let PeerState::Left(called) = &self.states[rank as usize] else { continue };
-            let never = waiting.seq.is_some_and(|seq| called.get(&id).copied().unwrap_or(0) <= seq);
-            if never || stalled > GRACE {
-                let text = format!("{}; {what} is waiting for it", self.departure(rank, others, peers));
-                return Finding::Fail(RunError::Failed(text));
+        let anybody = waiting.transfer.is_some() && others.len() > 1 && id.is_none();
+        let mut left = 0;
+        for &rank in others {
+            let PeerState::Left(gone) = &self.states[rank as usize] else { continue };
+            left += 1;
+            // What it had sent before may still be on its way, or here and not looked at.
+            let seen = self.driver.turns() >= gone.turns + 2;
+            let settled = seen && now - waiting.moved.any().max(moved).max(gone.at) > GRACE;
+            let lost = gone.goodbye.undelivered || gone.gave_up(group, id) || waiting.sends();
+            let (settled, lost) = match paceline_os::mutant("a departure loses what is on its way") {
+                true => (now - waiting.moved.own > GRACE, true),
+                false => (settled, lost),
+            };
+            // A receive from any rank can still be satisfied by one that is left.
+            let hopeless = if id.is_none() && waiting.transfer.is_some() {
+                settled && (!anybody || left == others.len())
+            } else {
+                (!waiting.sends() && gone.never_called(group, id)) || (settled && lost)
+            };
+            if hopeless {
+                return fail(self.departure(rank, others));
             }
         }
-        if stalled < ASK_EVERY.min(waiting.timeout / 4) {
+        let stalled = now - moved;
+        let own = now - waiting.moved.own;
+        if own < ASK_EVERY.min(waiting.timeout / 4) {
             return Finding::Fine;
         }
         // A rank that has not been asked cannot count as silent.
-        if waiting.asked.is_none() {
-            waiting.asked = Some(now);
+        let Some((asked, last)) = waiting.asked else {
+            waiting.asked = Some((now, now));
             return Finding::Ask;
-        }
+        };
         let mine = waiting.signature.describe();
-        for (&rank, answer) in &waiting.answers {
+        for (&rank, (answer, _)) in &waiting.answers {
             if let Answer::InFlight(theirs, plan) | Answer::Past(theirs, plan) = answer
                 && !theirs.is_empty()
                 && (*theirs != mine || *plan != waiting.signature.plan)
             {
                 let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
-                return Finding::Fail(RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me));
+                let error = RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me);
+                return Finding::Fail { cause: error.to_string(), error };
             }
         }
-        let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
         let limit = self.limit(waiting, others, stalled, now);
-        if stalled < limit && stalled < report_after {
-            let due = waiting.asked.is_some_and(|at| now - at >= ASK_EVERY);
-            if due {
-                waiting.asked = Some(now);
+        let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
+        let over = stalled >= limit && !self.may_go_on(waiting, others, limit, now);
+        if !over && (stalled < report_after || stalled >= limit) {
+            if now - last >= ASK_EVERY.min((waiting.timeout / 4).max(TICK)) {
+                waiting.asked = Some((asked, now));
                 return Finding::Ask;
             }
             return Finding::Fine;
         }
-        let who = self.blame(waiting, others, peers, now);
+        let who = self.blame(waiting, others, stalled, now);
         let text = format!("rank {}: {what} has waited {:.0} s for {who}", self.rank, stalled.as_secs_f64());
-        if stalled < limit {
+        if !over {
             waiting.reported = Some(stalled);
             return Finding::Report(text);
         }
-        Finding::Fail(RunError::Failed(format!(
+        let error = RunError::Failed(format!(
             "{text}. The limit is {:.0} s without progress; change it with PACELINE_TIMEOUT or the timeout of the \
              process group",
             limit.as_secs_f64()
-        )))
+        ));
+        Finding::Fail { cause: error.to_string(), error }
+    }
+
+    /// Whether an operation that has not moved for so long should be waited for: something ahead of it moves, and every
+    /// rank is there and has called it; or the ranks have had too little time to answer.
+    fn may_go_on(&self, waiting: &InFlight, others: &[u32], limit: Duration, now: Instant) -> bool {
+        let Some((asked, _)) = waiting.asked else { return true };
+        let here = |rank: u32| matches!(self.states[rank as usize], PeerState::Here);
+        let unheard = |&&rank: &&u32| here(rank) && self.last_heard[rank as usize].is_none_or(|heard| heard < asked);
+        if now - asked < TO_ANSWER && others.iter().any(|rank| unheard(&rank)) {
+            return true;
+        }
+        let silent = |rank: u32| here(rank) && now - self.silent_since(rank, asked) >= limit;
+        let absent = |rank: u32| match waiting.answers.get(&rank) {
+            Some((Answer::Later(..), at)) if here(rank) => !self.is_overtaken(rank, *at, now),
+            _ => false,
+        };
+        now - waiting.moved.ahead < limit && !others.iter().any(|&rank| silent(rank) || absent(rank))
     }
 
     /// How long an operation may stall. Some wait longer, for ranks that are busy elsewhere (a planned gradient), but
     /// not for a rank that does not answer: that one is stopped.
     fn limit(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> Duration {
         let usual = self.timeout;
-        let mute = |rank: &&u32| self.last_heard[**rank as usize].is_none_or(|at| now - at >= usual);
-        let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|rank| mute(&rank));
+        let mute = |rank: u32| {
+            let asked = waiting.asked.map_or(now, |(asked, _)| asked);
+            now - self.silent_since(rank, asked) >= usual
+        };
+        let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|&rank| mute(rank));
         if stopped { usual } else { waiting.timeout }
     }
 
-    /// Why some ranks cannot continue when one has left: the rank that went first.
-    fn departure(&self, rank: u32, ranks: &[u32], peers: &[Peer]) -> String {
-        let first = self.first.clone().filter(|first| ranks.contains(&first.rank));
+    /// Why some ranks cannot continue when one has left: what happened first.
+    fn departure(&self, rank: u32, ranks: &[u32]) -> String {
+        let who = |rank: u32| self.peers[rank as usize].describe();
+        if let PeerState::Left(Left { goodbye: Goodbye { cause: Some(cause), .. }, .. }) = &self.states[rank as usize]
+            && !paceline_os::mutant("who leaves last is blamed")
+        {
+            return format!("{cause}; {} has left the job because of that", who(rank));
+        }
+        // A rank that left earlier without a reason had done its part: it keeps nobody waiting.
+        let guilty = |first: &Departure| first.rank == rank || first.how != Departure::left(first.rank).how;
+        let first = self.first.clone().filter(|first| ranks.contains(&first.rank) && guilty(first));
         let Departure { rank, how } = first.unwrap_or_else(|| Departure::left(rank));
-        format!("{} {how}", peers[rank as usize].describe())
+        format!("{} {how}", who(rank))
     }
 
     /// Which ranks an operation waits for, and how far they are.
-    fn blame(&self, waiting: &InFlight, others: &[u32], peers: &[Peer], now: Instant) -> String {
-        let (mut silent, mut absent, mut here) = (Vec::new(), Vec::new(), Vec::new());
+    fn blame(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> String {
+        let peers = &self.peers;
+        let (mut silent, mut late, mut absent, mut here, mut left) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let asked = waiting.asked.map_or(now, |(asked, _)| asked);
         for &rank in others {
-            let fresh = self.last_heard[rank as usize].is_some_and(|at| now - at < STALE);
-            match (fresh, waiting.answers.get(&rank)) {
-                (false, _) => silent.push(rank),
-                (true, Some(Answer::Later(..)) | None) => absent.push(rank),
-                (true, Some(_)) => here.push(rank),
+            let quiet = now - self.silent_since(rank, asked);
+            let heard = self.last_heard[rank as usize].is_some_and(|heard| heard >= asked);
+            match waiting.answers.get(&rank) {
+                _ if matches!(self.states[rank as usize], PeerState::Left(_)) => left.push(rank),
+                // On a busy host an answer may take long: who has given one is not silent yet.
+                _ if quiet >= TO_ANSWER && (!heard || quiet >= stalled * 3 / 4) => silent.push(rank),
+                _ if !heard => late.push(rank),
+                Some((Answer::Later(..), _)) | None => absent.push(rank),
+                Some(_) => here.push(rank),
             }
         }
         let mut parts = Vec::new();
         if !silent.is_empty() {
             parts.push(format!("{}, silent: stopped, or its host cannot be reached", describe(peers, &silent)));
         }
+        if !late.is_empty() {
+            let have = if late.len() == 1 { "has" } else { "have" };
+            parts.push(format!("{}, which {have} not answered yet", describe(peers, &late)));
+        }
         if !absent.is_empty() {
             let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
-                ([_], Some(Answer::Later(called, Some(waits)))) => {
-                    format!(" (it has called {called} so far, and is waiting in {waits})")
+                ([_], Some((Answer::Later(called, Some(elsewhere)), _))) if waiting.seq.is_some() => {
+                    format!(" (it has called {called} so far, and is waiting in {})", elsewhere.what)
                 }
-                ([_], Some(Answer::Later(called, None))) => format!(" (it has called {called} so far)"),
+                ([_], Some((Answer::Later(called, None), _))) if waiting.seq.is_some() => {
+                    format!(" (it has called {called} so far)")
+                }
+                ([_], Some((Answer::Later(_, Some(elsewhere)), _))) => {
+                    format!(" (it is waiting in {})", elsewhere.what)
+                }
                 _ => String::new(),
             };
-            let verb = if waiting.seq.is_some() { "called it" } else { "sent or received it" };
+            let verb = match waiting.transfer {
+                None => "called it",
+                Some((_, true)) => "received it",
+                Some((_, false)) => "sent it",
+            };
             let have = if absent.len() == 1 { "has" } else { "have" };
             parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
         }
-        if parts.is_empty() {
+        if parts.is_empty() && !here.is_empty() {
             let are = if here.len() == 1 { "is" } else { "are" };
             parts.push(format!("{}, which {are} also waiting in it", describe(peers, &here)));
         }
+        if parts.is_empty() {
+            let have = if left.len() == 1 { "has" } else { "have" };
+            parts.push(format!("{}, which {have} left the job", describe(peers, &left)));
+        }
         parts.join("; and for ")
+    }
+}
+
+/// When operations moved, in the order in which they were submitted.
+struct Earlier(Vec<(u64, Instant)>);
+
+impl Earlier {
+    fn new(mut moved: Vec<(u64, Instant)>) -> Earlier {
+        moved.sort_unstable_by_key(|(order, _)| *order);
+        // From here on: when anything up to there last moved.
+        for index in 1..moved.len() {
+            moved[index].1 = moved[index].1.max(moved[index - 1].1);
+        }
+        Earlier(moved)
+    }
+
+    /// When anything before this operation last moved, or this one.
+    fn than(&self, order: u64) -> Instant {
+        let index = self.0.partition_point(|(other, _)| *other <= order);
+        self.0[index - 1].1
     }
 }
 
@@ -476,5 +786,33 @@ enum Finding {
     Fine,
     Ask,
     Report(String),
-    Fail(RunError),
+    Fail { cause: String, error: RunError },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::Done;
+    use super::*;
+
+    #[test]
+    fn an_operation_waits_for_what_was_submitted_before_it() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let earlier = Earlier::new(vec![(4, at(9)), (1, at(3)), (2, at(1))]);
+        assert_eq!([1, 2, 4].map(|order| earlier.than(order)), [at(3), at(3), at(9)]);
+    }
+
+    #[test]
+    fn a_goodbye_says_what_will_never_come() {
+        let done = Done { called: 5, completed: 3, sent: vec![(1, 7, 2)] };
+        let goodbye = Goodbye { done: vec![(9, done)], ..Goodbye::default() };
+        let left = Left { goodbye, at: Instant::now(), turns: 0 };
+        let collective = |seq| Some(OperationId::Collective(seq));
+        let message = |tag, number| Some(OperationId::Transfer { from: 0, to: 1, tag, number });
+        let never = [collective(4), collective(5), message(7, 1), message(7, 2), message(8, 0), None];
+        assert_eq!(never.map(|id| left.never_called(9, id)), [false, true, false, true, true, false]);
+        // It never knew of this communicator.
+        assert!(left.never_called(10, collective(0)));
+        assert_eq!([2, 3, 4].map(|seq| left.gave_up(9, collective(seq))), [false, true, true]);
+    }
 }

@@ -11,10 +11,11 @@ use paceline_os::sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{Listeners, News};
+use super::progress::{Moved, OperationId, Progress};
 use super::{Notice, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
-use paceline_executor::{Executor, Failure, OperationSpec};
+use paceline_executor::{Executor, Failure, OperationSpec, PointToPoint};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Signature;
 
@@ -44,16 +45,24 @@ pub(super) struct InFlight {
     pub signature: Signature,
     /// The user's name of the tensors.
     pub label: String,
+    /// For a send or receive, its tag and whether it is a send.
+    pub transfer: Option<(u32, bool)>,
     /// For a send or receive, the rank of the job that it waits for.
     pub peer: Option<u32>,
+    /// Operations are submitted in this order, over all communicators.
+    pub order: u64,
     pub timeout: Duration,
     pub handle: Arc<Handle>,
-    /// When it last moved, and how far it was.
-    pub moved: (Instant, u64),
-    pub asked: Option<Instant>,
+    pub began: Instant,
+    /// How far it is here.
+    pub moved: Moved,
+    /// When the others were asked about it, first and last, since it stopped moving.
+    pub asked: Option<(Instant, Instant)>,
+    /// What they were told without being asked, and when.
+    pub told: (Instant, Progress),
     pub reported: Option<Duration>,
-    /// What others said about it, by rank of the job.
-    pub answers: HashMap<u32, Answer>,
+    /// What others said about it, by rank of the job, and when.
+    pub answers: HashMap<u32, (Answer, Instant)>,
 }
 
 impl InFlight {
@@ -68,6 +77,25 @@ impl InFlight {
         }
         text
     }
+
+    /// The rank of the job that a send or receive waits for, once it is known.
+    pub fn peer_in(&self, ranks: &[u32]) -> Option<u32> {
+        let found = || self.handle.transfer().and_then(|_| ranks.get(self.handle.source() as usize).copied());
+        self.peer.or_else(|| self.transfer.and_then(|_| found()))
+    }
+
+    /// Its name for the other ranks; `me`: this rank of the job, among the `ranks` of the group. A receive that has not
+    /// begun, or from any rank, has none.
+    pub fn id(&self, me: u32, ranks: &[u32]) -> Option<OperationId> {
+        let Some((tag, sends)) = self.transfer else { return self.seq.map(OperationId::Collective) };
+        let (peer, number) = (self.peer_in(ranks)?, self.handle.transfer()?);
+        let (from, to) = if sends { (me, peer) } else { (peer, me) };
+        Some(OperationId::Transfer { from, to, tag, number })
+    }
+
+    pub fn sends(&self) -> bool {
+        self.transfer.is_some_and(|(_, sends)| sends)
+    }
 }
 
 /// How far another rank is with an operation.
@@ -75,11 +103,31 @@ impl InFlight {
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// It has not called the operation. It has called this many of the communicator's, and waits in this one elsewhere.
-    Later(u32, Option<String>),
+    Later(u32, Option<Elsewhere>),
     /// It waits, too; its description of the operation, and the digest of its plan.
     InFlight(String, u32),
     /// The operation is complete there; description and digest as above.
     Past(String, u32),
+}
+
+/// An operation in which a rank waits that has not called another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    pub what: String,
+    pub group: u32,
+    pub id: OperationId,
+    pub progress: Progress,
+}
+
+/// What a rank that leaves has done in a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Operations it has called.
+    pub called: u32,
+    /// Those of them that it has completed: all up to this number.
+    pub completed: u32,
+    /// By receiver and tag: messages that it has sent.
+    pub sent: Vec<(u32, u32, u32)>,
 }
 
 /// A communicator's operations.
@@ -88,27 +136,57 @@ pub(super) struct GroupOperations {
     pub name: String,
     pub next: u32,
     pub in_flight: VecDeque<InFlight>,
+    /// By receiver and tag: messages sent so far.
+    pub sent: HashMap<(u32, u32), u32>,
     pub recent: VecDeque<(u32, Signature)>,
     pub failed: Option<RunError>,
 }
 
 impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
-        GroupOperations { ranks, name, next: 0, in_flight: VecDeque::new(), recent: VecDeque::new(), failed: None }
+        let (in_flight, sent, recent) = Default::default();
+        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed: None }
     }
 
-    /// What this rank knows about an operation.
-    pub fn answer(&self, seq: u32) -> Answer {
-        if seq >= self.next {
-            return Answer::Later(self.next, None);
+    /// What this rank, `me`, knows about an operation, and how far it is here.
+    pub fn answer(&self, me: u32, id: OperationId) -> (Answer, Progress) {
+        let called = match id {
+            OperationId::Collective(_) => self.next,
+            OperationId::Transfer { to, tag, .. } => self.sent.get(&(to, tag)).copied().unwrap_or(0),
+        };
+        let (OperationId::Collective(number) | OperationId::Transfer { number, .. }) = id;
+        if number >= called {
+            return (Answer::Later(called, None), Progress::default());
         }
-        if let Some(operation) = self.in_flight.iter().find(|w| w.seq == Some(seq)) {
-            return Answer::InFlight(operation.signature.describe(), operation.signature.plan);
+        if let Some(operation) = self.in_flight.iter().find(|w| w.id(me, &self.ranks) == Some(id)) {
+            let signature = &operation.signature;
+            return (Answer::InFlight(signature.describe(), signature.plan), operation.moved.progress);
         }
-        match self.recent.iter().find(|(s, _)| *s == seq) {
+        let past = match id {
+            OperationId::Collective(seq) => self.recent.iter().find(|(s, _)| *s == seq),
+            OperationId::Transfer { .. } => None,
+        };
+        let answer = match past {
             Some((_, signature)) => Answer::Past(signature.describe(), signature.plan),
             None => Answer::Past(String::new(), 0),
+        };
+        (answer, Progress::default())
+    }
+
+    /// What this rank has done; what is in flight now counts as given up.
+    fn done(&self) -> Done {
+        let open = self.in_flight.iter().filter_map(|waiting| waiting.seq).min();
+        let mut sent = self.sent.clone();
+        for waiting in self.in_flight.iter().filter(|waiting| waiting.sends()) {
+            if let (Some(to), Some((tag, _))) = (waiting.peer, waiting.transfer) {
+                // A send that the executor has not begun yet has no number.
+                let number = |count: u32| waiting.handle.transfer().unwrap_or(count.saturating_sub(1));
+                sent.entry((to, tag)).and_modify(|count| *count = number(*count).min(*count));
+            }
         }
+        let mut sent: Vec<_> = sent.into_iter().map(|((to, tag), count)| (to, tag, count)).collect();
+        sent.sort_unstable();
+        Done { called: self.next, completed: open.unwrap_or(self.next), sent }
     }
 
     /// An operation has completed.
@@ -139,33 +217,61 @@ pub(super) struct Operations {
     pub alarms: Vec<(u32, RunError)>,
     /// A group has failed.
     pub troubled: bool,
+    /// Why the first group failed that has, in words for other ranks: if this rank leaves, that is the reason.
+    pub cause: Option<String>,
+    /// Operations submitted so far.
+    submitted: u64,
 }
 
 impl Operations {
-    /// Marks a group as failed; returns whether it was not failed before.
-    pub fn fail(&mut self, group: u32, error: &RunError) -> bool {
+    /// Marks a group as failed because of this; returns whether it was not failed before.
+    pub fn fail(&mut self, group: u32, error: &RunError, cause: &str) -> bool {
         let Some(operations) = self.groups.get_mut(&group) else { return false };
         if operations.failed.is_some() {
             return false;
         }
         operations.failed = Some(error.clone());
         self.troubled = true;
+        self.cause.get_or_insert_with(|| cause.to_owned());
         self.alarms.push((group, error.clone()));
         true
     }
 
-    /// How far this rank is with an operation of a group, and the error that ended the group. If the operation is not
-    /// called yet, the answer names the one in which this rank waits for the asking rank: the two may have called
-    /// different things.
-    pub fn answer(&self, group: u32, seq: u32, asker: u32) -> (Answer, Option<RunError>) {
-        let (answer, failed) = match self.groups.get(&group) {
-            Some(group) => (group.answer(seq), group.failed.clone()),
-            None => (Answer::Later(0, None), None),
+    /// How far this rank, `me`, is with an operation of a group, and the error that ended the group. If the operation is
+    /// not called yet, the answer names the one in which this rank waits: preferably for the asking rank, because the two
+    /// may have called different things.
+    pub fn answer(&self, me: u32, (group, id): (u32, OperationId), asker: u32) -> (Answer, Progress, Option<RunError>) {
+        let (answer, progress, failed) = match self.groups.get(&group) {
+            Some(group) => {
+                let (answer, progress) = group.answer(me, id);
+                (answer, progress, group.failed.clone())
+            }
+            None => (Answer::Later(0, None), Progress::default(), None),
         };
-        let Answer::Later(called, _) = answer else { return (answer, failed) };
-        let elsewhere = self.groups.iter().filter(|(id, other)| **id != group && other.ranks.contains(&asker));
-        let waits = elsewhere.filter_map(|(_, other)| other.oldest()).find(|waiting| waiting.seq.is_some());
-        (Answer::Later(called, waits.map(InFlight::describe)), failed)
+        let Answer::Later(called, _) = answer else { return (answer, progress, failed) };
+        let mut elsewhere: Option<((bool, u64), Elsewhere)> = None;
+        for (&other, operations) in &self.groups {
+            for waiting in &operations.in_flight {
+                let Some(id) = waiting.id(me, &operations.ranks) else { continue };
+                let with_asker = waiting
+                    .peer_in(&operations.ranks)
+                    .map_or_else(|| operations.ranks.contains(&asker) && other != group, |peer| peer == asker);
+                let key = (!with_asker, waiting.order);
+                if elsewhere.as_ref().is_none_or(|(best, _)| key < *best) {
+                    let (what, progress) = (waiting.describe(), waiting.moved.progress);
+                    elsewhere = Some((key, Elsewhere { what, group: other, id, progress }));
+                }
+            }
+        }
+        (Answer::Later(called, elsewhere.map(|(_, elsewhere)| elsewhere)), progress, failed)
+    }
+
+    /// By communicator: what this rank has done in it, if anything.
+    pub fn done(&self) -> Vec<(u32, Done)> {
+        let used = self.groups.iter().filter(|(_, group)| group.next > 0 || !group.sent.is_empty());
+        let mut done: Vec<_> = used.map(|(&id, group)| (id, group.done())).collect();
+        done.sort_unstable_by_key(|(id, _)| *id);
+        done
     }
 
     pub fn in_flight(&self) -> bool {
@@ -184,6 +290,8 @@ pub(super) struct Ledger {
     /// Owners of the memory of completed operations, for a thread that may drop them.
     deferred_drops: Mutex<Vec<Box<dyn Any + Send>>>,
     pub listeners: Mutex<Listeners>,
+    /// When this rank leaves: by communicator, what it has done; and the ranks that may not get all it has sent them.
+    pub stock: Mutex<(Vec<(u32, Done)>, Vec<u32>)>,
 }
 
 impl Ledger {
@@ -230,7 +338,9 @@ impl Ledger {
         let mut operations = self.operations();
         let mut broken = None;
         if let Some(group) = operations.groups.get_mut(&id) {
-            if group.failed.is_none() && !group.in_flight.is_empty() {
+            // Those that are done, and that the driving thread has not taken off the list yet, are not broken.
+            let pending = group.in_flight.iter().any(|operation| !operation.handle.done());
+            if group.failed.is_none() && pending {
                 broken = Some(group.ranks.clone());
             }
             group.failed.get_or_insert_with(|| RunError::Failed("the communicator was destroyed".into()));
@@ -251,7 +361,7 @@ impl Ledger {
         timeline: &Timeline,
     ) -> Result<Arc<Handle>> {
         let handle = spec.handle.clone();
-        let mut operations = self.operations();
+        let operations = &mut *self.operations();
         let Some(entry) = operations.groups.get_mut(&group) else {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
@@ -266,15 +376,24 @@ impl Ledger {
         let number = timeline.begin(&spec.label, spec.signature.collective.name(), bytes);
         handle.number.store(number, Ordering::Relaxed);
         let peer = spec.point_to_point.and_then(|to| to.peer).map(|peer| entry.ranks[peer as usize]);
+        if let (Some(PointToPoint { tag, sends: true, .. }), Some(peer)) = (spec.point_to_point, peer) {
+            *entry.sent.entry((peer, tag)).or_default() += 1;
+        }
+        let (order, now) = (operations.submitted, Instant::now());
+        operations.submitted += 1;
         entry.in_flight.push_back(InFlight {
             seq,
             signature: spec.signature,
             label: spec.label.clone(),
+            transfer: spec.point_to_point.map(|PointToPoint { tag, sends, .. }| (tag, sends)),
             peer,
+            order,
             timeout: how.timeout.unwrap_or(timeout),
             handle: handle.clone(),
-            moved: (Instant::now(), 0),
+            began: now,
+            moved: Moved::new(now),
             asked: None,
+            told: (now, Progress::default()),
             reported: None,
             answers: HashMap::new(),
         });
@@ -282,9 +401,9 @@ impl Ledger {
         Ok(handle)
     }
 
-    /// Marks a group as failed; returns whether that is new. The caller wakes the driving thread.
-    pub fn fail(&self, group: u32, error: &RunError) -> bool {
-        let new = self.operations().fail(group, error);
+    /// Marks a group as failed because of this; returns whether that is new. The caller wakes the driving thread.
+    pub fn fail(&self, group: u32, error: &RunError, cause: &str) -> bool {
+        let new = self.operations().fail(group, error, cause);
         if new {
             self.listeners.lock().tell(group, &News::Failed(error.clone()));
         }
@@ -316,6 +435,7 @@ impl Ledger {
             }
             operations.troubled |= !core.failures.is_empty();
             for failure in core.failures.drain(..) {
+                operations.cause.get_or_insert_with(|| failure.error.to_string());
                 if let Some(group) = operations.groups.get_mut(&failure.group)
                     && group.failed.is_none()
                 {

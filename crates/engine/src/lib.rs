@@ -11,6 +11,7 @@
 //! | `driver` | the executor and who drives it: progress, spinning, sleeping; the progress thread |
 //! | `failure_detector` | the control connections: deaths, departures, stalls |
 //! | `foreign` | MPI and gRPC, or the lack of them |
+//! | `progress` | what counts as progress of an operation |
 //! | `start` | joining a job: rendezvous, connections |
 //! | `introduction` | what the ranks tell each other first |
 //! | `memory` | the shared memory of a host's ranks |
@@ -34,6 +35,7 @@ mod listeners;
 mod memory;
 mod orders;
 mod peers;
+mod progress;
 pub mod settings;
 mod start;
 
@@ -216,6 +218,8 @@ impl Engine {
                 End::Work(work) => drop(work.recv_timeout(STUCK)),
             }
         }
+        // The others have been told: they do not mistake the end of the connections for a broken network.
+        self.shared.driver.disconnect();
         if let Some(thread) = self.grpc.lock().take() {
             thread.close();
         }
@@ -282,8 +286,8 @@ impl EngineShared {
 
     /// Fails a communicator on all its ranks, and waits until its memory is no longer touched here.
     pub fn abandon(&self, id: u32, error: &RunError) {
-        self.ledger.fail(id, error);
-        self.monitor.tell_failed(id, &self.ledger.ranks_of(id), error);
+        self.ledger.fail(id, error, &error.to_string());
+        self.monitor.tell_failed(id, &self.ledger.ranks_of(id), error, None);
         self.driver.announce();
         self.driver.let_go_of(id, error);
     }
@@ -345,7 +349,7 @@ impl EngineShared {
     pub fn remove_group(&self, id: u32) {
         if let Some(ranks) = self.ledger.remove_group(id) {
             let text = format!("rank {} has destroyed the communicator while operations were in flight", self.rank);
-            self.monitor.tell_failed(id, &ranks, &RunError::Failed(text));
+            self.monitor.tell_failed(id, &ranks, &RunError::Failed(text), None);
         }
         self.driver.announce();
     }

@@ -84,7 +84,9 @@ impl Group {
             return;
         }
         if let Some(PointToPoint { peer, tag, sends }) = spec.point_to_point {
-            let seq = peer.map_or(0, |peer| self.next_number(peer, tag, sends));
+            let number = peer.map(|peer| self.next_number(peer, tag, sends));
+            number.into_iter().for_each(|number| spec.handle.set_transfer(number));
+            let seq = number.unwrap_or(0);
             self.point_to_point.push(Operation::new(seq, spec, self.depth));
             return;
         }
@@ -153,6 +155,7 @@ impl Group {
         operation.point_to_point = Some(PointToPoint { peer: Some(from), tag, sends: false });
         operation.program = Box::new(SendRecv { peer: from, sends: false, len: operation.signature.count });
         operation.handle.source.store(from, paceline_os::sync::atomic::Ordering::Relaxed);
+        operation.handle.set_transfer(seq);
     }
 
     /// Takes the front fragment of a rank if it is wanted now.
@@ -300,10 +303,9 @@ impl Group {
             if let Some(operation) = &mut self.ops[last].operation {
                 // Workers of this process do not take part in the barrier.
                 let meeting = &operation.meeting;
-                operation.step_released =
-                    operation.parts.iter().all(|part| {
-                        part.released || (!meeting.contains(&part.role) && !paceline_os::mutant("workers meet"))
-                    });
+                operation.step_released = operation.parts.iter().all(|part| {
+                    part.released || (!meeting.contains(&part.role) && !paceline_os::mutant("workers meet"))
+                });
             }
             first = last + 1;
         }
@@ -342,6 +344,9 @@ impl Group {
                 let operation = self.point_to_point.remove(index);
                 conclude(operation, self.id, None, completions);
             } else {
+                if !paceline_os::mutant("transfers do not move") {
+                    operation.publish();
+                }
                 index += 1;
             }
         }
@@ -352,7 +357,7 @@ impl Group {
     fn settle(&mut self, index: usize, completions: &mut Vec<Completion>) -> bool {
         if !self.ops[index].operation.as_ref().is_some_and(Operation::is_done) {
             if let Some(operation) = &self.ops[index].operation {
-                operation.handle.moved.store(operation.moved, paceline_os::sync::atomic::Ordering::Relaxed);
+                operation.publish();
             }
             return false;
         }

@@ -13,10 +13,12 @@ const FAILED: u8 = 2;
 pub struct Handle {
     state: AtomicU8,
     error: Mutex<Option<RunError>>,
-    /// Fragments sent and received so far, which show progress.
+    /// Grows with each fragment sent and each byte received, which show progress.
     pub moved: AtomicU64,
     /// The sender that a receive from any rank was matched with.
     pub(crate) source: AtomicU32,
+    /// For a send or receive: its number among those with the same peer and tag, plus one; 0: not known yet.
+    pub(crate) transfer: AtomicU64,
     /// Set if the caller wants a notice with this number.
     pub notify: Option<u64>,
     /// Number in the timeline; 0: not recorded.
@@ -53,6 +55,17 @@ impl Handle {
     #[must_use]
     pub fn source(&self) -> u32 {
         self.source.load(Ordering::Relaxed)
+    }
+
+    /// The number of a send or receive among those with the same peer and tag. A receive from any rank has none until it
+    /// is matched.
+    #[must_use]
+    pub fn transfer(&self) -> Option<u32> {
+        self.transfer.load(Ordering::Acquire).checked_sub(1).and_then(|number| u32::try_from(number).ok())
+    }
+
+    pub(crate) fn set_transfer(&self, number: u32) {
+        self.transfer.store(u64::from(number) + 1, Ordering::Release);
     }
 
     /// Marks the operation as completed.

@@ -132,7 +132,9 @@ impl Executor {
             any |= self.receive(wire);
             at += 1;
         }
-        for group in &mut self.groups {
+        let mut served = None;
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let sent = self.wires.bytes[0];
             match group.run(&mut self.wires, &mut self.unexpected, &mut self.completions) {
                 Ok(moved) => any |= moved,
                 Err(error) => self.failures.push(group.give_up(
@@ -142,6 +144,13 @@ impl Executor {
                     &mut self.completions,
                 )),
             }
+            if served.is_none() && self.wires.bytes[0] != sent {
+                served = Some(index);
+            }
+        }
+        // Whoever comes first fills a channel that has little room: next time it comes last.
+        if let Some(index) = served.filter(|_| self.wires.any_refused()) {
+            self.groups[index..].rotate_left(1);
         }
         any | self.wires.flush()
     }

@@ -46,7 +46,7 @@ pub(super) fn advance(
             operation.offload = Stage::Done;
         }
     }
-    operation.moved += 1;
+    operation.count(0);
     Ok(true)
 }
 

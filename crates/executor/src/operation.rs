@@ -156,8 +156,10 @@ pub(super) struct Operation {
     pub number: u64,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
-    /// Fragments moved.
+    /// What has moved: one for each fragment and each byte.
     pub moved: u64,
+    /// Bytes of the last fragment that has arrived only in part.
+    pub arriving: u64,
     /// Roles that meet at the barrier.
     pub meeting: Vec<u32>,
     /// Of the barrier: roles that have arrived (at the role that counts), and messages still to be sent.
@@ -205,7 +207,7 @@ impl Operation {
         }
         let number = handle.number.load(paceline_os::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
-        let (moved, arrived, barrier_messages) = (0, 0, Vec::new());
+        let (moved, arriving, arrived, barrier_messages) = (0, 0, 0, Vec::new());
         let offload = program.offload().map_or(Stage::Done, Stage::Waits);
         Operation {
             seq,
@@ -223,12 +225,24 @@ impl Operation {
             handle,
             keep,
             moved,
+            arriving,
             meeting,
             arrived,
             barrier_messages,
             step_released: false,
             offload,
         }
+    }
+
+    /// A fragment has been moved.
+    pub fn count(&mut self, bytes: usize) {
+        self.moved += 1 + bytes as u64;
+        self.arriving = 0;
+    }
+
+    /// Tells the failure detector how far it is.
+    pub fn publish(&self) {
+        self.handle.moved.store(self.moved + self.arriving, paceline_os::sync::atomic::Ordering::Relaxed);
     }
 
     pub fn is_done(&self) -> bool {

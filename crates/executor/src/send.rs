@@ -78,7 +78,7 @@ pub(super) fn send(
         lane.zero_copy = None;
         lane.sent.set(0, upto);
         shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
-        operation.moved += 1;
+        operation.count(0);
         any = true;
     }
     let copies = Copies::new(to, multicast, view, wires);
@@ -124,7 +124,7 @@ pub(super) fn send(
                 break;
             }
             any = true;
-            operation.moved += 1;
+            operation.moved += 1 + u64::from(header.bytes);
             lane.sent.set(k, sent);
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }

@@ -270,11 +270,13 @@ pub(super) fn deliver(
         taken |= wires.take(rank, header.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
     }
     if taken {
-        operation.moved += 1;
+        operation.count(header.bytes as usize);
         let lane = &mut operation.parts[part].lanes[at];
         count(lane, &wanted, elements);
         let shown = received(header, wanted.piece, operation.number, view);
         shown.moved(&mut lane.got, wanted.peer, began, &wires.timeline);
+    } else {
+        operation.arriving = wires.arrived(rank) as u64;
     }
     Ok(taken)
 }
@@ -457,7 +459,7 @@ fn take_unexpected(
             let lane = &mut operation.parts[part].lanes[at];
             count(lane, &wanted, elements);
             shown.moved(&mut lane.got, wanted.peer, began, timeline);
-            operation.moved += 1;
+            operation.count(payload.len());
             any = true;
         }
     }

@@ -17,6 +17,7 @@ use paceline_transport::loopback::Loopback;
 use paceline_transport::multicast::Multicast;
 use paceline_transport::offload::Offload;
 use paceline_transport::readiness::ReadySet;
+use paceline_transport::traffic::Traffic;
 
 /// A lost connection.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ pub struct Wires {
     any_unflushed: bool,
     /// By rank: the socket had no room, and is not tried again in this turn.
     refused: Vec<bool>,
+    any_refused: bool,
+    /// The set has reported something in this turn: it will not report it again.
+    reported: bool,
     /// Ranks whose front fragment has been partly received.
     partial: Vec<bool>,
     /// Streams (communicator, sender, receiver) with the message (operation, lane) that is being sent. The receiver
@@ -73,6 +77,8 @@ pub struct Wires {
     streams: HashMap<(u32, u32, u32), (u32, u32)>,
     /// Payload bytes sent and received.
     pub bytes: [u64; 2],
+    /// By rank: what has moved, for the failure detector.
+    traffic: Vec<Arc<Traffic>>,
     /// Connections that were lost since the caller last looked.
     pub lost: Vec<Lost>,
     /// Where messages are recorded.
@@ -91,9 +97,13 @@ impl Wires {
         let ready = ready_set(&mut channels);
         let far = channels.iter().map(|channel| channel.as_ref().is_some_and(|channel| channel.far())).collect();
         let timeline = Arc::new(Timeline::new(me, 0, None));
+        let traffic = Traffic::of(channels.len());
+        for (channel, traffic) in channels.iter_mut().zip(&traffic) {
+            channel.iter_mut().for_each(|channel| channel.count(traffic));
+        }
         let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
-        let (multicast, offload, any_unflushed, streams, bytes, lost) =
-            (None, None, false, HashMap::new(), [0; 2], Vec::new());
+        let (multicast, offload, any_unflushed, any_refused, streams, bytes, lost) =
+            (None, None, false, false, HashMap::new(), [0; 2], Vec::new());
         Wires {
             me,
             loopback: Loopback::new(loopback_fragment, loopback_fragments),
@@ -107,9 +117,12 @@ impl Wires {
             unflushed,
             any_unflushed,
             refused,
+            any_refused,
+            reported: false,
             partial,
             streams,
             bytes,
+            traffic,
             lost,
             timeline,
         }
@@ -178,6 +191,12 @@ impl Wires {
         ranks.iter().all(|&rank| self.far.get(rank as usize) != Some(&true))
     }
 
+    /// By rank: counters of what moves.
+    #[must_use]
+    pub fn traffic(&self) -> Vec<Arc<Traffic>> {
+        self.traffic.clone()
+    }
+
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
         paceline_os::reached!("executor: connection lost");
         self.channels[rank as usize] = None;
@@ -215,10 +234,12 @@ impl Wires {
                     paceline_os::reached!("executor: channel without room");
                 }
                 self.refused[rank as usize] = !taken && self.far[rank as usize];
+                self.any_refused |= !taken;
                 if taken {
                     self.unflushed[rank as usize] = true;
                     self.any_unflushed = true;
                     self.bytes[0] += payload.len() as u64;
+                    self.traffic[rank as usize].send(1);
                 }
                 taken
             }
@@ -237,6 +258,11 @@ impl Wires {
 
     pub(super) fn leave(&mut self, stream: (u32, u32, u32)) {
         self.streams.remove(&stream);
+    }
+
+    /// Whether a channel has had no room in this turn.
+    pub(super) fn any_refused(&self) -> bool {
+        self.any_refused
     }
 
     /// Whether this wire is known to accept nothing now.
@@ -263,6 +289,7 @@ impl Wires {
             Ok(ticket) => {
                 paceline_os::reached!("executor: zero-copy send");
                 self.bytes[0] += ticket.map_or(0, |_| payload.len() as u64);
+                self.traffic[rank as usize].send(usize::from(ticket.is_some()));
                 ticket
             }
             Err(error) => {
@@ -288,8 +315,11 @@ impl Wires {
     /// Begins a turn: lets the offload library and multicasts progress; returns whether anything arrived.
     pub(super) fn look(&mut self) -> bool {
         self.refused.fill(false);
+        self.any_refused = false;
+        self.reported = false;
         if let Some(ready) = &self.ready {
             ready.look(|rank, socket, ready| {
+                self.reported = true;
                 if let Some(Some(channel)) = self.channels.get_mut(rank as usize) {
                     channel.report(socket, ready);
                 }
@@ -337,6 +367,7 @@ impl Wires {
         match channel.take(sink) {
             Ok(taken) => {
                 self.bytes[1] += u64::from(bytes) * u64::from(taken);
+                self.traffic[wire as usize].receive(usize::from(taken));
                 self.partial[wire as usize] = !taken;
                 taken
             }
@@ -345,6 +376,11 @@ impl Wires {
                 false
             }
         }
+    }
+
+    /// Bytes of the front fragment that have been received, if it has not been taken.
+    pub(super) fn arrived(&self, wire: u32) -> usize {
+        self.channels.get(wire as usize).and_then(Option::as_ref).map_or(0, |channel| channel.arrived())
     }
 
     pub(super) fn discard(&mut self, wire: u32) -> bool {
@@ -422,6 +458,13 @@ impl Wires {
         self.offload.take().is_none_or(|library| whole && library.close())
     }
 
+    /// Whether a socket has changed in the last turn. Even if nothing moved then, a fragment that nobody expects yet may
+    /// have arrived further, and whoever sleeps now is not woken for it.
+    #[must_use]
+    pub fn reported(&self) -> bool {
+        self.reported
+    }
+
     /// Adds what to poll before sleeping.
     pub fn watch<'a>(&'a self, fds: &mut Vec<paceline_os::event::PollFd<'a>>) {
         if let Some(ready) = &self.ready {
@@ -433,6 +476,14 @@ impl Wires {
         if let Some(multicast) = &self.multicast {
             multicast.watch(fds);
         }
+    }
+
+    /// Ranks to which accepted bytes are still on their way, with the bytes that the system holds for them.
+    #[must_use]
+    pub fn undelivered(&self) -> Vec<(u32, usize)> {
+        let channels = (0..).zip(&self.channels).filter_map(|(rank, channel)| Some((rank, channel.as_ref()?)));
+        let left = channels.map(|(rank, channel)| (rank, channel.unacknowledged()));
+        left.filter(|&(rank, bytes)| bytes > 0 || self.unflushed[rank as usize]).collect()
     }
 
     /// Whether accepted bytes are not with the system yet.

@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
 mod world;
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
@@ -166,6 +167,17 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 }
 
 fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: u32, sends: bool) -> Arc<Handle> {
+    transfer_in(0, executor, memory, peer, tag, sends)
+}
+
+fn transfer_in(
+    group: u32,
+    executor: &mut Executor,
+    memory: &mut [u8],
+    peer: Option<u32>,
+    tag: u32,
+    sends: bool,
+) -> Arc<Handle> {
     let len = memory.len() as u64 / 4;
     let signature: Signature = signature(Collective::SendRecv, Dtype::Int32, ReduceOp::Sum, len);
     let program = Box::new(SendRecv { peer: peer.unwrap_or(0), sends, len });
@@ -176,7 +188,7 @@ fn transfer(executor: &mut Executor, memory: &mut [u8], peer: Option<u32>, tag: 
         ..operation(signature, program, roles)
     };
     let handle = spec.handle.clone();
-    executor.begin(0, spec);
+    executor.begin(group, spec);
     handle
 }
 
@@ -293,4 +305,50 @@ fn nobody_sleeps_while_there_is_room_again() {
     let handle = transfer(&mut executor, &mut memory, Some(1), 0, true);
     while executor.progress() || executor.wires().unflushed() && executor.progress() {}
     assert!(handle.done());
+}
+
+/// A channel that is always full again belongs to nobody: a small send of one group does not wait for a large one of another.
+#[test]
+fn groups_take_turns_where_there_is_little_room() {
+    let mut executor = Executor::new(Wires::new(0, vec![None, Some(Box::new(Slow::default()))]));
+    executor.add_group(0, vec![0, 1], 0);
+    executor.add_group(1, vec![0, 1], 0);
+    let (mut large, mut small) = (vec![0; 1_000_000], vec![0; 12]);
+    let large = transfer(&mut executor, &mut large, Some(1), 0, true);
+    let small = transfer_in(1, &mut executor, &mut small, Some(1), 0, true);
+    while !small.done() {
+        executor.progress();
+    }
+    assert!(!large.done());
+}
+
+/// On a slow link a fragment may take longer than the time limit.
+#[test]
+fn parts_of_a_fragment_are_progress() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let channel = paceline_transport::tcp::TcpChannel::new(vec![listener.accept().unwrap().0]).unwrap();
+    let wires = Wires::new(0, vec![None, Some(Box::new(channel))]);
+    let traffic = wires.traffic();
+    let mut executor = Executor::new(wires);
+    executor.add_group(0, vec![0, 1], 0);
+    let mut memory = vec![0; 100_000];
+    let handle = transfer(&mut executor, &mut memory, Some(1), 0, false);
+    let (signature, bytes) = (signature(Collective::SendRecv, Dtype::Int32, ReduceOp::Sum, 25_000), 100_000);
+    let header = FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 1, to: 0, bytes, offset: 0, signature };
+    sender.write_all(&header.encode()).unwrap();
+    let mut seen = Vec::new();
+    for part in vec![7; 100_000].chunks(20_000) {
+        seen.push((handle.moved.load(Relaxed), traffic[1].read()[0]));
+        sender.write_all(part).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !handle.done() && handle.moved.load(Relaxed) == seen[seen.len() - 1].0 {
+            executor.progress();
+            assert!(std::time::Instant::now() < until);
+        }
+    }
+    assert!(seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{seen:?}");
+    while !handle.done() {
+        executor.progress();
+    }
 }

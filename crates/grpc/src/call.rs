@@ -34,6 +34,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 struct Dial {
     address: SocketAddr,
+    queues: Option<Arc<PeerQueues>>,
     descriptors: Descriptors,
 }
 
@@ -47,11 +48,11 @@ impl Service<Uri> for Dial {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Dial { address, descriptors } = self.clone();
+        let Dial { address, queues, descriptors } = self.clone();
         Box::pin(async move {
             let connected = timeout(HANDSHAKE, TcpStream::connect(address)).await;
             let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            Socket::of_caller(stream, &descriptors).map(TokioIo::new)
+            Socket::of_caller(stream, queues, &descriptors).map(TokioIo::new)
         })
     }
 }
@@ -119,7 +120,7 @@ async fn reach(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME)
         .http2_max_header_list_size(LONGEST_HEADERS);
-    let dial = Dial { address: offer.address, descriptors: descriptors.clone() };
+    let dial = Dial { address: offer.address, queues: queues.cloned(), descriptors: descriptors.clone() };
     let channel = endpoint.connect_with_connector(dial).await.map_err(failed)?;
     let mut client = RankClient::new(channel).max_decoding_message_size(LONGEST_MESSAGE);
 
@@ -181,9 +182,9 @@ fn keep(meeting: &Arc<Meeting>, peer: u32, control: UnixStream, queues: Option<A
         });
         meeting.met(peer);
     }
-    let ended = Ended::new(meeting, peer);
+    let (ended, gauge) = (Ended::new(meeting, peer), meeting.gauge.clone());
     tokio::spawn(async move {
-        pass(control, to_send, notes).await;
+        pass(control, to_send, notes, &gauge).await;
         drop((ended, client));
     });
     meeting.met(peer);

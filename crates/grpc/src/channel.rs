@@ -11,6 +11,7 @@ use super::fragment::{FRAGMENT, message};
 use super::queues::PeerQueues;
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::FragmentHeader;
+use paceline_transport::traffic::Traffic;
 
 /// Display name.
 pub const NAME: &str = "grpc";
@@ -63,6 +64,10 @@ impl Channel for GrpcChannel {
             Sink::Drop => {}
         }
         Ok(true)
+    }
+
+    fn count(&mut self, traffic: &Arc<Traffic>) {
+        self.queues.meter.count_in(traffic);
     }
 
     fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {

@@ -14,6 +14,7 @@
 //! | `generated` | the code of `rank.proto`, written by `cargo run -p paceline-protobuf` |
 //! | `fragment` | fragments as messages |
 //! | `queues`, `channel` | the queues, and the executor's side of them |
+//! | `gauge` | what moves on the connections |
 //! | `listener` | where a rank listens, and its certificate |
 //! | `token` | authentication of both ends of a call |
 //! | `socket` | connections, and limits on unauthenticated ones |
@@ -24,6 +25,7 @@
 mod call;
 mod channel;
 mod fragment;
+mod gauge;
 #[allow(missing_docs, clippy::pedantic, reason = "written by a program")]
 #[rustfmt::skip]
 mod generated;

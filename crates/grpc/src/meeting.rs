@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::gauge::Gauge;
 use super::listener::Offer;
 use super::token::{Contract, StreamKind};
 use paceline_rendezvous::{StrangerLog, plain, text};
@@ -32,6 +33,7 @@ pub struct Meeting {
     pub offers: Vec<Offer>,
     key: [u8; 32],
     events: UnboundedSender<Event>,
+    pub gauge: Arc<Gauge>,
     strangers: Mutex<StrangerLog>,
     /// By rank: why the last call to it failed.
     missed: Mutex<Vec<Option<String>>>,
@@ -44,9 +46,10 @@ impl Meeting {
         offers: Vec<Offer>,
         key: [u8; 32],
         events: UnboundedSender<Event>,
+        gauge: Arc<Gauge>,
     ) -> Arc<Meeting> {
         let (strangers, missed) = (Mutex::new(StrangerLog::new(rank)), Mutex::new(vec![None; offers.len()]));
-        Arc::new(Meeting { rank, workers, offers, key, events, strangers, missed })
+        Arc::new(Meeting { rank, workers, offers, key, events, gauge, strangers, missed })
     }
 
     /// Which of two ranks is called: the server by a worker, and between equals the lower rank.

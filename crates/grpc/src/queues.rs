@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::gauge::Meter;
 use super::generated::Fragment;
 use paceline_transport::header::FragmentHeader;
 
@@ -45,6 +46,7 @@ pub struct PeerQueues {
     /// The executor sleeps until the eventfd is written.
     asleep: AtomicBool,
     eventfd: OwnedFd,
+    pub meter: Meter,
 }
 
 fn wake(waker: &mut Option<Waker>) {
@@ -56,8 +58,8 @@ fn wake(waker: &mut Option<Waker>) {
 impl PeerQueues {
     pub fn new() -> std::io::Result<PeerQueues> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (outbox, inbox, arrived, asleep) = Default::default();
-        Ok(PeerQueues { outbox, inbox, arrived, asleep, eventfd })
+        let (outbox, inbox, arrived, asleep, meter) = Default::default();
+        Ok(PeerQueues { outbox, inbox, arrived, asleep, eventfd, meter })
     }
 
     // The executor's side.

@@ -36,10 +36,7 @@ pub struct Hosted {
 impl Hosted {
     /// Authenticates the caller. Nothing of the stream has been read before.
     fn admit<T>(&self, request: &Request<T>, kind: StreamKind) -> Result<u32, Status> {
-        let visit = match request.extensions().get::<Option<Visit>>() {
-            Some(visit) => visit.as_ref(),
-            None => request.extensions().get::<TlsConnectInfo<Option<Visit>>>().and_then(|tls| tls.get_ref().as_ref()),
-        };
+        let visit = visit_of(request);
         let refused = |status: Status| {
             if let Some(visit) = visit {
                 self.meeting.log_stranger(visit.address.ip(), status.message());
@@ -80,6 +77,14 @@ impl Hosted {
     }
 }
 
+/// The connection on which a call came.
+fn visit_of<T>(request: &Request<T>) -> Option<&Visit> {
+    match request.extensions().get::<Option<Visit>>() {
+        Some(visit) => visit.as_ref(),
+        None => request.extensions().get::<TlsConnectInfo<Option<Visit>>>().and_then(|tls| tls.get_ref().as_ref()),
+    }
+}
+
 fn taken() -> Status {
     Status::already_exists("this rank has already called, or should be called instead: is WORLD_SIZE or RANK wrong?")
 }
@@ -92,6 +97,7 @@ impl Rank for Hosted {
     async fn tensors(&self, request: Request<Streaming<Fragment>>) -> Result<Response<Self::TensorsStream>, Status> {
         let from = self.admit(&request, StreamKind::Tensors)?;
         let queues = self.places().queues.remove(&from).ok_or_else(taken)?;
+        visit_of(&request).into_iter().for_each(|visit| visit.carry(&queues));
         let answer = self.answer(StreamKind::Tensors, from, Answers(Outgoing(queues.clone())))?;
         let ended = Ended::new(&self.meeting, from);
         tokio::spawn(async move {
@@ -107,9 +113,9 @@ impl Rank for Hosted {
         let socket = self.places().controls.remove(&from).ok_or_else(taken)?;
         let (to_send, outgoing) = mpsc::channel(NOTES);
         let answer = self.answer(StreamKind::Control, from, Answers(ReceiverStream::new(outgoing)))?;
-        let ended = Ended::new(&self.meeting, from);
+        let (ended, gauge) = (Ended::new(&self.meeting, from), self.meeting.gauge.clone());
         tokio::spawn(async move {
-            pass(socket, to_send, request.into_inner()).await;
+            pass(socket, to_send, request.into_inner(), &gauge).await;
             drop(ended);
         });
         self.meeting.met(from);

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use parking_lot::Mutex;
@@ -15,6 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::transport::server::Connected;
 
 use super::HANDSHAKE;
+use super::gauge::{Gauge, Meter};
+use super::queues::PeerQueues;
 use paceline_rendezvous::{keep_alive, plain};
 
 /// Bytes that a stranger may send: the TLS and HTTP/2 handshakes and the headers of two calls take a few thousand.
@@ -22,17 +24,21 @@ const STRANGERS_BYTES: usize = 64 << 10;
 
 /// Descriptors that a forked child must close.
 #[derive(Clone, Default)]
-pub struct Descriptors(Arc<Mutex<Vec<RawFd>>>);
+pub struct Descriptors {
+    open: Arc<Mutex<Vec<RawFd>>>,
+    /// What moves on them.
+    pub gauge: Arc<Gauge>,
+}
 
 impl Descriptors {
     fn with<T>(&self, f: impl FnOnce(&mut Vec<RawFd>) -> T) -> T {
-        f(&mut self.0.lock())
+        f(&mut self.open.lock())
     }
 
     /// For a child after `fork`, where another thread may have held the lock at the time of the fork, so it stays
     /// locked forever. The lock is only held while a connection is made or ends.
     pub fn after_fork(&self) -> Vec<RawFd> {
-        self.0.try_lock().map(|all| all.clone()).unwrap_or_default()
+        self.open.try_lock().map(|all| all.clone()).unwrap_or_default()
     }
 }
 
@@ -50,12 +56,19 @@ struct State {
     sent_away: AtomicBool,
     /// Waker of the task that reads the stranger's bytes.
     waker: Mutex<Option<Waker>>,
+    /// Of the rank at the other end, once it is known.
+    queues: OnceLock<Arc<PeerQueues>>,
 }
 
 impl Visit {
     /// A call has shown the job's token.
     pub fn prove(&self) {
         self.state.proven.store(true, Ordering::Relaxed);
+    }
+
+    /// It carries the tensors of a rank.
+    pub fn carry(&self, queues: &Arc<PeerQueues>) {
+        let _ = self.state.queues.set(queues.clone());
     }
 
     fn is_proven(&self) -> bool {
@@ -87,13 +100,21 @@ pub struct Socket {
     stream: TcpStream,
     stranger: Option<Stranger>,
     visit: Option<Visit>,
+    /// Of the rank that is called.
+    queues: Option<Arc<PeerQueues>>,
     descriptors: Descriptors,
 }
 
 impl Socket {
     /// Socket of an outgoing call.
-    pub fn of_caller(stream: TcpStream, descriptors: &Descriptors) -> io::Result<Socket> {
-        Socket::new(stream, None, descriptors)
+    pub fn of_caller(
+        stream: TcpStream,
+        queues: Option<Arc<PeerQueues>>,
+        descriptors: &Descriptors,
+    ) -> io::Result<Socket> {
+        let mut socket = Socket::new(stream, None, descriptors)?;
+        socket.queues = queues;
+        Ok(socket)
     }
 
     /// Socket of an incoming call.
@@ -115,7 +136,16 @@ impl Socket {
             bytes: 0,
         });
         descriptors.with(|all| all.push(stream.as_raw_fd()));
-        Ok(Socket { stream, stranger, visit, descriptors: descriptors.clone() })
+        Ok(Socket { stream, stranger, visit, queues: None, descriptors: descriptors.clone() })
+    }
+}
+
+impl Socket {
+    fn count(&self, bytes: usize, count: impl Fn(&Meter, usize, &Gauge)) {
+        let visited = || self.visit.as_ref().and_then(|visit| visit.state.queues.get());
+        if let Some(queues) = self.queues.as_ref().or_else(visited) {
+            count(&queues.meter, bytes, &self.descriptors.gauge);
+        }
     }
 }
 
@@ -149,18 +179,25 @@ impl AsyncRead for Socket {
         if stranger.as_ref().is_some_and(|stranger| stranger.visit.is_proven()) {
             *stranger = None;
         }
-        let Some(stranger) = stranger else { return Pin::new(stream).poll_read(cx, buf) };
-        stranger.check(cx)?;
+        if let Some(stranger) = stranger {
+            stranger.check(cx)?;
+        }
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
-        stranger.bytes += buf.filled().len() - before;
+        let bytes = buf.filled().len() - before;
+        if let Some(stranger) = stranger {
+            stranger.bytes += bytes;
+        }
+        self.count(bytes, Meter::receive);
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        self.count(written, Meter::send);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -168,7 +205,9 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        self.count(written, Meter::send);
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {

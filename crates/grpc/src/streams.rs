@@ -14,6 +14,7 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::fragment::fragment;
+use super::gauge::Gauge;
 use super::generated::{Fragment, Note};
 use super::queues::PeerQueues;
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
@@ -82,10 +83,11 @@ pub fn reason(status: &Status) -> String {
 }
 
 /// Forwards messages in both directions until the peer ends its stream: between it and the other end of `socket`.
-pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Streaming<Note>) {
+pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Streaming<Note>, gauge: &Gauge) {
     let (mut reader, mut writer) = socket.into_split();
     let outgoing = async move {
         while let Some(note) = next_note(&mut reader).await {
+            gauge.control(note.json.len());
             if to_send.send(note).await.is_err() {
                 break;
             }
@@ -97,6 +99,7 @@ pub async fn pass(socket: UnixStream, to_send: Sender<Note>, mut incoming: Strea
     let arriving = async move {
         let mut open = true;
         while let Ok(Some(note)) = incoming.message().await {
+            gauge.control(note.json.len());
             // A peer that no longer listens may still be sending, so the stream is read to its end.
             let length = (note.json.len() as u32).to_le_bytes();
             open &= note.json.len() <= LONGEST_CONTROL_MESSAGE;

@@ -29,7 +29,7 @@ const CALLS: usize = 16;
 const STRANGERS: usize = 64;
 /// Even so, a connection is kept at least this long: a few round trips.
 const KEPT: Duration = Duration::from_millis(150);
-/// After the job, grace period for data in flight.
+/// After the job, grace period for data in flight that does not move.
 const LINGER: Duration = Duration::from_secs(5);
 /// Calls per connection: two, and one more so that it can be refused with a message.
 const STREAMS: u32 = 3;
@@ -68,7 +68,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Waits until everything sent has been received, for at most 5 s. Drop channels and controls first.
+    /// Waits until everything sent has been received, for 5 s
+    /// after something last moved. Drop channels and controls first.
     pub fn close(mut self) {
         if let Some(closing) = self.closing.take() {
             let _ = closing.send(());
@@ -99,7 +100,8 @@ pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connec
     // This rank's own address, not the one that came back from the exchange: tokens must prove what this rank offers
     // even if the exchange was altered.
     offers[rank as usize] = listener.offer().clone();
-    let meeting = Meeting::new(rank, workers, offers, key, events);
+    let descriptors = Descriptors::default();
+    let meeting = Meeting::new(rank, workers, offers, key, events, descriptors.gauge.clone());
     let (mut places, mut wanted) = (Places::default(), Vec::new());
     let (mut channels, mut controls) = (Vec::new(), Vec::new());
     let runtime =
@@ -129,7 +131,6 @@ pub fn connect(listener: GrpcListener, options: ConnectOptions) -> Result<Connec
     }
     let (closing, asked_to_close) = oneshot::channel();
     let (tell, told) = mpsc::channel();
-    let descriptors = Descriptors::default();
     let work = Work { meeting, received, descriptors: descriptors.clone(), deadline, streams: 1 + u32::from(tensors) };
     let body = move || runtime.block_on(work.run(listener, places, wanted, tell, asked_to_close));
     let handle = std::thread::Builder::new().name("paceline-grpc".into()).spawn(body);
@@ -167,7 +168,7 @@ impl Work {
             return;
         }
         let open = (self.meeting.offers.len() as u32 - 1) * self.streams;
-        let received = &mut self.received;
+        let (received, gauge) = (&mut self.received, &self.descriptors.gauge);
         let over = async move {
             let mut open = open;
             while open > 0 {
@@ -178,7 +179,12 @@ impl Work {
             if asked_to_close.await.is_err() {
                 std::future::pending::<()>().await;
             }
-            sleep(LINGER).await;
+            // As long as something moves, it is waited for.
+            let mut moved = None;
+            while moved != Some(gauge.moved()) {
+                moved = Some(gauge.moved());
+                sleep(LINGER).await;
+            }
         };
         tokio::select! {
             () = over => {}

@@ -92,6 +92,20 @@ pub mod net {
         IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream, ToSocketAddrs, UdpSocket,
     };
     pub use std::os::unix::net::UnixStream;
+
+    /// Bytes written that the peer's system has not acknowledged: SIOCOUTQ, tcp(7).
+    ///
+    /// # Errors
+    /// It is no connection.
+    #[allow(unsafe_code, reason = "no safe interface offers this ioctl")]
+    pub fn unacknowledged(stream: &TcpStream) -> std::io::Result<usize> {
+        use rustix::ioctl::{Getter, Opcode, ioctl};
+        // asm-generic/ioctls.h, which x86-64 and aarch64 share.
+        const SIOCOUTQ: Opcode = 0x5411;
+        // SAFETY: this ioctl of a connection writes one int.
+        let bytes = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) }?;
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
 }
 
 /// Anonymous files.

@@ -3,12 +3,14 @@
 //! A channel never blocks. It is bounded: when `send` refuses a fragment, the executor does something else and tries again.
 //! A fragment is handed over with its header. An ordinary send copies the payload. A zero-copy send leaves it in place: it
 //! must not change until the channel says that the send is complete. Shared memory uses this so that only the peer copies.
+use paceline_os::sync::Arc;
 use std::io;
 
 use paceline_os::event::PollFd;
 
 use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};
+use crate::traffic::Traffic;
 
 /// Largest fragment of any channel, bytes.
 pub const LARGEST_FRAGMENT: usize = 512 << 10;
@@ -72,12 +74,25 @@ pub trait Channel: Send {
     /// The connection is lost.
     fn take(&mut self, sink: Sink<'_>) -> io::Result<bool>;
 
+    /// Bytes of the front fragment's payload that [`take`](Channel::take) has received so far.
+    fn arrived(&self) -> usize {
+        0
+    }
+
+    /// From now on, counts parts of fragments that it sends and receives. Whole fragments are counted by the caller.
+    fn count(&mut self, _traffic: &Arc<Traffic>) {}
+
     /// Hands accepted fragments to the system; returns whether all of them are out.
     ///
     /// # Errors
     /// The connection is lost.
     fn flush(&mut self) -> io::Result<bool> {
         Ok(true)
+    }
+
+    /// Flushed bytes that the peer's system has not acknowledged: closing the connection could lose them.
+    fn unacknowledged(&self) -> usize {
+        0
     }
 
     /// Whether it can join a [`ReadySet`].

@@ -7,6 +7,7 @@
 //! | [`channel`] | the interface of a transport; [`shm`], [`tcp`] and [`loopback`] implement it |
 //! | [`readiness`] | which sockets can be read or written, in one system call |
 //! | [`multicast`] | one message to many ranks, copied by the network |
+//! | [`traffic`] | counters of what moves to and from a peer |
 //! | [`offload`] | collectives that a communication library runs itself |
 //! | [`error`] | why something cannot be done |
 pub mod channel;
@@ -19,3 +20,4 @@ pub mod readiness;
 pub mod shm;
 pub mod space;
 pub mod tcp;
+pub mod traffic;

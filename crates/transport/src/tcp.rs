@@ -6,6 +6,7 @@ mod socket;
 mod stream;
 
 use paceline_os::net::TcpStream;
+use paceline_os::sync::Arc;
 use std::io;
 
 use paceline_os::event::{PollFd, PollFlags};
@@ -13,6 +14,7 @@ use paceline_os::event::{PollFd, PollFlags};
 use crate::channel::{Channel, Sink};
 use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};
+use crate::traffic::Traffic;
 use stream::Stream;
 
 /// Payload of a fragment: large enough that system calls are negligible, small enough that received data is still in
@@ -60,6 +62,18 @@ impl Channel for TcpChannel {
             self.to_receive = (self.to_receive + 1) % self.streams.len();
         }
         Ok(taken)
+    }
+
+    fn arrived(&self) -> usize {
+        self.streams[self.to_receive].arrived()
+    }
+
+    fn count(&mut self, traffic: &Arc<Traffic>) {
+        self.streams.iter_mut().for_each(|stream| stream.socket.count(traffic));
+    }
+
+    fn unacknowledged(&self) -> usize {
+        self.streams.iter().map(|stream| stream.socket.unacknowledged()).sum()
     }
 
     fn flush(&mut self) -> io::Result<bool> {

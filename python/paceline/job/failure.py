@@ -1,4 +1,4 @@
-"""How a failing rank reports the reason to its launcher before it ends."""
+"""What a rank tells its launcher: that it joins the job, and why it is about to fail."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import stat
 import sys
 import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -14,7 +16,7 @@ from types import TracebackType
 from paceline.errors import InvalidArgumentError, JobError
 
 PIPE = "PACELINE_RUN_FAILURE"
-"""Environment variable with the number of the descriptor to which the reason is written."""
+"""Environment variable with the number of the descriptor to which it is written, one JSON document a line."""
 MOST = 4096
 """Bytes that a pipe takes atomically (PIPE_BUF)."""
 
@@ -52,16 +54,37 @@ def _where(trace: TracebackType | None) -> str:
 
 def report_error(error: BaseException) -> None:
     """Tell the launcher, if there is one, why this process is about to end."""
-    kind, descriptor = type(error), os.environ.get(PIPE, "")
+    kind = type(error)
+    first_line = next(iter(str(error).splitlines()), "")
+    text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
+    _write({"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)})
+
+
+@contextmanager
+def joining(size: int) -> Iterator[None]:
+    """Tell the launcher, if there is one, that this rank waits for all others, and then that they have come.
+
+    Only the launcher knows if one of them has ended instead. A job of some of its ranks does not concern it.
+    """
+    whole = os.environ.get("WORLD_SIZE") == str(size)
+    if whole:
+        _write({"joining": "begun"})
+    how = "failed"
+    try:
+        yield
+        how = "done"
+    finally:
+        if whole:
+            _write({"joining": how})
+
+
+def _write(report: Mapping[str, object]) -> None:
+    descriptor = os.environ.get(PIPE, "")
     if not descriptor.isdecimal():
         return
     try:
-        if not stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
-            return
-        first_line = next(iter(str(error).splitlines()), "")
-        text = f"{kind.__name__}: {first_line}" if first_line else kind.__name__
-        report = {"reason": text if len(text) <= _LETTERS else text[:_LETTERS] + "…", "follows": follows(error)}
-        os.write(int(descriptor), json.dumps(report).encode())
+        if stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
+            os.write(int(descriptor), json.dumps(report).encode() + b"\n")
     except (OSError, ValueError):  # The launcher is gone, or the script has closed the descriptor.
         pass
 

@@ -17,7 +17,7 @@ from paceline.job.bootstrap import MpiExchange, share_secret
 from paceline.job.collectives import Collectives, Exchanges, Handle
 from paceline.job.elastic_loop import join_world
 from paceline.job.elastic_member import Membership, membership
-from paceline.job.failure import tell_launcher
+from paceline.job.failure import joining, tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
 from paceline.settings.keywords import JobSettings
@@ -103,7 +103,10 @@ class Job(Group):
         return cast("dict[str, Any]", json.loads(self._joined().status()))
 
     def close(self) -> None:
-        """Leave the job. Operations in flight fail, here and on the ranks that wait for them. Idempotent."""
+        """Leave the job. Idempotent.
+
+        What all its ranks have begun is completed first. Other operations fail, here and on ranks that wait for them.
+        """
         self._ended = self._ended or "the job has been closed; join again"
         self._finalizer()
         # Connections and shared memory end with the last reference.
@@ -202,7 +205,8 @@ def _join(known: Settings) -> Job:
         exchange, secret = through, share_secret(through, known.secret)
     elif place.launcher == "torchrun" and rendezvous is None:
         exchange, secret = _through_torchrun(place, known)
-    return _start(place, replace(known, rendezvous=rendezvous, secret=secret), exchange)
+    with joining(place.size):
+        return _start(place, replace(known, rendezvous=rendezvous, secret=secret), exchange)
 
 
 def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], list[bytes]] | None) -> Job:

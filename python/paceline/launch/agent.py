@@ -24,7 +24,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, FrameKind, Lines, Outbox, encode
-from paceline.launch.outcomes import FailureReports
+from paceline.launch.outcomes import Notes
 from paceline.launch.processes import Group, Starter, reap, signal_all
 from paceline.launch.recordings import Exchange
 
@@ -71,7 +71,7 @@ class Agent:
         self.pipes: list[Pipe] = []
         self.ports: Ports | None = None
         self.exchange: Exchange | None = None
-        self.failure_reports = FailureReports()
+        self.notes = Notes()
         self.common: dict[str, str] = {}
         self.interface = ""
         self.started = False
@@ -210,7 +210,7 @@ class Agent:
 
     def _start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         try:
-            with self.failure_reports.pipe_for(rank, environment) as (environ, pipe):
+            with self.notes.pipe_for(rank, environment) as (environ, pipe):
                 process = self.starter.start(command, environ, pipe, one_pipe=self.job["output"] == "files")
         except OSError as error:
             raise Problem(
@@ -218,10 +218,23 @@ class Agent:
             ) from None
         self.groups.append(Group(process, rank))
         self.living += 1
+        self.selector.register(self.notes.descriptor(rank), selectors.EVENT_READ, lambda: self._take_notes(rank))
         for kind, file in ((FrameKind.STDOUT, process.stdout), (FrameKind.STDERR, process.stderr)):
             if file is not None:
                 self._open(Pipe(rank, kind, file, whole_lines=self.job["output"] == "lines"))
         self.out.put(encode(FrameKind.STARTED, rank, {"pid": process.pid}))
+
+    def _take_notes(self, rank: int) -> None:
+        """Forward what a rank reports."""
+        joins, end = self.notes.read(rank)
+        for join in joins:
+            self.out.put(encode(FrameKind.JOINING, rank, {"join": join}))
+        if end:  # all processes that had it have closed it
+            self._watch_notes_no_more(rank)
+
+    def _watch_notes_no_more(self, rank: int) -> None:
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(self.notes.descriptor(rank))
 
     # Output
 
@@ -295,7 +308,9 @@ class Agent:
                 self._drain(pipe)
             for frame in self.exchange.frames(group.rank) if self.exchange is not None else ():
                 self.out.put(frame)
-            reason, follows = self.failure_reports.of(group.rank)
+            self._take_notes(group.rank)
+            self._watch_notes_no_more(group.rank)
+            reason, follows = self.notes.reason(group.rank)
             ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
             self.out.put(encode(FrameKind.EXITED, group.rank, ended))
 

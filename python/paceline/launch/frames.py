@@ -29,6 +29,7 @@ class FrameKind(IntEnum):
     EXITED = 6  # JSON: how the rank ended
     DONE = 7  # no process is left on this host
     RECORD = 8  # bytes: the next piece of the rank's recording; sent before EXITED
+    JOINING = 9  # JSON: the rank has begun to join the job, or that is done or has failed
 
 
 @dataclass(frozen=True)

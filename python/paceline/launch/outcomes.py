@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -89,31 +90,54 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-class FailureReports:
-    """The agent's ends of the pipes through which ranks report why they failed."""
+class Notes:
+    """The agent's ends of the pipes through which ranks report that they join, and why they failed."""
 
     def __init__(self) -> None:
         """Start without ranks."""
         self._pipes: dict[int, int] = {}
+        self._partial: dict[int, bytes] = {}
+        self._reasons: dict[int, tuple[str, bool]] = {}
 
     @contextmanager
     def pipe_for(self, rank: int, environment: Mapping[str, str]) -> Iterator[tuple[dict[str, str], int]]:
         """Make a pipe; yield the rank's environment and the descriptor that it inherits. Raises OSError."""
         mine, its = os.pipe()
         os.set_blocking(mine, False)
-        self._pipes[rank] = mine
+        self._pipes[rank], self._partial[rank] = mine, b""
         try:
             yield {**environment, PIPE: str(its)}, its
         finally:
             os.close(its)
 
-    def of(self, rank: int) -> tuple[str | None, bool]:
-        """Return the reason of a rank that has ended, and whether it failed because of another."""
-        pipe = self._pipes.pop(rank)
-        try:
-            report = json.loads(os.read(pipe, MOST))
-            return str(report["reason"]), bool(report["follows"])
-        except (OSError, ValueError, TypeError, KeyError):  # The script may have written anything.
-            return None, False
-        finally:
-            os.close(pipe)
+    def descriptor(self, rank: int) -> int:
+        """Return what becomes readable when the rank has reported something."""
+        return self._pipes[rank]
+
+    def read(self, rank: int) -> tuple[list[str], bool]:
+        """Return that the rank has `begun` to join the job, or that this is `done` or `failed`; and if that is all."""
+        joins: list[str] = []
+        if rank not in self._pipes:  # Closed by the handler of another event of the same round.
+            return joins, False
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipes[rank], MOST):
+                *lines, rest = (self._partial[rank] + data).split(b"\n")
+                self._partial[rank] = rest[:MOST]
+                for line in lines:
+                    joins.extend(self._understand(rank, line))
+            return joins, True
+        return joins, False
+
+    def _understand(self, rank: int, line: bytes) -> Iterator[str]:
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # The script may have written anything.
+            report = json.loads(line)
+            if "joining" in report:
+                yield str(report["joining"])
+            else:
+                self._reasons[rank] = str(report["reason"]), bool(report["follows"])
+
+    def reason(self, rank: int) -> tuple[str | None, bool]:
+        """Return why a rank failed that has ended, and whether because of another; close its pipe."""
+        os.close(self._pipes.pop(rank))
+        del self._partial[rank]
+        return self._reasons.pop(rank, (None, False))

@@ -46,6 +46,10 @@ class Supervisor:
         self.follower: Outcome | None = None
         self.outcomes: list[Outcome] = []
         self.records = Records()
+        self.joins: dict[int, int] = {}
+        """By rank: how often it has joined the job."""
+        self.joining: set[int] = set()
+        """Ranks that wait for the others to join."""
         self.stopping = False
         self.give_up_at = self.system.now() + _START_S
         self.limit_at = self.system.now() + job.limit_s
@@ -214,6 +218,8 @@ class Supervisor:
         elif frame.kind is FrameKind.EXITED:
             host.ended.add(frame.rank)
             self._ended(host, frame)
+        elif frame.kind is FrameKind.JOINING:
+            self._join(frame.rank, frame.json()["join"])
         elif frame.kind is FrameKind.RECORD:
             self.records.add(frame.rank, frame.payload)
         elif frame.kind is FrameKind.DONE:
@@ -244,9 +250,32 @@ class Supervisor:
                 self.follower = outcome
             if not outcome.follows:
                 self._blame(outcome)
+        self._check_joins()
         workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
         if self.job.servers and workers == self.job.size and not self.stopping:
             self._stop(0)  # no rank is left to serve
+
+    def _join(self, rank: int, how: str) -> None:
+        if how == "begun":
+            self.joining.add(rank)
+        else:
+            self.joining.discard(rank)
+            self.joins[rank] = self.joins.get(rank, 0) + (how == "done")
+        self._check_joins()
+
+    def _check_joins(self) -> None:
+        """End the job if a rank waits to join it with one that has ended: no other rank can know that."""
+        ended = {outcome.rank: outcome for outcome in self.outcomes if outcome.rank < self.job.size}
+        waiting = {rank: self.joins.get(rank, 0) + 1 for rank in self.joining if rank not in ended}
+        if not waiting or self.job.elastic is not None or self.stopping or self.failed:
+            return
+        gone = [rank for rank in sorted(ended) if self.joins.get(rank, 0) < max(waiting.values())]
+        if gone:
+            self.problem = click.ClickException(
+                f"{ended[gone[0]].sentence()} before it had joined the job, for which {self.job.names[min(waiting)]} "
+                "waits; every rank must join it as often as the others"
+            )
+            self._stop(0)
 
     def _outcome(self, host: AgentHost, frame: Frame) -> Outcome:
         fields = frame.json()

@@ -138,6 +138,15 @@ impl TcpStream {
     }
 }
 
+/// Bytes written that the peer's system has not acknowledged.
+///
+/// # Errors
+/// It is no connection.
+pub fn unacknowledged(stream: &TcpStream) -> io::Result<usize> {
+    let stream = stream_of(stream)?;
+    Ok(with(|world| world.streams[stream].unacknowledged))
+}
+
 macro_rules! reads_and_writes {
     ($($kind:ty),*) => { $(
         impl Read for $kind {

@@ -63,7 +63,7 @@ pub(super) struct Stream {
     ended: bool,
     reset: bool,
     /// Written and not acknowledged, bytes.
-    unacknowledged: usize,
+    pub unacknowledged: usize,
     outbox_limit: usize,
     /// A write or a poll has found no room (SOCK_NOSPACE): only then is room announced.
     lacked_room: bool,

@@ -1,8 +1,10 @@
 //! A socket that is called only when it may be readable or writable.
 use paceline_os::net::TcpStream;
+use paceline_os::sync::Arc;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use crate::readiness::Ready;
+use crate::traffic::Traffic;
 
 pub(super) struct Socket {
     stream: TcpStream,
@@ -14,6 +16,7 @@ pub(super) struct Socket {
     writable: bool,
     /// The set reports the end of a connection once, perhaps before all data has been read.
     ended: bool,
+    traffic: Arc<Traffic>,
 }
 
 /// Bytes moved; 0 if it would block. An interrupted call is repeated, because nothing would report it.
@@ -31,7 +34,16 @@ impl Socket {
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Socket { stream, joined: false, readable: true, writable: true, ended: false })
+        Ok(Socket { stream, joined: false, readable: true, writable: true, ended: false, traffic: Arc::default() })
+    }
+
+    pub fn count(&mut self, traffic: &Arc<Traffic>) {
+        self.traffic = traffic.clone();
+    }
+
+    /// Bytes written that the peer's system has not acknowledged: SIOCOUTQ, tcp(7).
+    pub fn unacknowledged(&self) -> usize {
+        paceline_os::net::unacknowledged(&self.stream).unwrap_or(0)
     }
 
     pub fn stream(&self) -> &TcpStream {
@@ -67,6 +79,7 @@ impl Socket {
         })?;
         // Less than requested is all there is: another call would return nothing.
         self.readable = !self.joined || self.ended || read == into.len();
+        self.traffic.receive(read);
         Ok(read)
     }
 
@@ -77,6 +90,7 @@ impl Socket {
         }
         let written = unblocked(|| (&self.stream).write_vectored(parts))?;
         self.writable = !self.joined || self.ended || written == parts.iter().map(|part| part.len()).sum::<usize>();
+        self.traffic.send(written);
         Ok(written)
     }
 }

@@ -51,6 +51,11 @@ impl Stream {
         self.full
     }
 
+    /// Bytes received of the front fragment's payload.
+    pub fn arrived(&self) -> usize {
+        if self.front.is_some() { self.received } else { 0 }
+    }
+
     pub fn flush(&mut self) -> io::Result<bool> {
         while self.written < self.rest.len() {
             let sent = self.socket.write(&[IoSlice::new(&self.rest[self.written..])])?;

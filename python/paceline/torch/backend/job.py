@@ -14,6 +14,7 @@ from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import share_secret
 from paceline.job.elastic_member import ADDRESS
+from paceline.job.failure import joining
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
 from paceline.settings.table import naming_core_errors
@@ -59,14 +60,15 @@ class Job:
                 "paceline.torch's DistributedOptimizer",
                 setting="placement",
             )
-        if settings.server_processes:
-            engine = _start_with_servers(rank, size, settings)
-        else:
-            exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
-            settings = replace(settings, secret=share_secret(exchange, settings.secret))
-            with naming_core_errors():
-                engine = Engine.start(rank, size, settings.to_json(), exchange)
-            exchange.finish()
+        with joining(size):
+            if settings.server_processes:
+                engine = _start_with_servers(rank, size, settings)
+            else:
+                exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
+                settings = replace(settings, secret=share_secret(exchange, settings.secret))
+                with naming_core_errors():
+                    engine = Engine.start(rank, size, settings.to_json(), exchange)
+                exchange.finish()
         try:
             with naming_core_errors():
                 world = engine.world()
