@@ -93,6 +93,16 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert shell.stderr == ""
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
+def test_output_survives_a_closed_stderr(tmp_path, closed):
+    out = tmp_path / "out"
+    words = "simulate allreduce:1MB --workers 2 --strategy ring --json"
+    code = "import paceline._internal.console as c; c._PATIENCE_S = 0; from paceline.cli.main import main; main()"
+    command = f"{sys.executable} -c '{code}' {words} {closed} > {out}"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+    assert json.loads(out.read_text())[0]["strategy"] == "ring"
+
+
 def test_ascii_terminals_get_an_answer():
     result = process("simulate", "allreduce:1MB", "--workers", "2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert result.returncode == 0

@@ -76,6 +76,7 @@ class Commands(click.Group):
         sys.exit(self._run(args, prog_name or "paceline", extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str, extra: dict[str, Any]) -> int:
+        _open_missing_streams()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -102,6 +103,16 @@ class Commands(click.Group):
                 return 1
             where = f"{error.filename}: " if error.filename else ""
             return _fail(f"{where}{error.strerror or error}", 2)
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null for streams that the shell closed (`2>&-`): the next file opened would get their descriptor."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "w" if descriptor else "r", encoding="utf-8")  # noqa: PTH123, SIM115
+            setattr(sys, name, stream)
+            if stream.fileno() == descriptor:
+                os.set_inheritable(descriptor, True)
 
 
 def _fail(message: str, code: int) -> int:
