@@ -256,11 +256,14 @@ def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
     raise InvalidArgumentError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
 
 
+def is_known(variable: str) -> bool:
+    """Return whether this is a variable of Paceline's."""
+    return variable in VARIABLES or variable in OTHER_VARIABLES or variable.startswith(OTHER_PREFIXES)
+
+
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     for variable in sorted(environ):
-        if not variable.startswith("PACELINE_") or variable in VARIABLES or variable in OTHER_VARIABLES:
-            continue
-        if variable.startswith(OTHER_PREFIXES):
+        if not variable.startswith("PACELINE_") or is_known(variable):
             continue
         near = _core.nearest(variable, list(VARIABLES))
         remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
