@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from paceline._core import Cluster, Trace
@@ -70,18 +71,26 @@ def load_trace(source: str | Path | Trace) -> Trace:
     """
     if isinstance(source, Trace):
         return source
-    text = str(source)
     if source == "":
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
-    if isinstance(source, str) and text.startswith("allreduce"):
-        return Trace.all_reduce(text)
+    if isinstance(source, str) and source.startswith("allreduce"):
+        return Trace.all_reduce(source.encode(errors="replace").decode())
     return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
     """Return the file that a word names, directly or as a built-in name. Errors suggest a similar name."""
     path = Path(source)
-    if isinstance(source, str) and not path.exists():
+    try:
+        os.fsencode(path)
+        exists = path.exists()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"unknown {kind} '{source!s:.80}'; the name is not text that a file may have"
+        ) from None
+    except (OSError, ValueError):  # too long, or contains a NUL
+        exists = False
+    if isinstance(source, str) and not exists:
         names = _built_in(folder)
         for name, file in names.items():
             if _key(name) == _key(source):

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline._core import Cluster, coordinators, nearest, strategies
+from paceline._core import Cluster, coordinators, strategies
+from paceline._internal.nearest import nearest
 from paceline._internal.units import listed
 from paceline.catalog.names import CoordinatorName, StrategyName
 from paceline.errors import InvalidArgumentError

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from paceline._core import __version__, nearest
+from paceline._core import __version__
+from paceline._internal.nearest import nearest
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 

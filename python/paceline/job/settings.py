@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, Unpack
 
-from paceline import _core
+from paceline._internal.nearest import nearest
 from paceline._internal.netif import address_of
 from paceline.catalog.strategies import GRAPH, check_knobs, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
@@ -265,7 +265,7 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     for variable in sorted(environ):
         if not variable.startswith("PACELINE_") or is_known(variable):
             continue
-        near = _core.nearest(variable, list(VARIABLES))
+        near = nearest(variable, list(VARIABLES))
         remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
         raise InvalidArgumentError(f"{variable[:80]}: unknown environment variable; {remedy}")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._core import nearest
 from paceline._internal.files import read_small
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.settings.table import of_place

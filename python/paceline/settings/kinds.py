@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline import _core
 from paceline._internal.files import read_small
+from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline.catalog import names
 from paceline.catalog.strategies import find_coordinator, find_strategy
@@ -91,7 +92,7 @@ def choice(choices: tuple[str, ...]) -> Kind:
     def check(value: object) -> str:
         if value in choices:
             return str(value)
-        near = _core.nearest(str(value)[:80], list(choices))
+        near = nearest(str(value)[:80], list(choices))
         hint = f"did you mean {near}?" if near else f"it is one of {', '.join(choices)}"
         raise InvalidArgumentError(f"'{value!s:.80}' is unknown; {hint}")
 
@@ -289,7 +290,7 @@ def _placement(value: object) -> str:
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
     if not exists:
-        near = _core.nearest(word[:80], list(PLACEMENTS))
+        near = nearest(word[:80], list(PLACEMENTS))
         hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
         raise InvalidArgumentError(f"there is no file '{word[:80]}'; {hint}")
     return str(Path(word).absolute())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._core import coordinator_constants, nearest
+from paceline._core import coordinator_constants
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 
