@@ -100,7 +100,7 @@ def test_names_that_are_not_utf_8(words):
 
 @pytest.mark.parametrize("name", ["\ud800", "a/\ud800", "allreduce:\ud800"])
 def test_names_that_are_not_utf_8_in_python(name):
-    with pytest.raises(paceline.InvalidArgumentError, match="trace|size"):
+    with pytest.raises(paceline.InvalidArgumentError, match=r"trace|size"):
         paceline.simulate(name, workers=4)
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from paceline._core import Cluster, Trace
+from paceline._internal.units import shown
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
@@ -80,6 +81,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
     """Return the file that a word names, directly or as a built-in name. Errors suggest a similar name."""
+    if not isinstance(source, str | Path):
+        raise InvalidArgumentError(f"{shown(source, repr)} is not text", setting=kind)
     path = Path(source)
     try:
         os.fsencode(path)
@@ -131,6 +134,11 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
     if not changes:
         return cluster
     fields = json.loads(cluster.to_json())
+    for field, value in changes.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
     fields.update(changes)
     return Cluster.from_json(json.dumps(fields).encode(), "cluster")
 
