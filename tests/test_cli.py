@@ -191,6 +191,16 @@ def test_import_sends(tmp_path):
     assert "aggregation.csv" in failed.stderr
 
 
+def test_ctrl_c_during_the_imports():
+    code = (
+        "import sys\nclass CtrlC:\n    def find_spec(self, name, *rest):\n        if name == 'click':\n"
+        "            raise KeyboardInterrupt\nsys.meta_path.insert(0, CtrlC())\n"
+        "import runpy\nrunpy.run_module('paceline', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
 def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
     code = (
         "import os, signal, threading\nfrom paceline.cli.main import main\n"

@@ -56,5 +56,7 @@ def read_constants(path: Path) -> dict[str, float]:
             raise InvalidArgumentError(f"{where}: no constant '{name[:80]}'; {hint}")
         least, most = constant.range
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise InvalidArgumentError(f"{where}: {name}: {shown(value, repr)} is not a number between {least:g} and {most:g}")
+            raise InvalidArgumentError(
+                f"{where}: {name}: {shown(value, repr)} is not a number between {least:g} and {most:g}"
+            )
     return {name: float(value) for name, value in values.items()}
