@@ -628,3 +628,52 @@ def test_many_ranks():
     result = run("-np", 300, "--", "sh", "-c", "echo $RANK")
     assert result.returncode == 0
     assert sorted(int(line.split()[-1]) for line in result.stdout.splitlines()) == list(range(300))
+
+
+RECORDED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import paceline.job
+job = paceline.job.join()
+if len(sys.argv) > 2:
+    Path(sys.argv[1]).touch()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+job.all_reduce(np.ones(4, np.float32))
+job.close()
+"""
+
+
+def test_a_timeline_that_two_jobs_write_is_lost_by_neither(tmp_path, begin):
+    path, started, go_on = tmp_path / "run.json", tmp_path / "started", tmp_path / "go on"
+    words = ["-np", 2, "--timeline", path, "--", sys.executable, "-c", RECORDED]
+    first = begin(*words, started, go_on)
+    until = time.monotonic() + 30
+    while not started.exists():
+        assert first.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
+    second = run(*words)
+    assert second.returncode == 0, second.stderr
+    whole = path.read_bytes()
+    go_on.touch()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 1, said
+    assert "another job has written it meanwhile; the parts are" in said
+    assert path.read_bytes() == whole
+    assert len(list(tmp_path.glob("run.json.*.rank-*"))) == 2
+
+
+def test_a_timeline_that_is_missing_at_the_end(tmp_path):
+    missing = run("-np", 1, "--timeline", tmp_path / "run.json", "--", "true")
+    assert missing.returncode == 1
+    assert "no rank joined a job that records it" in missing.stderr
+
+
+def test_the_path_of_a_timeline_is_quoted_and_printable(tmp_path):
+    path = tmp_path / "a \x1b[31m.json"
+    recorded = run("-np", 1, "--timeline", path, "--", sys.executable, "-c", RECORDED)
+    assert recorded.returncode == 0, recorded.stderr
+    assert path.exists()
+    assert "run `paceline doctor '" in recorded.stderr
+    assert "\x1b" not in recorded.stderr

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
-
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line; exit with 130 after Ctrl-C."""
     try:
         from paceline.cli.main import main as run

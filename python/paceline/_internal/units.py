@@ -94,3 +94,8 @@ def shown(value: object, form: Callable[[object], str] = str) -> str:
         return form(value)[:80]
     except ValueError:
         return "a number of thousands of digits"
+
+
+def printable(text: str) -> str:
+    """Return text for one line of a terminal: control characters and undecodable bytes are escaped."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -16,6 +16,7 @@ import click
 
 from paceline._core import __version__
 from paceline._internal.nearest import nearest
+from paceline._internal.units import printable
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
@@ -118,8 +119,7 @@ def _open_missing_streams() -> None:
 
 def _fail(message: str, code: int) -> int:
     """Print the message as one printable line, and return the code."""
-    line = " ".join(message.split())
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    line = printable(" ".join(message.split()))
     if len(line) > _LONGEST_MESSAGE:
         line = line[:_LONGEST_MESSAGE] + " …"
     with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.

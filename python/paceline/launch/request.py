@@ -147,15 +147,33 @@ class Checked:
             elastic=elastic,
             **where,
         )
+        if self.settings.timeline is not None:
+            timeline_files.clear(self.settings.timeline)
         supervisor = Supervisor(job, output(job)) if elastic is None else ElasticSupervisor(job, elastic, output(job))
         code = supervisor.run()
-        self._finish(supervisor, code)
-        return code
+        self._write_trace(supervisor, code)
+        return code if self._write_timeline(supervisor) else code or 1
 
-    def _finish(self, supervisor: Supervisor, code: int) -> None:
-        """Write the timeline and the trace."""
-        if self.settings.timeline is not None:
-            timeline_files.say(timeline_files.gather(self.settings.timeline))
+    def _write_timeline(self, supervisor: Supervisor) -> bool:
+        """Return whether there is a timeline, if one was requested; say where it is, or why there is none."""
+        path, job = self.settings.timeline, supervisor.job
+        if path is None:
+            return True
+        try:
+            message = timeline_files.gather(path, job.number)
+        except InvalidArgumentError as error:
+            timeline_files.say(f"error: {error}")
+            return False
+        if message is not None:
+            timeline_files.say(message)
+            return True
+        remote = all(host.remote for host in supervisor.hosts)
+        where = "its parts may be on the hosts of the ranks" if remote else "no rank joined a job that records it"
+        timeline_files.say(f"{'note' if remote else 'error'}: timeline {path}: there is none here: {where}")
+        return remote
+
+    def _write_trace(self, supervisor: Supervisor, code: int) -> None:
+        """Write the trace, if one was requested."""
         path = self.request.record
         if path is not None and self.recording is not None:
             message = f"no trace was written to {path}, because the job failed"
