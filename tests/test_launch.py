@@ -630,6 +630,12 @@ def test_many_ranks():
     assert sorted(int(line.split()[-1]) for line in result.stdout.splitlines()) == list(range(300))
 
 
+def test_a_wrong_switch_in_the_environment_is_refused_once():
+    refused = run("-np", 2, "--", "true", env={"PACELINE_AS_GLOO": "2"})
+    assert refused.returncode == 2
+    assert refused.stderr == "paceline: error: PACELINE_AS_GLOO: '2' is neither 1 nor 0 (true nor false)\n"
+
+
 RECORDED = """
 import sys, time
 from pathlib import Path

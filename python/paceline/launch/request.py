@@ -57,6 +57,8 @@ class Request:
         values = {name: value for name, value in values.items() if find(name).variable not in named}
         environ = {**os.environ, **named}
         # Checked once here, so that not every rank reports the same mistake.
+        if environ.get(AS_GLOO):
+            SETTINGS["as_gloo"].check(environ[AS_GLOO], SETTINGS["as_gloo"].source("variable"))
         settings = Settings.resolved(environ, values, self.given_by)
         # Ranks may have other working directories, so paths are absolute.
         given = {
