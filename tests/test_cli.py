@@ -48,6 +48,12 @@ def test_no_command_is_a_mistake():
     assert "Commands:" in result.stderr
 
 
+def test_no_subcommand_is_a_mistake():
+    result = call("emulate")
+    assert result.exit_code == 2
+    assert "Commands:\n" in result.stderr and "error" not in result.stderr
+
+
 @pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "strategies")])
 def test_an_unknown_command_names_the_nearest(typed, meant):
     result = call(typed)
