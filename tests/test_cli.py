@@ -227,6 +227,25 @@ def test_a_message_that_cannot_be_written_leaves_its_exit_code():
         assert subprocess.run(command, stderr=full, check=False).returncode == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "-np", "1", "--", "true"],
+        ["run", "-np", "1", "--timeline", "t.json", "--", "true"],
+        ["simulate", "allreduce:1MB", "--workers", "2", "--strategy", "ring", "--timeline", "t.json"],
+        ["record", "-o", "trace.json", "--", "true"],
+    ],
+)
+def test_a_working_directory_that_is_gone(tmp_path, words):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.rmdir({str(gone)!r}); from paceline.cli.main import main; main({words!r})"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.endswith("the current directory no longer exists; cd elsewhere\n")
+    assert ran.stderr.count("\n") == 1
+
+
 def test_as_a_module():
     done = subprocess.run([sys.executable, "-m", "paceline", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"paceline {paceline.__version__}\n"

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from paceline._core import __version__
+from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
 from paceline.errors import InternalError, InvalidArgumentError, JobError
@@ -103,6 +104,8 @@ class Commands(click.Group):
             if error.errno == errno.EPIPE:  # The reader has closed the pipe.
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
                 return 1
+            if error.errno == errno.ENOENT and working_directory_is_gone():
+                return _fail(NO_WORKING_DIRECTORY, 2)
             where = f"{error.filename}: " if error.filename else ""
             return _fail(f"{where}{error.strerror or error}", 2)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._internal.files import read_small
+from paceline._internal.files import NO_WORKING_DIRECTORY, read_small, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
@@ -321,6 +321,8 @@ def _placement_or_servers(value: object) -> str | list[int]:
 
 def _new_file(value: object) -> str:
     """An absolute path in a folder that exists."""
+    if working_directory_is_gone():
+        raise InvalidArgumentError(NO_WORKING_DIRECTORY)
     path = value if isinstance(value, Path) else Path(text(value))
     try:
         path = path.absolute()
