@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline.cli.main import main
+from paceline.launch import processes
 from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import runs
@@ -380,6 +381,24 @@ def test_signals_end_all_ranks(begin, number, code):
     assert process.wait(10) == code
     assert gone(pids, 0.5)
     assert process.stderr.read() == ""
+
+
+@pytest.mark.process
+@LINUX
+def test_ranks_are_terminated_together(monkeypatch):
+    def slowly(group, number, send=os.killpg):
+        send(group, number)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(os, "killpg", slowly)
+    monkeypatch.setattr(processes, "descendants", dict)  # those of other tests
+    with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, start_new_session=True) as first:
+        command = ["sh", "-c", "cat; echo the first has gone"]
+        with subprocess.Popen(command, stdin=first.stdout, stdout=subprocess.PIPE, start_new_session=True) as second:
+            first.stdout.close()
+            processes.terminate_all([processes.Group(first, 0), processes.Group(second, 1)])
+            assert second.stdout.read() == b""
+    assert (first.returncode, second.returncode) == (-signal.SIGTERM, -signal.SIGTERM)
 
 
 @pytest.mark.process
