@@ -164,7 +164,7 @@ class Agent:
             "version": __version__,
             "pid": os.getpid(),
             "machine": machine(),
-            "interface": address_of(interface, "--interface") if interface else None,
+            "interface": address_of(interface, job["interface_source"]) if interface else None,
             **own_addresses(),
         }
         if job["node"] == 0:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 
 from paceline._internal.files import check_writable
+from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
@@ -181,4 +182,4 @@ class Checked:
             message = f"no trace was written to {path}, because the job failed"
             if code == 0:
                 message = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
-            click.echo(f"paceline: {message}", err=True)
+            click.echo(f"paceline: {printable(message)}", err=True)
