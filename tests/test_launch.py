@@ -649,20 +649,20 @@ def test_many_ranks():
     assert sorted(int(line.split()[-1]) for line in result.stdout.splitlines()) == list(range(300))
 
 
-def test_an_interface_that_is_not_here_is_blamed_on_what_named_it():
-    for words, env, named in (
-        ([], {"PACELINE_INTERFACE": "nope0"}, "PACELINE_INTERFACE"),
-        (["--interface", "nope0"], {}, "--interface"),
-    ):
-        refused = run("-np", 1, *words, "--", "true", env=env)
-        assert refused.returncode == 2
-        assert refused.stderr.startswith(f"paceline: error: {named}: this machine has no interface 'nope0'")
+@pytest.mark.parametrize(
+    ("words", "env", "named"),
+    [([], {"PACELINE_INTERFACE": "nope0"}, "PACELINE_INTERFACE"), (["--interface", "nope0"], {}, "--interface")],
+)
+def test_an_interface_that_is_not_here_is_blamed_on_what_named_it(words, env, named):
+    wrong = run("-np", 1, *words, "--", "true", env=env)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith(f"paceline: error: {named}: this machine has no interface 'nope0'")
 
 
 def test_a_wrong_switch_in_the_environment_is_refused_once():
-    refused = run("-np", 2, "--", "true", env={"PACELINE_AS_GLOO": "2"})
-    assert refused.returncode == 2
-    assert refused.stderr == "paceline: error: PACELINE_AS_GLOO: '2' is neither 1 nor 0 (true nor false)\n"
+    wrong = run("-np", 2, "--", "true", env={"PACELINE_AS_GLOO": "2"})
+    assert wrong.returncode == 2
+    assert wrong.stderr == "paceline: error: PACELINE_AS_GLOO: '2' is neither 1 nor 0 (true nor false)\n"
 
 
 RECORDED = """
