@@ -66,7 +66,7 @@ def check_wheel(path: Path, version: str) -> None:
         check_metadata(archive.read(f"{folder}/METADATA").decode(), path)
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(f"{folder}/entry_points.txt").decode())
-        assert scripts["console_scripts"]["paceline"] == "paceline.cli.main:main", path
+        assert scripts["console_scripts"]["paceline"] == "paceline.__main__:main", path
         library = archive.read("paceline/_core.abi3.so")
     machine = int.from_bytes(library[18:20], "little")
     assert machine == MACHINES[architecture], f"{path}: is built for machine {machine}"

@@ -2,8 +2,11 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
@@ -82,6 +85,31 @@ def test_files_that_are_no_traces(written, content):
     assert "trace.json" in refused(path)
     assert "trace.json" in refused("allreduce:1MB", "--cluster", path)
     assert "trace.json" in refused(path.with_name("trace.json"), "--workers", 2)
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate", b"a\xff"], [b"s\xff"], ["traces", b"\xff"], ["simulate", b"allreduce:\xff"]]
+)
+def test_names_that_are_not_utf_8(words):
+    command = [sys.executable, "-m", "paceline.cli", *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("paceline: error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a/\ud800", "allreduce:\ud800"])
+def test_names_that_are_not_utf_8_in_python(name):
+    with pytest.raises(paceline.InvalidArgumentError, match=r"trace|size"):
+        paceline.simulate(name, workers=4)
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "a/" + "x" * 100_000, "a\0b"])
+def test_names_that_no_file_can_have(name):
+    for words in ({"trace": name}, {"trace": "allreduce:1MB", "cluster": name}):
+        with pytest.raises(paceline.InvalidArgumentError) as error:
+            paceline.simulate(**words, workers=4)
+        assert name[:20] in str(error.value)
 
 
 def test_directories_and_devices(tmp_path):

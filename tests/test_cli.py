@@ -48,6 +48,12 @@ def test_no_command_is_a_mistake():
     assert "Commands:" in result.stderr
 
 
+def test_no_subcommand_is_a_mistake():
+    result = call("emulate")
+    assert result.exit_code == 2
+    assert "Commands:\n" in result.stderr and "error" not in result.stderr
+
+
 @pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "strategies")])
 def test_an_unknown_command_names_the_nearest(typed, meant):
     result = call(typed)
@@ -91,6 +97,16 @@ def test_a_reader_that_leaves_early_is_no_error():
     shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert shell.stdout == "["
     assert shell.stderr == ""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-"])
+def test_output_survives_a_closed_stderr(tmp_path, closed):
+    out = tmp_path / "out"
+    words = "simulate allreduce:1MB --workers 2 --strategy ring --json"
+    code = "import paceline._internal.console as c; c._PATIENCE_S = 0; from paceline.cli.main import main; main()"
+    command = f"{sys.executable} -c '{code}' {words} {closed} > {out}"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+    assert json.loads(out.read_text())[0]["strategy"] == "ring"
 
 
 def test_ascii_terminals_get_an_answer():
@@ -181,6 +197,16 @@ def test_import_sends(tmp_path):
     assert "aggregation.csv" in failed.stderr
 
 
+def test_ctrl_c_during_the_imports():
+    code = (
+        "import sys\nclass CtrlC:\n    def find_spec(self, name, *rest):\n        if name == 'click':\n"
+        "            raise KeyboardInterrupt\nsys.meta_path.insert(0, CtrlC())\n"
+        "import runpy\nrunpy.run_module('paceline', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
 def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
     code = (
         "import os, signal, threading\nfrom paceline.cli.main import main\n"
@@ -199,6 +225,25 @@ def test_a_message_that_cannot_be_written_leaves_its_exit_code():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "paceline.cli", "simulate", "--strategy", "rnig"]
         assert subprocess.run(command, stderr=full, check=False).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "-np", "1", "--", "true"],
+        ["run", "-np", "1", "--timeline", "t.json", "--", "true"],
+        ["simulate", "allreduce:1MB", "--workers", "2", "--strategy", "ring", "--timeline", "t.json"],
+        ["record", "-o", "trace.json", "--", "true"],
+    ],
+)
+def test_a_working_directory_that_is_gone(tmp_path, words):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; os.rmdir({str(gone)!r}); from paceline.cli.main import main; main({words!r})"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.endswith("the current directory no longer exists; cd elsewhere\n")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_as_a_module():

@@ -97,6 +97,7 @@ def test_constants_can_be_set(tmp_path):
     [
         ("[]", "not an object"),
         ("{", "not JSON"),
+        ("[" * 100_000, "is nested too deeply"),
         ('{"cycle": 1}', "no constant 'cycle'"),
         ('{"cycle_ms": "5"}', "cycle_ms: '5' is not a number between"),
         ('{"cycle_ms": 0}', "cycle_ms: 0 is not a number between"),
@@ -117,6 +118,8 @@ def test_wrong_constants_are_refused(tmp_path, text, said):
     ("words", "said"),
     [
         (["--coordinator", "topology"], "--coordinator: unknown coordinator 'topology'"),
+        (["--coordinator", "nope"], "did you mean 'topo'? known are negotiate, global-sleep or gs, "),
+        (["--coordinator", "nope"], "graph or topo"),
         (["--coordinator", ""], "--coordinator: '' names nothing"),
         (["--coordinator", "all", "--servers", "2"], "--servers: has no effect with --coordinator"),
         (["--coordinator", "all", "--strategy", "ps"], "strategy: ps has servers"),

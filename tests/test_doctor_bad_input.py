@@ -37,7 +37,7 @@ def refusal(tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-    assert "there is no such file, nor complete parts nowhere.json.rank-*" in refused(tmp_path / "nowhere.json")
+    assert "there is no such file, nor complete parts nowhere.json.*rank-*" in refused(tmp_path / "nowhere.json")
     assert "there is no such file" in refused(tmp_path / "no" / "folder" / "run.json")
     assert "is a folder" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -142,7 +142,7 @@ def test_a_run_in_which_nothing_happened(refusal):
 
 def test_parts_of_which_none_is_complete(tmp_path):
     (tmp_path / "run.json.rank-0").write_text(FIRST)
-    assert "nor complete parts run.json.rank-*" in refused(tmp_path / "run.json")
+    assert "nor complete parts run.json.*rank-*" in refused(tmp_path / "run.json")
 
 
 def test_damage_of_any_kind_is_an_error_or_harmless(tmp_path):

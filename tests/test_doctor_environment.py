@@ -84,6 +84,29 @@ def test_secrets_are_not_printed(as_json, monkeypatch):
     assert "AWS_SECRET_ACCESS_KEY" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("PACELINE_SECRT", "hunter2hunter2", HIDDEN),  # misspelt
+        ("_PACELINE_SECRT", "hunter2hunter2", HIDDEN),
+        ("HOROVOD_PWD", "hunter2hunter2", HIDDEN),
+        ("NCCL_PROXY", "http://u:p@sswd1@h/x", "http://…@h/x"),
+        ("NCCL_PROXY", "http://u:pw/seg@h", "http://…@h"),
+        ("PACELINE_STRATEGY", "ring", "ring"),
+        ("PACELINE_RUN_ID", "7", "7"),
+    ],
+)
+def test_values_that_may_be_secret_are_hidden(name, value, shown):
+    assert variables({name: value}) == {name: shown}
+
+
+def test_messages_hide_passwords_of_addresses_and_show_the_working_directory():
+    address = "http://u:pw/seg@h"
+    found = collect({"PACELINE_RENDEZVOUS": address, "PWD": "/home/u", "OLDPWD": "/home/u", "LD_PRELOAD": "/home/u/l"})
+    assert "PACELINE_RENDEZVOUS" in found["settings"] and "seg" not in found["settings"]
+    assert found["variables"]["LD_PRELOAD"] == "/home/u/l"
+
+
 def test_relevant_variables_alone_are_shown():
     shown = variables(
         {

@@ -1,6 +1,7 @@
 """Hand-made timelines for `paceline doctor`, in the runtime's format, and their reading."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -153,6 +154,18 @@ def test_parts_that_were_never_put_together(tmp_path):
     first, second = report.analysis.notes
     assert "read its parts" in first
     assert "no recording of rank 1 " in second
+
+
+def test_parts_of_several_jobs(tmp_path):
+    for age, (run, size) in enumerate({"0a": 3, "0b": 2}.items()):
+        whole = training(size=size)
+        for rank in range(size):
+            part = Ranks(0)
+            part.events = [event for event in whole.events if event["pid"] == rank + 1]
+            path = tmp_path / f"run.json.{run}.rank-{rank}"
+            part.write(path)
+            os.utime(path, (age, age))
+    assert diagnose(tmp_path / "run.json").analysis.ranks == [0, 1]
 
 
 def test_ranks_that_only_messages_name():

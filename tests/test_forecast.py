@@ -50,6 +50,7 @@ def test_what_is_hidden_is_not_exposed_by_rounding(strategy):
         {"workers": 4, "strategy": "rnig"},
         {"workers": 4, "cluster": "nowhere"},
         {"workers": 4, "network": "tcp"},
+        {"workers": 4, "strategy": "ps", "placement": ""},
     ],
     ids=str,
 )
@@ -57,6 +58,82 @@ def test_mistakes_are_user_errors(wrong):
     with pytest.raises(paceline.InvalidArgumentError) as caught:
         paceline.simulate(TINY, **wrong)
     assert "line 1 column" not in str(caught.value) or "network" in wrong
+
+
+@pytest.mark.parametrize("value", [5, None, b"resnet-50", {}, 10**5000], ids=lambda value: type(value).__name__)
+def test_what_names_no_trace_or_cluster(value):
+    with pytest.raises(paceline.InvalidArgumentError, match=r"trace: .* is not text"):
+        paceline.simulate(value, workers=4)
+    if value is not None:
+        with pytest.raises(paceline.InvalidArgumentError, match=r"cluster: .* is not text"):
+            paceline.simulate(TINY, value, workers=4)
+        with pytest.raises(paceline.InvalidArgumentError, match=r"cluster: .* is not text"):
+            paceline.load_cluster(value)
+
+
+def test_both_characters_for_micro():
+    greek, micro = (paceline.simulate(TINY, workers=4, latency=f"10{mu}s") for mu in "\u03bc\u00b5")
+    assert greek == micro == paceline.simulate(TINY, workers=4, latency="10us")
+
+
+HUGE = 10**5000  # Python refuses to print it.
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, [HUGE]], ids=["huge", "minus-huge", "in-a-list"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "workers",
+        "servers",
+        "strategy",
+        "latency",
+        "bandwidth",
+        "gpus_per_node",
+        "batch",
+        "samples_per_s",
+        "compute_speedup",
+        "bucket_size",
+        "chunk",
+        "placement",
+        "network",
+        "overlap",
+        "iterations",
+        "seed",
+        "device",
+        "jitter",
+    ],
+)
+def test_numbers_too_long_to_print(name, value):
+    with pytest.raises(paceline.InvalidArgumentError, match=name):
+        paceline.simulate(TINY, **{"strategy": "ps", "workers": 4, name: value})
+
+
+def test_numbers_of_numpy():
+    import numpy as np
+
+    plain = paceline.simulate(TINY, strategy="ps", workers=4, servers=2, compute_speedup=2, bucket_size=1 << 20)
+    assert plain == paceline.simulate(
+        TINY,
+        strategy="ps",
+        workers=np.int64(4),
+        servers=np.uint8(2),
+        compute_speedup=np.float32(2),
+        bucket_size=np.int64(1 << 20),
+    )
+    assert paceline.sweep(TINY, strategies="ring", workers=list(np.array([2, 4]))) == paceline.sweep(
+        TINY, strategies="ring", workers=[2, 4]
+    )
+    for wrong in (np.bool_(True), np.float64(4)):
+        with pytest.raises(paceline.InvalidArgumentError, match=r"workers: .* is not a whole number"):
+            paceline.simulate(TINY, workers=wrong)
+
+
+def test_none_is_the_default_except_for_workers():
+    assert paceline.simulate(TINY, strategy=None, workers=4) == paceline.simulate(TINY, workers=4)
+    with pytest.raises(paceline.InvalidArgumentError, match="workers: None is not a whole number"):
+        paceline.simulate(TINY, workers=None)
+    with pytest.raises(paceline.InvalidArgumentError, match="workers: None is not a whole number"):
+        paceline.sweep(TINY, workers=None)
 
 
 def test_user_errors_are_value_errors():

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline.cli.main import main
+from paceline.launch import processes
 from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import runs
@@ -384,6 +385,24 @@ def test_signals_end_all_ranks(begin, number, code):
 
 @pytest.mark.process
 @LINUX
+def test_ranks_are_terminated_together(monkeypatch):
+    def slowly(group, number, send=os.killpg):
+        send(group, number)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(os, "killpg", slowly)
+    monkeypatch.setattr(processes, "descendants", dict)  # those of other tests
+    with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, start_new_session=True) as first:
+        command = ["sh", "-c", "cat; echo the first has gone"]
+        with subprocess.Popen(command, stdin=first.stdout, stdout=subprocess.PIPE, start_new_session=True) as second:
+            first.stdout.close()
+            processes.terminate_all([processes.Group(first, 0), processes.Group(second, 1)])
+            assert second.stdout.read() == b""
+    assert (first.returncode, second.returncode) == (-signal.SIGTERM, -signal.SIGTERM)
+
+
+@pytest.mark.process
+@LINUX
 def test_the_second_ctrl_c_does_not_wait(begin):
     process = begin("-np", 1, "--", "sh", "-c", "trap '' TERM INT; echo $$; while :; do sleep 0.1; done")
     pids = numbers(process, 1)
@@ -628,3 +647,68 @@ def test_many_ranks():
     result = run("-np", 300, "--", "sh", "-c", "echo $RANK")
     assert result.returncode == 0
     assert sorted(int(line.split()[-1]) for line in result.stdout.splitlines()) == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "named"),
+    [([], {"PACELINE_INTERFACE": "nope0"}, "PACELINE_INTERFACE"), (["--interface", "nope0"], {}, "--interface")],
+)
+def test_an_interface_that_is_not_here_is_blamed_on_what_named_it(words, env, named):
+    wrong = run("-np", 1, *words, "--", "true", env=env)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith(f"paceline: error: {named}: this machine has no interface 'nope0'")
+
+
+def test_a_wrong_switch_in_the_environment_is_refused_once():
+    wrong = run("-np", 2, "--", "true", env={"PACELINE_AS_GLOO": "2"})
+    assert wrong.returncode == 2
+    assert wrong.stderr == "paceline: error: PACELINE_AS_GLOO: '2' is neither 1 nor 0 (true nor false)\n"
+
+
+RECORDED = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import paceline.job
+job = paceline.job.join()
+if len(sys.argv) > 2:
+    Path(sys.argv[1]).touch()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+job.all_reduce(np.ones(4, np.float32))
+job.close()
+"""
+
+
+def test_a_timeline_that_two_jobs_write_is_lost_by_neither(tmp_path, begin):
+    path, started, go_on = tmp_path / "run.json", tmp_path / "started", tmp_path / "go on"
+    words = ["-np", 2, "--timeline", path, "--", sys.executable, "-c", RECORDED]
+    first = begin(*words, started, go_on)
+    until = time.monotonic() + 30
+    while not started.exists():
+        assert first.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
+    second = run(*words)
+    assert second.returncode == 0, second.stderr
+    whole = path.read_bytes()
+    go_on.touch()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 1, said
+    assert "another job has written it meanwhile; the parts are" in said
+    assert path.read_bytes() == whole
+    assert len(list(tmp_path.glob("run.json.*.rank-*"))) == 2
+
+
+def test_a_timeline_that_is_missing_at_the_end(tmp_path):
+    missing = run("-np", 1, "--timeline", tmp_path / "run.json", "--", "true")
+    assert missing.returncode == 1
+    assert "no rank joined a job that records it" in missing.stderr
+
+
+def test_the_path_of_a_timeline_is_quoted_and_printable(tmp_path):
+    path = tmp_path / "a \x1b[31m.json"
+    recorded = run("-np", 1, "--timeline", path, "--", sys.executable, "-c", RECORDED)
+    assert recorded.returncode == 0, recorded.stderr
+    assert path.exists()
+    assert "run `paceline doctor '" in recorded.stderr
+    assert "\x1b" not in recorded.stderr

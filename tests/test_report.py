@@ -127,6 +127,9 @@ def test_all_reduces_have_no_efficiency(tmp_path):
         ("[[chapter]]\ntrace='resnet-18'\nstrategy='rung'", "chapter 1: strategy: unknown strategy 'rung'"),
         ("[[chapter]]\ntrace='resnet-18'\ntimeline={worker=2}", "timeline: unknown field 'worker'"),
         ("[[chapter]]\ntrace='resnet-18'\ntimeline=3", "timeline: write false"),
+        ("[[chapter]]\ntrace='resnet-18'\ncluster=5", "chapter 1: cluster: 5 is not text"),
+        ("[[chapter]]\ntrace='resnet-18'\ncluster={}", "chapter 1: cluster: {} is not text"),
+        ("[[chapter]]\ntrace='resnet-18'\nbatch=" + "9" * 5000, "is not TOML: a number has too many digits"),
         ("not toml", "is not TOML"),
     ],
 )

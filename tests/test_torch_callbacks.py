@@ -1,10 +1,17 @@
 """Futures whose callbacks wait for other operations. The ranks run `torch_workers.callbacks`."""
 
+import paceline
+import paceline.torch
 import pytest
 from torch_workers import callbacks
 from torch_workers.launch import run
 
 pytestmark = pytest.mark.process
+
+
+def test_what_is_no_hook_is_refused():
+    with pytest.raises(paceline.InvalidArgumentError, match="in_order: None is not a communication hook"):
+        paceline.torch.in_order(None)
 
 
 def test_compression_hooks_that_wait_in_callbacks_give_what_they_give_with_gloo():

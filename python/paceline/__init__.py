@@ -6,10 +6,9 @@ between its ranks; `paceline.torch`, `paceline.ray` and `paceline.emulate` must 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from paceline._internal.lazy import lazy
 
+TYPE_CHECKING = False  # typing is slow to import, and until then nothing handles Ctrl-C
 if TYPE_CHECKING:
     from paceline import job
     from paceline._core import Cluster, Trace, __version__

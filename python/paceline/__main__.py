@@ -1,6 +1,19 @@
-"""`python -m paceline` is `paceline`."""
+"""The entry point of `paceline` and `python -m paceline`: Ctrl-C during the imports is as quiet as it is later."""
 
-from paceline.cli.main import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; exit with 130 after Ctrl-C."""
+    try:
+        from paceline.cli.main import main as run
+
+        run(prog_name="paceline")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
-    main(prog_name="paceline")
+    main()

@@ -8,9 +8,12 @@ Some trainers only accept backends whose names they know. torch loads this modul
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
 VARIABLE = "PACELINE_AS_GLOO"
@@ -28,6 +31,30 @@ def requested() -> bool:
 
 def load() -> None:
     """Called by torch when it has been imported."""
+    if not os.environ.get(VARIABLE):
+        return
+    from paceline.errors import InvalidArgumentError
+
+    try:
+        _load()
+    except InvalidArgumentError as error:
+        _repeat_last(str(error))
+        raise
+
+
+def _repeat_last(message: str) -> None:
+    """Print the message after the traceback, which ends with torch's advice to disable all of its extensions."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if str(error.__cause__) == message:
+            print(f"paceline: error: {message}", file=sys.stderr)
+
+    sys.excepthook = hook
+
+
+def _load() -> None:
     if not requested():
         return
     import torch.distributed as dist

@@ -70,6 +70,11 @@ def say(lines: Sequence[str]) -> None:
         click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
 
 
+def on_terminal() -> bool:
+    """Return whether stderr is a terminal; it is None where the caller has closed it."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 _PATIENCE_S = 1.0
 
 
@@ -92,7 +97,7 @@ class Bar:
     def __call__(self, done: int, total: int) -> None:
         """Show the bar, once it has taken long enough."""
         if self._shown is None:
-            if time.monotonic() - self._start < _PATIENCE_S or not sys.stderr.isatty():
+            if time.monotonic() - self._start < _PATIENCE_S or not on_terminal():
                 return
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

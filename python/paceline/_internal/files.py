@@ -81,3 +81,15 @@ def replaced(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         new.unlink(missing_ok=True)
+
+
+NO_WORKING_DIRECTORY = "the current directory no longer exists; cd elsewhere"
+
+
+def working_directory_is_gone() -> bool:
+    """Return whether somebody has removed this process's working directory."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

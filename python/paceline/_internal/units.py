@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
@@ -86,3 +86,16 @@ def count(number: int, noun: str) -> str:
 def listed(words: list[str], last: str = "and") -> str:
     """Format as `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def shown(value: object, form: Callable[[object], str] = str) -> str:
+    """Return the start of a value's text, for messages; Python does not print integers of thousands of digits."""
+    try:
+        return form(value)[:80]
+    except ValueError:
+        return "a number of thousands of digits"
+
+
+def printable(text: str) -> str:
+    """Return text for one line of a terminal: control characters and undecodable bytes are escaped."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

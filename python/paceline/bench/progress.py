@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline._internal.console import on_terminal
 from paceline._internal.units import count, digits
 from paceline.bench.engines import Engine
 from paceline.bench.plan import Plan
@@ -31,7 +31,7 @@ class Shown:
 
     def __enter__(self) -> Shown:
         """Show the bar."""
-        if sys.stderr.isatty():
+        if on_terminal():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from paceline._core import Cluster, Trace
+from paceline._internal.units import shown
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
@@ -70,18 +72,28 @@ def load_trace(source: str | Path | Trace) -> Trace:
     """
     if isinstance(source, Trace):
         return source
-    text = str(source)
     if source == "":
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
-    if isinstance(source, str) and text.startswith("allreduce"):
-        return Trace.all_reduce(text)
+    if isinstance(source, str) and source.startswith("allreduce"):
+        return Trace.all_reduce(source.encode(errors="replace").decode())
     return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
     """Return the file that a word names, directly or as a built-in name. Errors suggest a similar name."""
+    if not isinstance(source, str | Path):
+        raise InvalidArgumentError(f"{shown(source, repr)} is not text", setting=kind)
     path = Path(source)
-    if isinstance(source, str) and not path.exists():
+    try:
+        os.fsencode(path)
+        exists = path.exists()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"unknown {kind} '{source!s:.80}'; the name is not text that a file may have"
+        ) from None
+    except (OSError, ValueError):  # too long, or contains a NUL
+        exists = False
+    if isinstance(source, str) and not exists:
         names = _built_in(folder)
         for name, file in names.items():
             if _key(name) == _key(source):
@@ -122,6 +134,11 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
     if not changes:
         return cluster
     fields = json.loads(cluster.to_json())
+    for field, value in changes.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
     fields.update(changes)
     return Cluster.from_json(json.dumps(fields).encode(), "cluster")
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline._core import Trace, nearest
+from paceline._core import Trace
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 _LARGEST_FILE = 256 * 1024 * 1024  # as for traces

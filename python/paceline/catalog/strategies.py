@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline._core import Cluster, coordinators, nearest, strategies
+from paceline._core import Cluster, coordinators, strategies
+from paceline._internal.nearest import nearest
 from paceline._internal.units import listed
 from paceline.catalog.names import CoordinatorName, StrategyName
 from paceline.errors import InvalidArgumentError
@@ -81,7 +82,7 @@ def find_coordinator(name: str) -> CoordinatorName:
             return coordinator.name
     names = [n for c in all_coordinators() for n in (c.name, *c.aliases)]
     near = nearest(name, names)
-    known = ", ".join(coordinator.name for coordinator in all_coordinators())
+    known = ", ".join(" or ".join([one.name, *one.aliases]) for one in all_coordinators())
     hint = f"did you mean '{near}'? " if near else ""
     raise InvalidArgumentError(f"unknown coordinator '{name[:80]}'; {hint}known are {known}")
 

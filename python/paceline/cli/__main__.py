@@ -1,6 +1,6 @@
 """`python -m paceline.cli` is `paceline`."""
 
-from paceline.cli.main import main
+from paceline.__main__ import main
 
 if __name__ == "__main__":
-    main(prog_name="paceline")
+    main()

@@ -17,7 +17,7 @@ from paceline._internal.console import say, width
 def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
     """Show where the steps of the recorded run RUN.json spend their time, and what to try.
 
-    RUN.json is a timeline of real ranks. If it is missing, its parts RUN.json.rank-* are read. Figures are means over
+    RUN.json is a timeline of real ranks. If it is missing, its parts RUN.json.*rank-* are read. Figures are means over
     all steps except the first ones.
 
     \b

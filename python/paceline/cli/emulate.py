@@ -44,13 +44,17 @@ _realtime = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(no_args_is_help=True)
-def emulate() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def emulate(ctx: click.Context) -> None:
     """Emulate a cluster of a given bandwidth on this machine, with network namespaces (docs/how-to/emulate.md).
 
     \b
     paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
 
 
 @emulate.command()

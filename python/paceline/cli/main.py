@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 
 import click
 
-from paceline._core import __version__, nearest
+from paceline._core import __version__
+from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
+from paceline._internal.nearest import nearest
+from paceline._internal.units import printable
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
@@ -76,6 +79,7 @@ class Commands(click.Group):
         sys.exit(self._run(args, prog_name or "paceline", extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str, extra: dict[str, Any]) -> int:
+        _open_missing_streams()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -100,14 +104,25 @@ class Commands(click.Group):
             if error.errno == errno.EPIPE:  # The reader has closed the pipe.
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
                 return 1
+            if error.errno == errno.ENOENT and working_directory_is_gone():
+                return _fail(NO_WORKING_DIRECTORY, 2)
             where = f"{error.filename}: " if error.filename else ""
             return _fail(f"{where}{error.strerror or error}", 2)
 
 
+def _open_missing_streams() -> None:
+    """Open /dev/null for streams that the shell closed (`2>&-`): the next file opened would get their descriptor."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "w" if descriptor else "r", encoding="utf-8")  # noqa: PTH123, SIM115
+            setattr(sys, name, stream)
+            if stream.fileno() == descriptor:
+                os.set_inheritable(descriptor, True)
+
+
 def _fail(message: str, code: int) -> int:
     """Print the message as one printable line, and return the code."""
-    line = " ".join(message.split())
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    line = printable(" ".join(message.split()))
     if len(line) > _LONGEST_MESSAGE:
         line = line[:_LONGEST_MESSAGE] + " …"
     with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline._internal.console import on_terminal
 from paceline.launch import injection
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ class _Progress:
         self._close: Callable[[], None] = lambda: None
 
     def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
+        if on_terminal():
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -86,6 +86,7 @@ def run(
         output,
         rsh=parse_rsh(rsh),
         interface=interface or os.environ.get("PACELINE_INTERFACE") or None,
+        interface_source="--interface" if interface else "PACELINE_INTERFACE",
         port=port,
     )
 

@@ -33,8 +33,10 @@ _RELEVANT = re.compile(
     r"|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|OMPI_COMM_WORLD_SIZE|PMI_SIZE"
     r"|SLURM_(JOB_ID|NTASKS|PROCID|LOCALID|NNODES|CPUS_PER_TASK)|LD_(PRELOAD|LIBRARY_PATH)|COLUMNS|NO_COLOR"
 )
-_SECRET = re.compile(r"SECRET|TOKEN|PASS|KEY|CREDENTIAL|AUTH|COOKIE|CERT", re.IGNORECASE)
-_IN_AN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+# PWD and OLDPWD are the shell's working directories.
+_SECRET = re.compile(r"SECRET|TOKEN|PASS|(?<!^)(?<!^OLD)PWD|KEY|CREDENTIAL|AUTH|COOKIE|CERT", re.IGNORECASE)
+# Up to the last @, because a password may contain @ and /.
+_IN_AN_ADDRESS = re.compile(r"(?<=://)\S+@")
 _CONTAINERS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
 _CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 HIDDEN = "(set, not shown)"
@@ -102,17 +104,24 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that affect jobs, sorted; secrets are hidden."""
     relevant = {name: value for name, value in environ.items() if _RELEVANT.fullmatch(name)}
     return {
-        name: HIDDEN if _SECRET.search(name) and value else _IN_AN_ADDRESS.sub("…@", value)
+        name: HIDDEN if value and _may_be_secret(name) else _IN_AN_ADDRESS.sub("…@", value)
         for name, value in sorted(relevant.items())
     }
 
 
+def _may_be_secret(name: str) -> bool:
+    """Return whether a variable's name suggests a secret, or is Paceline's and unknown: perhaps a misspelt secret."""
+    from paceline.job.settings import is_known
+
+    return bool(_SECRET.search(name)) or (name.lstrip("_").startswith("PACELINE_") and not is_known(name))
+
+
 def _without(found: Any, hidden: list[str]) -> Any:  # noqa: ANN401
-    """Remove the values of secrets wherever they occur: in messages, in other variables."""
+    """Remove secrets and users of addresses wherever they occur: in messages, in other variables."""
     if isinstance(found, str):
         for secret in hidden:
             found = found.replace(secret, HIDDEN)
-        return found
+        return _IN_AN_ADDRESS.sub("…@", found)
     if isinstance(found, dict):
         return {key: _without(value, hidden) for key, value in found.items()}
     if isinstance(found, list):

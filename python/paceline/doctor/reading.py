@@ -29,7 +29,7 @@ def read(path: Path) -> Recording:
         raise InvalidArgumentError(f"{path}: is a folder; name the timeline in it")
     if not there and not parts:
         raise InvalidArgumentError(
-            f"{path}: there is no such file, nor complete parts {path.name}.rank-*; record one: {RECORD}"
+            f"{path}: there is no such file, nor complete parts {path.name}.*rank-*; record one: {RECORD}"
         )
     for file in parts or [path]:
         if not file.is_file():  # Reading it might never end.
@@ -39,7 +39,7 @@ def read(path: Path) -> Recording:
         reader.take(file, events(file))
     notes = []
     if parts:
-        notes.append(f"{path.name} does not exist: read its parts {path.name}.rank-*")
+        notes.append(f"{path.name} does not exist: read its parts, {parts[0].name} and so on")
     return reader.finish(notes)
 
 

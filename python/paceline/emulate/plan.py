@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline._core import nearest
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 NETWORK = "10.77.0.0/16"

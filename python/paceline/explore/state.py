@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from paceline._core import nearest
+from paceline._internal.nearest import nearest
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError

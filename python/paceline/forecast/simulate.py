@@ -249,6 +249,7 @@ def simulate(
     """
     from paceline.forecast.options import Sweep, prepare
 
-    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers}
+    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy or "ring"}
+    given["workers"] = SETTINGS["workers"].check(workers, None, SIMULATE)
     [scenario] = prepare(Sweep.of(trace, given, SIMULATE)).scenarios
     return replace(scenario, timeline=None if timeline is None else Path(timeline)).result()

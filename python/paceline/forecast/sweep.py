@@ -134,5 +134,6 @@ def sweep(
     from paceline.forecast.options import Sweep, prepare
 
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategies}
-    request = Sweep.of(trace, {**given, "workers": workers}, SWEEP)
+    given["workers"] = SETTINGS["workers"].check(workers, None, SWEEP)
+    request = Sweep.of(trace, given, SWEEP)
     return execute(prepare(request).scenarios, progress, executor)

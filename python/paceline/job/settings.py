@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, Unpack
 
-from paceline import _core
+from paceline._internal.nearest import nearest
 from paceline._internal.netif import address_of
 from paceline.catalog.strategies import GRAPH, check_knobs, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
@@ -256,13 +256,16 @@ def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
     raise InvalidArgumentError(f'{name}: \'{text[:80]}\' is not JSON such as {{"lose": 0.2, "seed": 7}}; unset it')
 
 
+def is_known(variable: str) -> bool:
+    """Return whether this is a variable of Paceline's."""
+    return variable in VARIABLES or variable in OTHER_VARIABLES or variable.startswith(OTHER_PREFIXES)
+
+
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     for variable in sorted(environ):
-        if not variable.startswith("PACELINE_") or variable in VARIABLES or variable in OTHER_VARIABLES:
+        if not variable.startswith("PACELINE_") or is_known(variable):
             continue
-        if variable.startswith(OTHER_PREFIXES):
-            continue
-        near = _core.nearest(variable, list(VARIABLES))
+        near = nearest(variable, list(VARIABLES))
         remedy = f"did you mean {near}?" if near else f"unset it (known are {', '.join(VARIABLES)})"
         raise InvalidArgumentError(f"{variable[:80]}: unknown environment variable; {remedy}")
 

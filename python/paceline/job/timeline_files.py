@@ -1,5 +1,7 @@
 """Timeline files: each rank writes a part next to the file, and the last one to end merges the parts.
 
+The names of parts contain the job's PACELINE_RUN_ID, if it has one, so that jobs with the same file keep their parts.
+
 A part is itself a timeline (Chrome trace events, one per line). Under `paceline run` the launcher merges them;
 elsewhere the last rank, if it finds all parts in the folder. Remaining parts belong to ranks on other hosts without a
 common file system, or to a run in which a rank was killed; `read` uses the parts that exist.
@@ -10,61 +12,97 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from paceline._core import Engine
+from paceline._internal.units import printable
 from paceline.errors import InvalidArgumentError
 
 _FIRST, _LAST = '{"displayTimeUnit": "ms", "traceEvents": [', "]}"
 
 
-def part(path: str | Path, rank: int) -> Path:
-    """Return the path of a rank's part."""
-    return Path(f"{path}.rank-{rank}")
+def part(path: str | Path, rank: int, run: str = "") -> Path:
+    """Return the path of a rank's part in the job `run`."""
+    return Path(f"{path}.{run}.rank-{rank}" if run else f"{path}.rank-{rank}")
+
+
+def _run() -> str:
+    return os.environ.get("PACELINE_RUN_ID", "")
+
+
+def clear(path: str) -> None:
+    """Remove the timeline of an earlier job, so that a file that exists at the end is another job's."""
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
+
+
+def _launched(path: str) -> bool:
+    """Return whether a launcher clears the file at the start, and merges the parts at the end."""
+    return bool(_run()) and Path(os.environ.get("PACELINE_TIMELINE", "")).absolute() == Path(path)
 
 
 def begin(engine: Engine, path: str) -> None:
     """Start recording this rank. Raises InvalidArgumentError if the file cannot be written."""
-    if engine.rank == 0:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-    engine.start_timeline(str(part(path, engine.rank)))
+    if engine.rank == 0 and not _launched(path):
+        clear(path)
+    engine.start_timeline(str(part(path, engine.rank, _run())))
 
 
 def finish(engine: Engine, path: str) -> None:
     """Merge the parts if this is the last rank to end and no launcher will."""
-    if "PACELINE_RUN_ID" in os.environ and os.environ.get("PACELINE_TIMELINE") == path:
+    if _launched(path):
         return
-    parts = [part(path, rank) for rank in range(engine.size)]
+    parts = [part(path, rank, _run()) for rank in range(engine.size)]
     if all(_complete(one) for one in parts):
         with contextlib.suppress(OSError):
             _merge(Path(path), parts)
 
 
-def gather(path: str) -> str | None:
-    """Merge the parts that exist after a run; return a message for the user.
+def gather(path: str, run: str) -> str | None:
+    """Merge the parts that the job `run` has left here; return a message for the user, or None without parts.
 
-    Raises InvalidArgumentError if the file cannot be written.
+    Raises InvalidArgumentError if the file cannot be written, or if another job has written it since `clear`.
     """
-    parts = found(path)
+    parts = _found(Path(path)).get(run, [])
     if not parts:
         return None
+    kept = f"the parts are {part(path, 0, run)} and so on"
+    if Path(path).exists():
+        raise InvalidArgumentError(f"timeline {path}: another job has written it meanwhile; {kept}")
     try:
         _merge(Path(path), parts)
+    except FileExistsError:
+        raise InvalidArgumentError(f"timeline {path}: another job is writing it; {kept}") from None
     except OSError as error:
-        raise InvalidArgumentError(f"timeline {path}: {error.strerror}; the parts are {path}.rank-*") from None
+        raise InvalidArgumentError(f"timeline {path}: {error.strerror}; {kept}") from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
-    return f"timeline of {ranks} in {path}: run `paceline doctor {path}`, or open it at https://ui.perfetto.dev"
+    shown = shlex.quote(path)
+    return f"timeline of {ranks} in {shown}: run `paceline doctor {shown}`, or open it at https://ui.perfetto.dev"
 
 
 def found(path: str | Path) -> list[Path]:
-    """Return the complete parts of a timeline, in rank order."""
-    path = Path(path)
-    pattern = re.compile(re.escape(path.name) + r"\.rank-(\d{1,6})")
+    """Return the complete parts of a timeline, in rank order; of the latest job, if several have left parts."""
+    return max(_found(Path(path)).values(), key=lambda parts: max(map(_written, parts)), default=[])
+
+
+def _found(path: Path) -> dict[str, list[Path]]:
+    """Return the complete parts by job, in rank order."""
+    pattern = re.compile(re.escape(path.name) + r"(?:\.([0-9a-f]+))?\.rank-(\d{1,6})")
     ranked = [(match, entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
-    return [entry for _, entry in sorted((int(match[1]), entry) for match, entry in ranked) if _complete(entry)]
+    parts: dict[str, list[Path]] = {}
+    for match, entry in sorted(ranked, key=lambda one: int(one[0][2])):
+        if _complete(entry):
+            parts.setdefault(match[1] or "", []).append(entry)
+    return parts
+
+
+def _written(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _complete(path: Path) -> bool:
@@ -102,4 +140,4 @@ def _events(path: Path) -> Iterator[str]:
 def say(text: str | None) -> None:
     """Print a message for people to standard error."""
     if text is not None:
-        print(f"paceline: {text}", file=sys.stderr, flush=True)
+        print(f"paceline: {printable(text)}", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
 from paceline.launch.frames import MAGIC, FrameKind, Lines, Outbox, encode
 from paceline.launch.outcomes import Notes
-from paceline.launch.processes import Group, Starter, reap, signal_all
+from paceline.launch.processes import Group, Starter, reap, signal_all, terminate_all
 from paceline.launch.recordings import Exchange
 
 _FULL = 1 << 20  # bytes queued for the launcher; beyond this, ranks wait
@@ -164,7 +164,7 @@ class Agent:
             "version": __version__,
             "pid": os.getpid(),
             "machine": machine(),
-            "interface": address_of(interface, "--interface") if interface else None,
+            "interface": address_of(interface, job["interface_source"]) if interface else None,
             **own_addresses(),
         }
         if job["node"] == 0:
@@ -332,7 +332,7 @@ class Agent:
         if self.terminate_at is not None and now >= self.terminate_at and not self.ending:
             self.ending = True
             self.starter.relax()
-            signal_all(self.groups, signal.SIGTERM)
+            terminate_all(self.groups)
         if self.kill_at is not None and now >= self.kill_at:
             self.killed_at = self.killed_at or now
             signal_all(self.groups, signal.SIGKILL)

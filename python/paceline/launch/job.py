@@ -47,6 +47,8 @@ class Job:
     """Commands that start agents on hosts that are neither this one nor reachable by the remote shell."""
     realtime: int | None = None
     """SCHED_FIFO priority of ranks and servers, which their agents are allowed to set."""
+    interface_source: str = "--interface"
+    """What named the interface, for messages."""
     limit_s: float = float("inf")
     """Time limit of the job."""
     record: Mapping[str, int] | None = None
@@ -86,6 +88,7 @@ class Job:
             "named": dict(self.named),
             "secret": self.secret,
             "interface": self.interface,
+            "interface_source": self.interface_source,
             "port": self.port,
             "record": None if self.record is None else dict(self.record),
             "output": mode,

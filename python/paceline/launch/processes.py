@@ -146,6 +146,12 @@ def descendants() -> dict[int, int]:
     return found
 
 
+def terminate_all(groups: Sequence[Group]) -> None:
+    """Send SIGTERM to all, which they get at the same time: none lives to report that another one has gone."""
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+        signal_all(groups, number)
+
+
 def signal_all(groups: Sequence[Group], number: int) -> bool:
     """Send a signal to the groups and to processes that left them; return whether any was left."""
     others = descendants()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 
 from paceline._internal.files import check_writable
+from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
@@ -57,6 +58,8 @@ class Request:
         values = {name: value for name, value in values.items() if find(name).variable not in named}
         environ = {**os.environ, **named}
         # Checked once here, so that not every rank reports the same mistake.
+        if environ.get(AS_GLOO):
+            SETTINGS["as_gloo"].check(environ[AS_GLOO], SETTINGS["as_gloo"].source("variable"))
         settings = Settings.resolved(environ, values, self.given_by)
         # Ranks may have other working directories, so paths are absolute.
         given = {
@@ -147,18 +150,36 @@ class Checked:
             elastic=elastic,
             **where,
         )
+        if self.settings.timeline is not None:
+            timeline_files.clear(self.settings.timeline)
         supervisor = Supervisor(job, output(job)) if elastic is None else ElasticSupervisor(job, elastic, output(job))
         code = supervisor.run()
-        self._finish(supervisor, code)
-        return code
+        self._write_trace(supervisor, code)
+        return code if self._write_timeline(supervisor) else code or 1
 
-    def _finish(self, supervisor: Supervisor, code: int) -> None:
-        """Write the timeline and the trace."""
-        if self.settings.timeline is not None:
-            timeline_files.say(timeline_files.gather(self.settings.timeline))
+    def _write_timeline(self, supervisor: Supervisor) -> bool:
+        """Return whether there is a timeline, if one was requested; say where it is, or why there is none."""
+        path, job = self.settings.timeline, supervisor.job
+        if path is None:
+            return True
+        try:
+            message = timeline_files.gather(path, job.number)
+        except InvalidArgumentError as error:
+            timeline_files.say(f"error: {error}")
+            return False
+        if message is not None:
+            timeline_files.say(message)
+            return True
+        remote = all(host.remote for host in supervisor.hosts)
+        where = "its parts may be on the hosts of the ranks" if remote else "no rank joined a job that records it"
+        timeline_files.say(f"{'note' if remote else 'error'}: timeline {path}: there is none here: {where}")
+        return remote
+
+    def _write_trace(self, supervisor: Supervisor, code: int) -> None:
+        """Write the trace, if one was requested."""
         path = self.request.record
         if path is not None and self.recording is not None:
             message = f"no trace was written to {path}, because the job failed"
             if code == 0:
                 message = merge.write(path, supervisor.records, supervisor.job.size, self.recording["steps"])
-            click.echo(f"paceline: {message}", err=True)
+            click.echo(f"paceline: {printable(message)}", err=True)

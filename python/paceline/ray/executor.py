@@ -127,6 +127,8 @@ class RayExecutor:
             if self.servers:
                 room = layout.servers_room(self.servers)
                 self._servers.start(Server, room, cpus=layout.cpus_per_server)
+            if self._checked.timeline is not None:
+                timeline_files.clear(self._checked.timeline)
             self.world = meet(self._workers, self._servers, variables, self._checked.secret)
             self._serving = self._servers.named([server.serve.remote() for server in self._servers.handles])
             if executable_cls is not None:
@@ -218,8 +220,8 @@ class RayExecutor:
             if actors is not None:
                 # Servers run until they are killed; after a failure there is no waiting.
                 actors.end(leave=actors is self._workers and self._broken is None)
-        if self._workers is not None and self._checked.timeline is not None:
-            timeline_files.say(timeline_files.gather(self._checked.timeline))
+        if self._workers is not None and self.world is not None and self._checked.timeline is not None:
+            timeline_files.say(timeline_files.gather(self._checked.timeline, self.world.number))
         if self._cluster is not None:
             self._cluster.disconnect()
         self._workers = self._servers = self._cluster = self.world = self._broken = None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._core import nearest
 from paceline._internal.files import read_small
+from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.settings.table import of_place
@@ -52,6 +53,8 @@ def read(path: Path) -> Spec:
         raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: is not TOML: {error}") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise InvalidArgumentError(f"{path}: is not TOML: a number has too many digits") from None
     _known(f"{path}", document, ("title", "text", "chapter"))
     chapters = document.get("chapter")
     if not isinstance(chapters, list) or not chapters or not all(isinstance(entry, dict) for entry in chapters):
@@ -74,7 +77,7 @@ def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
         raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
     explained = entry.get("explain", False)
     if not isinstance(explained, bool):
-        raise InvalidArgumentError(f"{where}: explain: {explained!r} is neither true nor false")
+        raise InvalidArgumentError(f"{where}: explain: {shown(explained, repr)} is neither true nor false")
     given = {name: value for name, value in entry.items() if name in settings}
     try:
         prepared = prepare(Sweep.of(trace, given, "report", "key", where=where))
@@ -100,16 +103,16 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     _known(f"{where}: timeline", value, _TIMELINE)
     strategy, workers = value.get("strategy"), value.get("workers")
     if strategy is not None and not isinstance(strategy, str):
-        raise InvalidArgumentError(f"{where}: timeline: strategy: {strategy!r} is not a name")
+        raise InvalidArgumentError(f"{where}: timeline: strategy: {shown(strategy, repr)} is not a name")
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
-        raise InvalidArgumentError(f"{where}: timeline: workers: {workers!r} is not a number")
+        raise InvalidArgumentError(f"{where}: timeline: workers: {shown(workers, repr)} is not a number")
     return strategy, workers
 
 
 def _text(where: str, entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name, "")
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{where}: {name}: {value!r} is not text; put it in quotation marks")
+        raise InvalidArgumentError(f"{where}: {name}: {shown(value, repr)} is not text; put it in quotation marks")
     return value
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import operator
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._internal.files import read_small
+from paceline._internal.files import NO_WORKING_DIRECTORY, read_small, working_directory_is_gone
+from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
+from paceline._internal.units import shown
 from paceline.catalog import names
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
@@ -47,20 +51,30 @@ class Kind:
     is_list: bool = False
 
 
+def _integer(value: object) -> int | None:
+    """Return the value of an integer of any library, such as NumPy; None for other values, and for booleans."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def whole(least: int, most: int, words: str = "N") -> Kind:
     """Whole numbers in a range; text with digits is accepted, too."""
 
     def check(value: object) -> int:
-        text = str(value)
-        digits = text.removeprefix("-")
-        if isinstance(value, str) and digits.isascii() and digits.isdigit():
+        found = _integer(value)
+        if isinstance(value, str) and (digits := value.removeprefix("-")).isascii() and digits.isdigit():
             # More digits are out of range anyway, and Python refuses to convert thousands of them.
-            value = int(text) if len(text) <= 20 else most + 1
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgumentError(f"'{text:.80}' is not a whole number; write one between {least} and {most}")
-        if not least <= value <= most:
-            raise InvalidArgumentError(f"{text:.80} is not between {least} and {most}")
-        return value
+            found = int(value) if len(value) <= 20 else most + 1
+        if found is None:
+            typed = "None" if value is None else f"'{shown(value)}'"
+            raise InvalidArgumentError(f"{typed} is not a whole number; write one between {least} and {most}")
+        if not least <= found <= most:
+            raise InvalidArgumentError(f"{shown(value)} is not between {least} and {most}")
+        return found
 
     return Kind(words, check)
 
@@ -70,11 +84,11 @@ def number(least: float, most: float, what: str, words: str, *, above: bool = Fa
 
     def check(value: object) -> float:
         try:
-            found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+            found = float(value) if isinstance(value, str | Real) and not isinstance(value, bool) else math.nan
         except (ValueError, OverflowError):
             found = math.nan
         if not least <= found <= most or (above and found == least):
-            raise InvalidArgumentError(f"'{value!s:.80}' is not {what}{f'; {example}' if example else ''}")
+            raise InvalidArgumentError(f"'{shown(value)}' is not {what}{f'; {example}' if example else ''}")
         return found
 
     return Kind(words, check)
@@ -91,9 +105,9 @@ def choice(choices: tuple[str, ...]) -> Kind:
     def check(value: object) -> str:
         if value in choices:
             return str(value)
-        near = _core.nearest(str(value)[:80], list(choices))
+        near = nearest(shown(value), list(choices))
         hint = f"did you mean {near}?" if near else f"it is one of {', '.join(choices)}"
-        raise InvalidArgumentError(f"'{value!s:.80}' is unknown; {hint}")
+        raise InvalidArgumentError(f"'{shown(value)}' is unknown; {hint}")
 
     return Kind("|".join(choices), check, choices)
 
@@ -116,7 +130,7 @@ def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> 
         for word in words:
             one = kind.check(word)
             if same(one) in [same(other) for other in made]:
-                raise InvalidArgumentError(f"{word!s:.80} is listed twice")
+                raise InvalidArgumentError(f"{shown(word)} is listed twice")
             made.append(one)
         return made
 
@@ -130,7 +144,7 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
         texts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
         found = [word.strip() for word in map(text, texts) if word.strip()]
         if not found:
-            raise InvalidArgumentError(f"'{value!s:.80}' names nothing; leave it out for the default")
+            raise InvalidArgumentError(f"'{shown(value)}' names nothing; leave it out for the default")
         return list(dict.fromkeys(find(word) for word in found))
 
     return Kind(words, check, is_list=True)
@@ -156,7 +170,7 @@ def or_word(word: str, kind: Kind) -> Kind:
 def text(value: object) -> str:
     """Text that is valid UTF-8, so that it can be passed to other programs."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{value!r:.80} is not text")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -166,9 +180,9 @@ def text(value: object) -> str:
 
 def _switch(value: object) -> bool:
     yes, no = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-    word = str(value).lower()
+    word = shown(value).lower()
     if word not in (*yes, *no):
-        raise InvalidArgumentError(f"'{value!s:.80}' is neither 1 nor 0 (true nor false)")
+        raise InvalidArgumentError(f"'{shown(value)}' is neither 1 nor 0 (true nor false)")
     return word in yes
 
 
@@ -183,9 +197,9 @@ def _job_strategy(value: object) -> str:
 def _size(value: object) -> int:
     if isinstance(value, str):
         return _core.parse_size(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64:
-        return value
-    raise InvalidArgumentError(f"{value!s:.80} is not a size above 0 bytes such as 512KiB")
+    if (size := _integer(value)) is not None and 0 < size < 2**64:
+        return size
+    raise InvalidArgumentError(f"{shown(value)} is not a size above 0 bytes such as 512KiB")
 
 
 def _chunk(value: object) -> str | int:
@@ -200,7 +214,8 @@ def _chunk(value: object) -> str | int:
 def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         if not isinstance(value, str):
-            raise InvalidArgumentError(f"{value!r:.80} has no unit; write for example {example}")
+            raise InvalidArgumentError(f"{shown(value, repr)} has no unit; write for example {example}")
+        value = value.replace("\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}")  # keyboards have either
         parse(value)
         return value
 
@@ -216,10 +231,10 @@ def _interface(value: object) -> str:
 def _nics(value: object) -> tuple[str, ...]:
     """One network, in a list or by itself. The job's nodes have it, not necessarily this machine."""
     if not isinstance(value, Iterable):
-        raise InvalidArgumentError(f"{value!r:.80} is not a list of networks; write ['10.0.0.0/24']")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of networks; write ['10.0.0.0/24']")
     nics = [value] if isinstance(value, str) else list(value)
     if len(nics) != 1:
-        raise InvalidArgumentError(f"{nics!r:.80} names {len(nics)} networks; name the one that all nodes have")
+        raise InvalidArgumentError(f"{shown(nics, repr)} names {len(nics)} networks; name the one that all nodes have")
     return (text(nics[0]),)
 
 
@@ -236,7 +251,7 @@ def _secret(value: object) -> str:
 def _secret_file(value: object) -> str:
     """The secret in a file that only its owner can read."""
     if not isinstance(value, str | Path):
-        raise InvalidArgumentError(f"{value!r:.80} is not a path")
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a path")
     path = Path(value)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -284,23 +299,30 @@ def _placement(value: object) -> str:
     word = str(value) if isinstance(value, Path) else text(value)
     if word in PLACEMENTS:
         return word
+    if not word:
+        raise InvalidArgumentError(f"is empty; it is {', '.join(PLACEMENTS)} or a file")
     try:
         exists = Path(word).exists()
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
     if not exists:
-        near = _core.nearest(word[:80], list(PLACEMENTS))
+        near = nearest(word[:80], list(PLACEMENTS))
         hint = f"did you mean {near}?" if near else f"it is {', '.join(PLACEMENTS)} or a file"
         raise InvalidArgumentError(f"there is no file '{word[:80]}'; {hint}")
     return str(Path(word).absolute())
 
 
+_SERVER = whole(0, MOST_SERVERS - 1)
+
+
 def _placement_or_servers(value: object) -> str | list[int]:
-    return value if isinstance(value, list) else _placement(value)
+    return [_SERVER.check(server) for server in value] if isinstance(value, list) else _placement(value)
 
 
 def _new_file(value: object) -> str:
     """An absolute path in a folder that exists."""
+    if working_directory_is_gone():
+        raise InvalidArgumentError(NO_WORKING_DIRECTORY)
     path = value if isinstance(value, Path) else Path(text(value))
     try:
         path = path.absolute()
@@ -311,7 +333,7 @@ def _new_file(value: object) -> str:
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"'{value!s:.80}' is not a path: {error}") from None
+        raise InvalidArgumentError(f"'{shown(value)}' is not a path: {error}") from None
     return str(path)
 
 
@@ -323,7 +345,7 @@ def _mpi_library(value: object) -> str:
 
 
 def _transport(value: object) -> str:
-    kind, plus, tensors = str(value)[:80].partition("+")
+    kind, plus, tensors = shown(value).partition("+")
     transports = names.members(names.Transport)
     if plus and kind == "grpc" and value not in transports:
         carriers = [name.removeprefix("grpc+") for name in transports if name.startswith("grpc+")]
@@ -334,13 +356,19 @@ def _transport(value: object) -> str:
     return str(choice(transports).check(value))
 
 
-def _any(value: object) -> object:
-    return value
+def _file(value: object) -> object:
+    """A path; the reader says whether there is such a file."""
+    return value if isinstance(value, Path) else text(value)
+
+
+def _named_file(value: object) -> object:
+    """A path or a name, or the cluster itself."""
+    return value if isinstance(value, _core.Cluster) else _file(value)
 
 
 TEXT = Kind("NAME", text)
-FILE = Kind("FILE", _any)
-NAMED_FILE = Kind("FILE|NAME", _any)
+FILE = Kind("FILE", _file)
+NAMED_FILE = Kind("FILE|NAME", _named_file)
 SWITCH = Kind("true|false", _switch, is_switch=True)
 STRATEGY = Kind("NAME", _strategy)
 JOB_STRATEGY = Kind("NAME", _job_strategy)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from paceline import _core
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
@@ -662,7 +662,7 @@ def find(name: str, known: Sequence[str] | None = None) -> Setting:
     candidates = list(SETTINGS if known is None else known)
     if name in candidates:
         return SETTINGS[name]
-    near = _core.nearest(name, candidates)
+    near = nearest(name, candidates)
     raise InvalidArgumentError(f"unknown setting '{name[:80]}'" + (f"; did you mean {near}?" if near else ""))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from paceline._core import nearest
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 # Called with the number of simulations done and the total.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline._core import nearest
+from paceline._internal.nearest import nearest
 from paceline.bench.engines.baidu import BaiduRing
 from paceline.bench.engines.base import Engine, Options
 from paceline.bench.engines.ddp import Ddp

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._core import coordinator_constants, nearest
+from paceline._core import coordinator_constants
+from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
 from paceline.errors import InvalidArgumentError
 
 
@@ -40,6 +42,8 @@ def read_constants(path: Path) -> dict[str, float]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(f"{where}: {error.strerror}") from None
+    except RecursionError:
+        raise InvalidArgumentError(f"{where}: is nested too deeply") from None
     except ValueError as error:
         raise InvalidArgumentError(f'{where}: not JSON ({error}); give an object such as {{"cycle_ms": 1}}') from None
     if not isinstance(values, dict):
@@ -52,5 +56,7 @@ def read_constants(path: Path) -> dict[str, float]:
             raise InvalidArgumentError(f"{where}: no constant '{name[:80]}'; {hint}")
         least, most = constant.range
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise InvalidArgumentError(f"{where}: {name}: {value!r} is not a number between {least:g} and {most:g}")
+            raise InvalidArgumentError(
+                f"{where}: {name}: {shown(value, repr)} is not a number between {least:g} and {most:g}"
+            )
     return {name: float(value) for name, value in values.items()}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from paceline._core import nearest
 from paceline._internal.files import read_small
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 BUILT_IN = Path(__file__).parent / "published.csv"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from paceline._core import Engine
-from paceline.errors import JobError
+from paceline.errors import InvalidArgumentError, JobError
 
 if TYPE_CHECKING:
     from paceline.torch.backend.work import Work
@@ -70,9 +70,14 @@ def in_order(hook: Callable[P, R]) -> Callable[P, R]:
     Returns:
         The hook to register instead.
 
+    Raises:
+        InvalidArgumentError: The hook cannot be called.
+
     Example:
         >>> model.register_comm_hook(state, in_order(powerSGD_hook))  # doctest: +SKIP
     """
+    if not callable(hook):
+        raise InvalidArgumentError(f"in_order: {hook!r:.80} is not a communication hook; pass a function")
 
     @functools.wraps(hook)
     def ordered(*args: P.args, **kwargs: P.kwargs) -> R:

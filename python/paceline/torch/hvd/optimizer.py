@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from paceline._core import nearest
+from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
