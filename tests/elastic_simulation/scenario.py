@@ -26,7 +26,17 @@ from elastic_simulation.system import Network, Virtual
 from elastic_simulation.world import Task, World
 
 KINDS = ("kill", "stop", "pause", "raise", "leave", "hang", "cut", "partition", "lose host", "starve", "offer", "flap")
-MOMENTS = ("training has ended", "is rank", "fails", "dies", "hears that", "is told kill", "continuing with", "again")
+MOMENTS = (
+    "training has ended",
+    "is rank",
+    '"ask"',
+    "ends with",
+    "told stop",
+    "hears that",
+    "told kill",
+    "continuing with",
+    "again",
+)
 """After lines that hold one of these, much may go wrong in little time."""
 HORIZON_S = 4000.0
 """All limits of a job with a handful of faults, one after the other, are shorter."""
@@ -409,8 +419,9 @@ class _Run:
             for process in self.here.processes.values():
                 if process.code is None and not (process.faults - {"cut"}) and self._holds(process):
                     self._violated(f"{process.name} holds the last commit: {reason}")
-                elif process.code is not None and not process.faults and process.held.numbers and self._holds(process):
-                    self._violated(f"{process.name} held the last commit and was let go: {reason}")
+            held = [each for each in self.here.processes.values() if each.held.numbers and self._holds(each)]
+            if held and not any(process.faults for process in held):
+                self._violated(f"{held[-1].name} held the last commit and was let go: {reason}")
         elif "a rank ended" in reason:
             if "leave" not in kinds:
                 self._violated(f"nobody has ended: {reason}")
