@@ -106,7 +106,11 @@ fn nothing_failed(scenario: &Scenario, process: usize, run: &Run, found: &mut Ve
         }
     }
     let mine = (0..scenario.steps.len()).filter(|&step| takes_part(scenario, process, step)).count();
-    if story.ended.is_some() && story.error.is_none() && story.records.len() != mine && process < scenario.ranks as usize {
+    if story.ended.is_some()
+        && story.error.is_none()
+        && story.records.len() != mine
+        && process < scenario.ranks as usize
+    {
         found.push(format!("failed: rank {process} has completed {} of {mine} operations", story.records.len()));
     }
 }
@@ -141,7 +145,10 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
 /// The ranks that a message blames, in order. What comes before names who reports it.
 #[must_use]
 pub fn blamed(error: &str) -> Vec<usize> {
-    let after = error.split_once(" has waited ").or_else(|| error.split_once("could not reach ")).map_or(error, |(_, rest)| rest);
+    let after = error
+        .split_once(" has waited ")
+        .or_else(|| error.split_once("could not reach "))
+        .map_or(error, |(_, rest)| rest);
     let after = after.split_once(" is waiting for it").map_or(after, |(before, _)| before);
     let mut all = Vec::new();
     let mut rest = after;
@@ -152,7 +159,8 @@ pub fn blamed(error: &str) -> Vec<usize> {
             let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
             let Ok(first) = digits.parse::<usize>() else { break };
             let tail = &part[digits.len()..];
-            let last = tail.strip_prefix('-').map(|last| last.chars().take_while(char::is_ascii_digit).collect::<String>());
+            let last =
+                tail.strip_prefix('-').map(|last| last.chars().take_while(char::is_ascii_digit).collect::<String>());
             let last = last.and_then(|last| last.parse().ok()).unwrap_or(first);
             all.extend(first..=last);
             if !tail.is_empty() && !tail.starts_with('-') {

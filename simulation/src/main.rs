@@ -60,7 +60,10 @@ fn main() {
             println!("{}", serde_json::to_string(&scenario).unwrap_or_default());
             run.outcome.log.iter().for_each(|line| println!("{line}"));
             for (process, story) in run.stories.iter().enumerate() {
-                println!("process {process}: joined {}, error {:?}, ended {:?}", story.joined, story.error, story.ended);
+                println!(
+                    "process {process}: joined {}, error {:?}, ended {:?}",
+                    story.joined, story.error, story.ended
+                );
                 for record in &story.records {
                     let (begun, ended) = record.times;
                     let (step, seconds) = (&scenario.steps[record.step], |time: u64| time as f64 / 1e9);
@@ -77,7 +80,13 @@ fn main() {
                 }
             }
             let outcome = &run.outcome;
-            println!("{:?} after {:.6} s and {} turns, digest {:016x}", outcome.ending, outcome.time as f64 / 1e9, outcome.turns, outcome.digest);
+            println!(
+                "{:?} after {:.6} s and {} turns, digest {:016x}",
+                outcome.ending,
+                outcome.time as f64 / 1e9,
+                outcome.turns,
+                outcome.digest
+            );
             violations(&scenario, &run).iter().for_each(|what| println!("VIOLATION {what}"));
         }
         _ => eprintln!("paceline-simulation search SECONDS | replay SEED | shrink SEED"),

@@ -198,7 +198,8 @@ impl Scenario {
         let transport = *chance.one_of(&["tcp", "tcp", "tcp", "auto", "auto", "shm"]);
         let served = chance.once_in(3);
         let strategy = (*chance.one_of(if served { SERVED } else { PLAIN })).to_owned();
-        let servers = if served && strategy != "sharded-ps" { chance.within(1, u64::from(ranks.min(3))) as u32 } else { 1 };
+        let servers =
+            if served && strategy != "sharded-ps" { chance.within(1, u64::from(ranks.min(3))) as u32 } else { 1 };
         let dedicated = served && strategy != "sharded-ps" && chance.once_in(2);
         let processes = ranks as usize + if dedicated { servers as usize } else { 0 };
         let all_hosts = if transport == "shm" { 1 } else { chance.within(1, processes as u64) as usize };
@@ -228,7 +229,9 @@ impl Scenario {
         while strategy.starts_with("ps") && chance.once_in(2) && steps.len() < 8 {
             let at = chance.below(steps.len() as u64 + 1) as usize;
             // A training step is not interrupted.
-            let at = (at..steps.len()).find(|&at| steps[at].in_step.is_none_or(|(_, last)| last) && at == 0).unwrap_or(steps.len());
+            let at = (at..steps.len())
+                .find(|&at| steps[at].in_step.is_none_or(|(_, last)| last) && at == 0)
+                .unwrap_or(steps.len());
             steps.splice(at..at, Step::training(chance, ranks, largest));
         }
         // Bytes that flow for longer than the limit.
@@ -356,7 +359,11 @@ impl Surroundings {
             latency: *chance.one_of(&[1_000, 20_000, 100_000, 2_000_000]),
             jitter: *chance.one_of(&[0, 10_000, 500_000]),
             // 10 Gbit/s, 1 Gbit/s, 100 Mbit/s; slow: 10 and 2 Mbit/s.
-            per_kilobyte: if slow { *chance.one_of(&[800_000, 4_000_000]) } else { *chance.one_of(&[800, 8_000, 80_000]) },
+            per_kilobyte: if slow {
+                *chance.one_of(&[800_000, 4_000_000])
+            } else {
+                *chance.one_of(&[800, 8_000, 80_000])
+            },
             buffers: (*chance.one_of(&buffers), *chance.one_of(&buffers)),
             segment: *chance.one_of(&[1_448, 8 << 10, 64 << 10]),
             pressure: *chance.one_of(&[0, 0, 0, 5, 50]),

@@ -5,7 +5,8 @@ use crate::scenario::Scenario;
 const MOST: usize = 600;
 
 /// What makes two messages alike.
-const PHRASES: &[&str] = &["has left the job", " died", "has waited", "left while", "destroyed", "no communicator", "broke:"];
+const PHRASES: &[&str] =
+    &["has left the job", " died", "has waited", "left while", "destroyed", "no communicator", "broke:"];
 
 /// The kind of a violation: its first word, and what its message says.
 #[must_use]
@@ -71,7 +72,9 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
         }
     }
     let last = scenario.ranks - 1;
-    let free = |s: &Scenario| s.hosts.len() == s.ranks as usize && s.groups.iter().all(|group| group.len() > 2 || !group.contains(&last));
+    let free = |s: &Scenario| {
+        s.hosts.len() == s.ranks as usize && s.groups.iter().all(|group| group.len() > 2 || !group.contains(&last))
+    };
     if scenario.ranks > 2 && free(scenario) {
         with(&|s| {
             s.ranks -= 1;
@@ -85,15 +88,16 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
             for step in &mut s.steps {
                 let size = s.groups[step.group].len() as u32;
                 step.root = step.root.min(size - 1);
-                step.other = if step.other < size && step.other != step.root { step.other } else { (step.root + 1) % size };
+                step.other =
+                    if step.other < size && step.other != step.root { step.other } else { (step.root + 1) % size };
                 step.delays.pop();
             }
             let processes = s.hosts.len();
             let hosts = s.hosts.iter().max().map_or(1, |most| most + 1);
             s.faults.retain(|fault| match fault.what {
-                crate::scenario::What::Kill(p) | crate::scenario::What::Stop(p, _) | crate::scenario::What::Starve(p, ..) => {
-                    p < processes
-                }
+                crate::scenario::What::Kill(p)
+                | crate::scenario::What::Stop(p, _)
+                | crate::scenario::What::Starve(p, ..) => p < processes,
                 crate::scenario::What::Cut(a, b, _) | crate::scenario::What::Slow(a, b, _) => a < hosts && b < hosts,
             });
         });

@@ -72,7 +72,11 @@ fn what_was_sent_arrives_after_its_sender_has_been_killed() {
         assert_eq!(call().write(&[7; 5000]).unwrap(), 5000);
         sleep(Duration::from_secs(1000));
     };
-    both(|| assert_eq!(read_all(&mut accept()), (5000, None)), far, |world| world.act_at(20_000_000, |world| world.kill(1)));
+    both(
+        || assert_eq!(read_all(&mut accept()), (5000, None)),
+        far,
+        |world| world.act_at(20_000_000, |world| world.kill(1)),
+    );
 }
 
 #[test]

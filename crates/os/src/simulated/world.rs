@@ -402,7 +402,10 @@ pub(super) fn block(waits: &'static str, until: Option<Nanoseconds>, register: i
     with(|world| {
         let woken = std::mem::take(&mut world.threads[thread].waits) != TIMED_OUT;
         let Thread { process, name, .. } = &world.threads[thread];
-        let text = world.config.log.then(|| format!("  {process} {name}: {} in {waits}", if woken { "woken" } else { "times out" }));
+        let text = world
+            .config
+            .log
+            .then(|| format!("  {process} {name}: {} in {waits}", if woken { "woken" } else { "times out" }));
         world.say(|| text.unwrap_or_default());
         woken
     })
