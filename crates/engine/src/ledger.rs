@@ -279,6 +279,10 @@ impl Operations {
     }
 }
 
+/// What a leaving rank tells the others: by communicator, what it has done; and the ranks that may not get all it has sent
+/// them.
+pub(super) type Stock = (Vec<(u32, Done)>, Vec<u32>);
+
 /// The operations, and flags for what the driving thread has to look at.
 #[derive(Default)]
 pub(super) struct Ledger {
@@ -290,8 +294,8 @@ pub(super) struct Ledger {
     /// Owners of the memory of completed operations, for a thread that may drop them.
     deferred_drops: Mutex<Vec<Box<dyn Any + Send>>>,
     pub listeners: Mutex<Listeners>,
-    /// When this rank leaves: by communicator, what it has done; and the ranks that may not get all it has sent them.
-    pub stock: Mutex<(Vec<(u32, Done)>, Vec<u32>)>,
+    /// When this rank leaves: what its goodbye says.
+    pub stock: Mutex<Stock>,
 }
 
 impl Ledger {
