@@ -152,11 +152,14 @@ impl What {
     pub fn is_harmless(&self, timeout: f64) -> bool {
         match self {
             What::Kill(_) | What::Stop(_, None) => false,
-            What::Stop(_, Some(time)) | What::Cut(_, _, time) => (*time as f64) < timeout * 0.3e6,
+            What::Stop(_, Some(time)) | What::Cut(_, _, time) => (*time as f64) < (timeout * 0.3e6).min(AWAY),
             What::Starve(..) | What::Slow(..) => true,
         }
     }
 }
+
+/// Microseconds for which a rank may be away from the others: who leaves waits 5 s until they have what it sent.
+const AWAY: f64 = 3e6;
 
 /// Which scenarios a search makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -429,7 +432,7 @@ impl Step {
         let root = chance.below(size) as u32;
         let other = (root + 1 + chance.below(size - 1) as u32) % size as u32;
         let computes = chance.once_in(3);
-        let longest = *chance.one_of(&[100, 5_000, 100_000, (timeout * 0.3e6) as u64]);
+        let longest = *chance.one_of(&[100, 5_000, 100_000, ((timeout * 0.3e6).min(AWAY) / 5.0) as u64]);
         let delays = (0..ranks).map(|_| if computes { chance.below(longest) } else { 0 }).collect();
         let later = if chance.once_in(2) { chance.bits() as u32 } else { 0 };
         Step { group, call, elements, root, other, later, delays, in_step: None }

@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant};
 
 use paceline_simulation::check::violations;
-use paceline_simulation::scenario::{Focus, Scenario};
+use paceline_simulation::scenario::{Call, Focus, Scenario};
 use paceline_simulation::search::run_alone;
 
 /// A search takes at most this long.
@@ -40,10 +40,23 @@ fn calm(scenario: &mut Scenario) {
     (scenario.world.per_kilobyte, scenario.world.latency, scenario.world.jitter) = (800, 20_000, 10_000);
 }
 
+/// No process is only a server.
+fn without_servers(scenario: &mut Scenario) {
+    (scenario.strategy, scenario.dedicated) = (Some("ring".into()), false);
+    scenario.hosts.truncate(scenario.ranks as usize);
+    scenario.starts.truncate(scenario.ranks as usize);
+    scenario.servers = scenario.servers.min(scenario.ranks);
+    scenario.steps.iter_mut().for_each(|step| step.in_step = None);
+}
+
 #[test]
 fn room_that_a_flush_makes_wakes_nobody() {
-    find_where("flush wakes nobody", Focus { harmless: true, small: false }, |scenario| {
+    // A single connection is polled: nothing reports its changes.
+    find_where("flush wakes nobody", Focus { harmless: true, small: true }, |scenario| {
         calm(scenario);
+        without_servers(scenario);
+        (scenario.transport, scenario.streams, scenario.coordinator) = ("tcp".into(), 1, None);
+        scenario.steps.retain(|step| step.call != Call::Named);
         (scenario.world.buffers, scenario.world.real_time) = ((4 << 10, 4 << 10), true);
     });
 }
@@ -57,12 +70,9 @@ fn a_worker_that_is_a_server_meets_nobody() {
 fn all_roles_of_a_process_share_a_queue() {
     find_where("one loopback queue", Focus { harmless: true, small: false }, |scenario| {
         calm(scenario);
+        without_servers(scenario);
         // Each rank is worker and server, and one of them the switch.
-        (scenario.strategy, scenario.dedicated) = (Some("ps-aggregation".into()), false);
-        scenario.hosts.truncate(scenario.ranks as usize);
-        scenario.starts.truncate(scenario.ranks as usize);
-        scenario.servers = scenario.servers.min(scenario.ranks);
-        scenario.steps.iter_mut().for_each(|step| step.in_step = None);
+        scenario.strategy = Some("ps-aggregation".into());
         let limits = [("loopback fragments", 1), ("loopback fragment", 256)];
         scenario.world.limits.extend(limits.map(|(name, value)| (name.to_owned(), value)));
     });
@@ -70,7 +80,11 @@ fn all_roles_of_a_process_share_a_queue() {
 
 #[test]
 fn the_time_without_progress_begins_anew_with_each_wait() {
-    find("stuck begins anew");
+    find_where("stuck begins anew", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        scenario.sliced = true;
+        scenario.world.limits.insert("unexpected".into(), 0);
+    });
 }
 
 #[test]

@@ -292,6 +292,11 @@ impl EngineShared {
         self.driver.let_go_of(id, error);
     }
 
+    /// Notes why something has failed here, unless something has before: if this rank leaves, that is the reason.
+    pub fn note_cause(&self, cause: &str) {
+        self.ledger.operations().cause.get_or_insert_with(|| cause.to_owned());
+    }
+
     /// Registers a listener for what happens to the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
         self.ledger.listeners.lock().add(group, listener);

@@ -825,7 +825,8 @@ impl World {
                 return None;
             }
             let at = self.choose(self.ready.len() as u32) as usize;
-            return Some(self.ready.swap_remove(at));
+            // Where decisions are searched, the first choice must be fair.
+            return Some(if self.choices.is_some() { self.ready.remove(at) } else { self.ready.swap_remove(at) });
         }
         let runs =
             |world: &World, at: usize| world.processes[world.threads[world.ready[at]].process].life == Life::Runs;

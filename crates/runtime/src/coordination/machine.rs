@@ -146,7 +146,10 @@ impl Machine {
     fn take(&mut self, arrival: Arrival) -> Option<Event> {
         if let Some(error) = self.failure.clone() {
             match arrival {
-                Arrival::Asked(operations) => operations.iter().for_each(|operation| operation.fail(error.clone())),
+                Arrival::Asked(operations) => {
+                    self.control.shared.note_cause(&error.to_string());
+                    operations.iter().for_each(|operation| operation.fail(error.clone()));
+                }
                 Arrival::Joins(operation) => operation.fail(error),
                 Arrival::Event(_) | Arrival::Left(_) => {}
             }
@@ -168,6 +171,9 @@ impl Machine {
                 Some(Event::Joined)
             }
             Arrival::Left(how) => {
+                if !self.pending.is_empty() || !self.joins.is_empty() {
+                    self.control.shared.note_cause(&how);
+                }
                 let error = RunError::Failed(how);
                 // Operations that all ranks agreed on have begun; the rest cannot.
                 self.fail(&error);
