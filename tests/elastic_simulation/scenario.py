@@ -453,6 +453,10 @@ class _Run:
         if self.result.code:
             if not self.errors and not self.ledger.violations:
                 self._violated("the job failed without a word")
+            last = max(self.ledger.finished, default=None)
+            ranks = [each for each in self.here.processes.values() if each.place and each.place.generation == last]
+            if ranks and all(each.code == 0 and each.finished for each in ranks):
+                self._violated(f"all ranks of world {last} have ended well, and the job fails: {self.errors}")
             return
         if not self.ledger.finished:
             if not any(process.leaves for process in self.here.processes.values()):
