@@ -205,7 +205,12 @@ fn nobody_oversleeps(scenario: &Scenario, run: &Run, found: &mut Vec<String>) {
     let computes = steps.iter().any(|step| step.delays.iter().any(|&delay| delay > 0));
     // Where nothing may be queued, only force helps, and that takes a second.
     let forced = world.limits.get("unexpected").is_some_and(|&bytes| bytes < 64 << 10);
-    if computes || forced || !scenario.faults.is_empty() || scenario.multicast || scenario.leaves.iter().any(Option::is_some) {
+    if computes
+        || forced
+        || !scenario.faults.is_empty()
+        || scenario.multicast
+        || scenario.leaves.iter().any(Option::is_some)
+    {
         return;
     }
     let ranks = f64::from(*ranks);

@@ -47,7 +47,9 @@ fn candidates(scenario: &Scenario) -> Vec<Scenario> {
         all.push(candidate);
     };
     for fault in 0..scenario.faults.len() {
-        with(&|s| drop(s.faults.remove(fault)));
+        with(&|s| {
+            s.faults.remove(fault);
+        });
     }
     for step in 0..scenario.steps.len() {
         if scenario.steps.len() > 1 {
