@@ -198,10 +198,12 @@ fn a_rank_that_said_goodbye_while_others_still_connect_has_not_failed() {
             let mut mesh = connect_mesh(rank, listener, &known, &[0; 3], &secret(), [1; 16], within(20_000))?;
             if rank == 1 {
                 // It has done its part, and leaves.
-                mesh.control[0].as_mut().unwrap().write_all(b"goodbye").unwrap();
-                return Ok(Mesh::of_none(3));
+                for control in mesh.control.iter_mut().flatten() {
+                    control.write_all(b"goodbye").unwrap();
+                }
             }
-            Ok(mesh)
+            // The connections end here, not when all have returned: else the one in between would wait for that.
+            Ok(Mesh::of_none(3))
         })
     };
     let opens: Job<Result<Mesh>> = Box::new(move || {
@@ -218,13 +220,15 @@ fn a_rank_that_said_goodbye_while_others_still_connect_has_not_failed() {
     }
 }
 
-/// Passes bytes in both directions, in threads of their own, until both ends have closed.
+/// Passes bytes in both directions until both ends have closed.
 fn forward(one: std::net::TcpStream, other: std::net::TcpStream) {
     let copy = |mut from: std::net::TcpStream, mut to: std::net::TcpStream| {
         let _ = std::io::copy(&mut from, &mut to);
         let _ = to.shutdown(std::net::Shutdown::Write);
     };
-    let (from, to) = (one.try_clone().unwrap(), other.try_clone().unwrap());
-    thread::spawn(move || copy(from, to));
-    thread::spawn(move || copy(other, one));
+    thread::scope(|scope| {
+        let (from, to) = (one.try_clone().unwrap(), other.try_clone().unwrap());
+        scope.spawn(move || copy(from, to));
+        copy(other, one);
+    });
 }
