@@ -1,7 +1,7 @@
 //! What must hold after every schedule.
 use std::collections::BTreeSet;
 
-use paceline_os::world::Ending;
+use paceline_os::world::{Ending, SECOND};
 
 use crate::program::{Result, Run};
 use crate::scenario::{Call, Scenario, What};
@@ -69,7 +69,7 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
         }
         if guilty.is_empty() {
             nothing_failed(scenario, process, run, &mut found);
-        } else if (0..run.stories.len()).all(|other| run.stories[other].joined || guilty.contains(&other)) {
+        } else if joined_before(scenario, run) {
             // Until all have joined, a rank knows of the others only that they do not answer.
             named(scenario, &guilty, process, run, &mut found);
         }
@@ -78,6 +78,12 @@ pub fn violations(scenario: &Scenario, run: &Run) -> Vec<String> {
     nobody_oversleeps(scenario, run, &mut found);
     noticed_in_time(scenario, &guilty, run, &mut found);
     found
+}
+
+/// Whether all had joined before anything happened.
+fn joined_before(scenario: &Scenario, run: &Run) -> bool {
+    let first = scenario.faults.iter().map(|fault| fault.at * 1000 + SECOND).min().unwrap_or(u64::MAX);
+    run.stories.iter().all(|story| story.joined && story.joined_at < first)
 }
 
 fn stopped_for_ever(scenario: &Scenario) -> bool {
@@ -135,6 +141,10 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
             continue;
         }
         let blamed = blamed(error);
+        // Where all answer, nobody is named as the one.
+        if error.contains(" also waiting in it") && blamed.iter().any(|rank| guilty.contains(rank)) {
+            continue;
+        }
         if let Some(first) = blamed.first()
             && !guilty.contains(first)
         {

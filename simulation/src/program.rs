@@ -50,6 +50,8 @@ pub struct Record {
 pub struct Story {
     /// It has joined the job.
     pub joined: bool,
+    /// When, nanoseconds.
+    pub joined_at: u64,
     /// Why it could not, or could not make its groups.
     pub error: Option<String>,
     /// Its operations.
@@ -203,7 +205,8 @@ impl Rank<'_> {
             Ok(job) => job,
             Err(error) => return self.fails(&error),
         };
-        self.story(|story| story.joined = true);
+        let now = monotonic();
+        self.story(|story| (story.joined, story.joined_at) = (true, now));
         if rank >= *ranks {
             let mut groups = Groups::default();
             loop {

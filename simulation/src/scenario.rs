@@ -243,9 +243,8 @@ impl Scenario {
             step.call = *chance.one_of(&[Call::Transfer, Call::Transfer, Call::Broadcast, Call::AllReduce]);
             step.elements = (timeout.min(6.0) * 1.5e9 / world.per_kilobyte as f64) as u64 * 1000 / 4;
             step.elements /= if step.call == Call::Transfer { 1 } else { u64::from(ranks) };
-            let at = chance.below(steps.len() as u64 + 1) as usize;
-            let at = if steps.iter().any(|step| step.in_step.is_some()) { steps.len() } else { at };
-            steps.insert(at, step);
+            // The last one: that it moves is known to who waits for it, and to who waits for those, but not further.
+            steps.push(step);
         }
         let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned"];
         let coordinator = chance.once_in(6).then(|| (*chance.one_of(&policies)).to_owned());
