@@ -251,7 +251,7 @@ def in_flight(rank, size):
     with pytest.raises(ValueError, match=r"allreduce\.n0.*already been synchronized"):
         hvd.poll(handles[0])
     assert "cleared" in repr(handles[0])
-    with pytest.raises(TypeError, match="no handle"):
+    with pytest.raises(TypeError, match="not a handle"):
         hvd.synchronize(7)
     many = [hvd.allreduce_async(torch.full((3,), float(number)), op=hvd.Sum) for number in range(150)]
     for number, handle in enumerate(many):
