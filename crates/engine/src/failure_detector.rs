@@ -16,7 +16,7 @@ use paceline_os::sync::Mutex;
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
-use super::ledger::{Answer, InFlight, Ledger, Operations};
+use super::ledger::{Answer, Done, InFlight, Ledger, Operations};
 use super::listeners::News;
 use super::orders::{Order, Orders};
 use super::peers::{Peer, describe};
@@ -106,9 +106,14 @@ struct Left {
 }
 
 impl Left {
+    /// What it has done in a communicator, if it had called anything there.
+    fn done(&self, group: u32) -> Option<&Done> {
+        self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done)
+    }
+
     /// Whether the operation will never be called: it had not been when the rank left.
     fn never_called(&self, group: u32, id: Option<OperationId>) -> bool {
-        let done = self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done);
+        let done = self.done(group);
         match id {
             Some(OperationId::Collective(seq)) => done.is_none_or(|done| done.called <= seq),
             Some(OperationId::Transfer { to, tag, number, .. }) => {
@@ -122,8 +127,7 @@ impl Left {
 
     /// Whether the rank has called the operation and not completed it.
     fn gave_up(&self, group: u32, id: Option<OperationId>) -> bool {
-        let done = self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done);
-        matches!(id, Some(OperationId::Collective(seq)) if done.is_some_and(|done| done.completed <= seq))
+        matches!(id, Some(OperationId::Collective(seq)) if self.done(group).is_some_and(|done| done.completed <= seq))
     }
 }
 
@@ -277,15 +281,13 @@ impl FailureDetector {
         let (done, undelivered) = std::mem::take(&mut *self.ledger.stock.lock());
         let cause = self.ledger.operations().cause.clone();
         for rank in 0..self.controls.len() as u32 {
-            let mut done = done.clone();
-            for (_, done) in &mut done {
-                done.sent.retain(|(to, ..)| *to == rank);
-            }
             let mut room = MOST_SENT;
-            for (_, done) in &mut done {
-                done.sent.truncate(room);
-                room -= done.sent.len();
-            }
+            let done = done.iter().map(|(group, all)| {
+                let sent: Vec<_> = all.sent.iter().filter(|(to, ..)| *to == rank).take(room).copied().collect();
+                room -= sent.len();
+                (*group, Done { sent, ..*all })
+            });
+            let done = done.collect();
             let undelivered = undelivered.contains(&rank);
             let (cause, after) = (cause.clone(), self.first.clone());
             self.send(rank, &Message::Bye(Goodbye { done, undelivered, cause, after }));
@@ -791,7 +793,6 @@ enum Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::Done;
     use super::*;
 
     #[test]

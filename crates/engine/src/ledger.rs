@@ -224,6 +224,11 @@ pub(super) struct Operations {
 }
 
 impl Operations {
+    /// Notes why something has failed here, unless something has before.
+    pub fn note_cause(&mut self, cause: &str) {
+        self.cause.get_or_insert_with(|| cause.to_owned());
+    }
+
     /// Marks a group as failed because of this; returns whether it was not failed before.
     pub fn fail(&mut self, group: u32, error: &RunError, cause: &str) -> bool {
         let Some(operations) = self.groups.get_mut(&group) else { return false };
@@ -232,7 +237,7 @@ impl Operations {
         }
         operations.failed = Some(error.clone());
         self.troubled = true;
-        self.cause.get_or_insert_with(|| cause.to_owned());
+        self.note_cause(cause);
         self.alarms.push((group, error.clone()));
         true
     }
@@ -439,7 +444,7 @@ impl Ledger {
             }
             operations.troubled |= !core.failures.is_empty();
             for failure in core.failures.drain(..) {
-                operations.cause.get_or_insert_with(|| failure.error.to_string());
+                operations.note_cause(&failure.error.to_string());
                 if let Some(group) = operations.groups.get_mut(&failure.group)
                     && group.failed.is_none()
                 {

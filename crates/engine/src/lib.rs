@@ -294,7 +294,7 @@ impl EngineShared {
 
     /// Notes why something has failed here, unless something has before: if this rank leaves, that is the reason.
     pub fn note_cause(&self, cause: &str) {
-        self.ledger.operations().cause.get_or_insert_with(|| cause.to_owned());
+        self.ledger.operations().note_cause(cause);
     }
 
     /// Registers a listener for what happens to the group.
