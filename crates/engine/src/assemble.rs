@@ -1,12 +1,16 @@
 //! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
+use paceline_executor::timeline::Timeline;
+use paceline_executor::{Executor, Wires};
 use paceline_os::fd::AsRawFd;
-use paceline_os::net::UnixStream;
-use paceline_os::sync::Arc;
+use paceline_os::net::{Socket, UnixStream};
 use paceline_os::sync::atomic::AtomicBool;
-
-use paceline_os::sync::Mutex;
-
-use paceline_os::net::Socket;
+use paceline_os::sync::{Arc, Mutex};
+use paceline_rendezvous::Mesh;
+use paceline_transport::channel::Channel;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::{Key, Multicast, Port, Sizes};
+use paceline_transport::shm::{Segment, ShmChannel, Waker};
+use paceline_transport::tcp::TcpChannel;
 
 use super::control::Control;
 use super::core_placement::CorePlacement;
@@ -19,14 +23,6 @@ use super::orders::Orders;
 use super::peers::Peer;
 use super::{End, Engine, EngineShared};
 use crate::settings::Settings;
-use paceline_executor::timeline::Timeline;
-use paceline_executor::{Executor, Wires};
-use paceline_rendezvous::Mesh;
-use paceline_transport::channel::Channel;
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::multicast::{Key, Multicast, Port, Sizes};
-use paceline_transport::shm::{Segment, ShmChannel, Waker};
-use paceline_transport::tcp::TcpChannel;
 
 /// The sockets of multicasts, their key and their sizes.
 pub(super) type Multicasting = (Port, [u8; 32], Sizes);

@@ -2,12 +2,12 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 use paceline_os::net::Socket;
+use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Answer, Done};
 use super::orders::Order;
 use super::progress::{OperationId, Progress};
-use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 
 /// From one monitor to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]

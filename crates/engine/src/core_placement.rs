@@ -4,13 +4,10 @@
 //! exchange then costs two thread switches (110 us instead of 4 for 4 KiB). MPI binds ranks to cores. Paceline does
 //! not, because what a rank starts, such as data loaders, would be bound with it. Instead every waiting rank publishes
 //! its core. A rank that finds a peer on its own core moves once and may run anywhere afterwards.
-use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::Ordering;
-use paceline_os::time::{Duration, Instant};
-
-use paceline_os::sync::Mutex;
+use paceline_os::sync::{Arc, Mutex};
 use paceline_os::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::shm::Segment;
 
 /// Shortest time between two moves: a move costs some microseconds, and the scheduler may have its reasons.

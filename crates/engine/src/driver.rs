@@ -1,21 +1,19 @@
 //! Drives the executor: progress, then spinning, then yielding the core, then sleep.
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use paceline_os::time::{Duration, Instant};
-
+use paceline_executor::Executor;
+use paceline_executor::handle::Handle;
+use paceline_executor::timeline::Timeline;
 use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
-use paceline_os::sync::{Condvar, Mutex, MutexGuard};
+use paceline_os::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::RunError;
+use paceline_transport::shm::Waker;
 
 use super::core_placement::{CorePlacement, pin};
 use super::failure_detector::Monitor;
 use super::foreign::mpi;
 use super::ledger::{Command, GroupOperations, Ledger};
 use super::{STUCK, closed};
-use paceline_executor::Executor;
-use paceline_executor::handle::Handle;
-use paceline_executor::timeline::Timeline;
-use paceline_transport::error::RunError;
-use paceline_transport::shm::Waker;
 
 /// How a thread waits when it finds nothing to do.
 #[derive(Clone, Copy)]

@@ -5,14 +5,15 @@
 //! so that they name what happened first. A stopped rank, or one whose host is gone, does not answer when asked; one that
 //! is busy elsewhere answers that it has not called the operation yet. No rank is asked while operations move; what that
 //! means is defined in [`progress`](super::progress).
-use paceline_os::fd::OwnedFd;
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::Ordering;
-use paceline_os::time::{Duration, Instant};
 use std::collections::HashMap;
 
 use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
-use paceline_os::sync::Mutex;
+use paceline_os::fd::OwnedFd;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::sync::{Arc, Mutex};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::RunError;
+use paceline_transport::traffic::Traffic;
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
@@ -22,8 +23,6 @@ use super::orders::{Order, Orders};
 use super::peers::{Peer, describe};
 use super::progress::{OperationId, Progress, Reports};
 use super::settings::Settings;
-use paceline_transport::error::RunError;
-use paceline_transport::traffic::Traffic;
 
 /// How often the ledger is checked while something is in flight, and how often a rank is asked.
 const TICK: Duration = Duration::from_millis(250);

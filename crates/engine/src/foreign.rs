@@ -4,7 +4,6 @@
 pub use paceline_grpc as grpc;
 #[cfg(feature = "foreign")]
 pub use paceline_mpi as mpi;
-
 #[cfg(not(feature = "foreign"))]
 use paceline_transport::error::{Result, RunError};
 

@@ -1,14 +1,15 @@
 //! What the ranks tell each other before they connect: their addresses, and the settings that must be equal.
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use paceline_executor::timeline;
+use paceline_rendezvous::Listener;
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::Port;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::foreign::grpc;
 use super::peers::Peer;
 use crate::settings::Settings;
-use paceline_executor::timeline;
-use paceline_rendezvous::Listener;
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::multicast::Port;
 
 /// Gives every rank the values that all of them called it with, in rank order. Called three times.
 pub type Exchange<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<Vec<Vec<u8>>>;

@@ -1,23 +1,21 @@
 //! What callers, the driving thread and the failure detector share: operations not yet begun, those in flight, and what
 //! became of the others. It knows nothing of threads.
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicBool, Ordering};
-use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 
-use paceline_os::sync::{Condvar, Mutex, MutexGuard};
-
+use paceline_executor::handle::Handle;
+use paceline_executor::timeline::Timeline;
+use paceline_executor::{Executor, Failure, OperationSpec, PointToPoint};
+use paceline_os::sync::atomic::{AtomicBool, Ordering};
+use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::Signature;
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{Listeners, News};
 use super::progress::{Moved, OperationId, Progress};
 use super::{Notice, Submission};
-use paceline_executor::handle::Handle;
-use paceline_executor::timeline::Timeline;
-use paceline_executor::{Executor, Failure, OperationSpec, PointToPoint};
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Signature;
 
 /// Past operations that a rank remembers, to tell others what it called.
 const REMEMBERED: usize = 512;

@@ -39,32 +39,30 @@ mod progress;
 pub mod settings;
 mod start;
 
-use paceline_os::sync::atomic::{AtomicBool, Ordering};
-use paceline_os::sync::{Arc, Weak};
-use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::VecDeque;
 
-use paceline_os::sync::Mutex;
-
 pub use core_placement::pin;
-pub use introduction::Exchange;
-pub use listeners::{Listener, News};
-pub use orders::Order;
-pub use peers::Peer;
-pub use start::exchange_over_mpi;
-
-use crate::settings::Settings;
 use driver::Driver;
 use failure_detector::Monitor;
 use foreign::{grpc, mpi};
+pub use introduction::Exchange;
 use ledger::{Command, InFlight, Ledger};
+pub use listeners::{Listener, News};
+pub use orders::Order;
 use orders::Orders;
 use paceline_executor::OperationSpec;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::Timeline;
+use paceline_os::sync::atomic::{AtomicBool, Ordering};
+use paceline_os::sync::{Arc, Mutex, Weak};
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Multicast;
+pub use peers::Peer;
+pub use start::exchange_over_mpi;
+
+use crate::settings::Settings;
 
 /// What callers and communicators use of the engine. Each part knows only those above it.
 pub struct EngineShared {

@@ -1,7 +1,7 @@
 //! Registry of coordinators that are told what happens to their group.
-use paceline_os::sync::Weak;
 use std::collections::HashMap;
 
+use paceline_os::sync::Weak;
 use paceline_transport::error::RunError;
 
 /// What a coordinator is told. A listener must not block or call back.

@@ -1,13 +1,12 @@
 //! The shared memory of a host's ranks. Each rank opens the segments of the others, and two ranks use theirs if both
 //! could.
 use paceline_os::sync::Arc;
-
+use paceline_transport::error::Result;
+use paceline_transport::shm::{PeerWaker, Segment, SegmentAddress};
 use serde::{Deserialize, Serialize};
 
 use super::introduction::{Exchange, round};
 use crate::settings::Settings;
-use paceline_transport::error::Result;
-use paceline_transport::shm::{PeerWaker, Segment, SegmentAddress};
 
 #[derive(Serialize, Deserialize)]
 struct Memory {

@@ -1,13 +1,12 @@
 //! What the workers of a group tell a parameter server that is a process of its own. It goes over the control
 //! connection, so it arrives in order.
-use paceline_os::time::Duration;
 use std::collections::VecDeque;
-
-use paceline_os::sync::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 
 use paceline_executor::InStep;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::{Condvar, Mutex};
+use paceline_os::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// An all-reduce that the workers have begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]

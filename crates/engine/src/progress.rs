@@ -13,9 +13,9 @@
 //! Each rank looks at its own operations ([`Progress`]) and tells the others: when they ask, and by itself about what
 //! takes longer than a second, because on a slow link questions wait behind data. It tells what has moved there, never
 //! what others have told it: else two ranks could keep up each other's hope.
-use paceline_os::time::{Duration, Instant};
 use std::collections::HashMap;
 
+use paceline_os::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// Reports of an operation that are older than this are dropped.

@@ -1,12 +1,10 @@
 //! The settings of a job, as the caller gives them (JSON; `paceline.job.settings` makes and documents them).
 use paceline_os::net::SocketAddrV4;
 use paceline_os::time::Duration;
-
-use serde::{Deserialize, Serialize};
-
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
+use serde::{Deserialize, Serialize};
 
 /// What carries messages between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,13 @@
 //! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
 use paceline_os::sync::Arc;
 use paceline_os::time::Instant;
-
+use paceline_rendezvous::{
+    self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
+};
 use paceline_schedule::{Knob, look_up};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::multicast::{Port, Sizes};
+use paceline_transport::shm::{Segment, Waker};
 
 use super::Engine;
 use super::assemble::{assemble, system};
@@ -12,12 +17,6 @@ use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
 use crate::settings::{Settings, Transport};
-use paceline_rendezvous::{
-    self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
-};
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::multicast::{Port, Sizes};
-use paceline_transport::shm::{Segment, Waker};
 
 /// Authenticates a job on one machine without a secret of its own. It protects only against stray connections.
 const NO_SECRET: &str = "paceline: a job on one machine without a secret";

@@ -1,6 +1,9 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
+use paceline_transport::error::RunError;
+use paceline_transport::header::{Collective, FragmentHeader};
+
 use super::lane::{State, ZeroCopySend};
 use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
@@ -9,8 +12,6 @@ use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
 use super::{Completion, Failure};
 use crate::program::SendRecv;
-use paceline_transport::error::RunError;
-use paceline_transport::header::{Collective, FragmentHeader};
 
 /// How a fragment relates to this group.
 pub(super) enum Found {

@@ -1,7 +1,6 @@
 //! The caller's view of an operation in flight.
-use paceline_os::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
 use paceline_os::sync::Mutex;
+use paceline_os::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use paceline_transport::error::{Result, RunError};
 
 const PENDING: u8 = 0;

@@ -27,21 +27,21 @@ pub mod timeline;
 mod unexpected;
 mod wires;
 
-use paceline_os::sync::Arc;
-use paceline_os::time::Instant;
 use std::any::Any;
 use std::collections::HashSet;
 
-pub use limits::Limits;
-pub use operation::{Finish, InStep, OperationSpec, PointToPoint};
-pub use wires::Wires;
-
-use crate::handle::Handle;
 use group::{Found, Group, Opened};
+pub use limits::Limits;
 use operation::Depth;
+pub use operation::{Finish, InStep, OperationSpec, PointToPoint};
+use paceline_os::sync::Arc;
+use paceline_os::time::Instant;
 use paceline_transport::error::RunError;
 use paceline_transport::header::FragmentHeader;
 use unexpected::UnexpectedQueue;
+pub use wires::Wires;
+
+use crate::handle::Handle;
 
 /// A group that has failed.
 #[derive(Debug)]

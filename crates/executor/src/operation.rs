@@ -1,8 +1,12 @@
 //! An operation in flight.
-use paceline_os::sync::Arc;
 use std::any::Any;
 use std::collections::VecDeque;
 
+use paceline_kernels::dtype::Dtype;
+use paceline_kernels::reduce::{Kernel, kernel, scale};
+use paceline_os::sync::Arc;
+use paceline_transport::header::Signature;
+use paceline_transport::space::Space;
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
@@ -10,10 +14,6 @@ use super::lane::{Lane, State, ZeroCopySend};
 use super::offload::Stage;
 use crate::handle::Handle;
 use crate::program::Program;
-use paceline_kernels::dtype::Dtype;
-use paceline_kernels::reduce::{Kernel, kernel, scale};
-use paceline_transport::header::Signature;
-use paceline_transport::space::Space;
 
 /// How much work of a communicator is in flight at once.
 #[derive(Clone, Copy, Debug)]

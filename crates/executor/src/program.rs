@@ -9,15 +9,14 @@ mod exchange;
 mod native;
 mod reduce;
 
-use paceline_os::sync::Arc;
 use std::ops::Range;
-
-use paceline_schedule::{Bucket, Op, Schedule, Step};
 
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
 pub use exchange::{Exchange, SendRecv};
 pub use native::{Native, OffloadRequest};
+use paceline_os::sync::Arc;
+use paceline_schedule::{Bucket, Op, Schedule, Step};
 pub use reduce::{Reduce, ReduceScatter};
 
 /// The steps of a role, by lane and program counter, as in a [`Schedule`].

@@ -4,13 +4,13 @@
 //! recording is off, each message costs one read of an atomic flag. `write` holds the format.
 mod write;
 
-use paceline_os::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use paceline_os::time;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 
 use paceline_os::sync::Mutex;
+use paceline_os::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use paceline_os::time;
 use paceline_transport::error::{Result, RunError};
 
 /// Most spans that are kept; more are only counted.

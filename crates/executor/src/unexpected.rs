@@ -2,8 +2,9 @@
 //! that they do not block those behind them.
 use std::collections::{HashMap, VecDeque};
 
-use super::Limits;
 use paceline_transport::header::{Collective, FragmentHeader};
+
+use super::Limits;
 
 /// Identifies a message: group, operation, lane, slot, roles, and whether it is point-to-point.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

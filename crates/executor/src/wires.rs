@@ -2,15 +2,11 @@
 //!
 //! A *wire* is the channel of a rank or, numbered after those, a multicast stream. Outgoing and incoming streams are
 //! numbered separately. What a process sends to itself arrives on one wire for each pair of roles.
-use paceline_os::sync::Arc;
-use paceline_os::time::Duration;
 use std::collections::HashMap;
 
+use paceline_os::sync::Arc;
+use paceline_os::time::Duration;
 use paceline_schedule::Peers;
-
-use super::Limits;
-use super::unexpected::UnexpectedQueue;
-use crate::timeline::Timeline;
 use paceline_transport::channel::{Channel, SendTicket, Sink};
 use paceline_transport::header::FragmentHeader;
 use paceline_transport::loopback::Loopback;
@@ -18,6 +14,10 @@ use paceline_transport::multicast::Multicast;
 use paceline_transport::offload::Offload;
 use paceline_transport::readiness::ReadySet;
 use paceline_transport::traffic::Traffic;
+
+use super::Limits;
+use super::unexpected::UnexpectedQueue;
+use crate::timeline::Timeline;
 
 /// A lost connection.
 #[derive(Debug)]

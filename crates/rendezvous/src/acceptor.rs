@@ -1,10 +1,11 @@
 //! Accepts connections: many handshakes at once, none of which can block another.
-use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use paceline_os::time::{Duration, Instant};
 use std::io::{ErrorKind, Read, Write};
 
 use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::io::Errno;
+use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::address::plain;
 use super::handshake::{Caller, Host, Received};
@@ -13,7 +14,6 @@ use super::secret::{Secret, random_bytes};
 use super::stranger_log::StrangerLog;
 use super::wait::prepare;
 use super::wire::{Hello, Stranger, Verdict};
-use paceline_transport::error::{Result, RunError};
 
 /// Time limit for a handshake.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -1,12 +1,13 @@
 //! Addresses as users write them, and whether it is safe to listen on them.
+use std::io;
+
 use paceline_os::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use paceline_os::sync::mpsc;
 use paceline_os::thread;
 use paceline_os::time::{Duration, Instant};
-use std::io;
+use paceline_transport::error::{Result, RunError};
 
 use super::listener::ips_of;
-use paceline_transport::error::{Result, RunError};
 
 /// Splits `host:port` or `[v6]:port`. The host may be a name. Port 0 is refused, because the other ranks could not
 /// learn the actual port.

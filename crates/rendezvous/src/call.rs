@@ -1,11 +1,10 @@
 //! Makes a connection, without blocking, until both sides are authenticated.
-use paceline_os::net::{SocketAddr, TcpStream};
-use paceline_os::time::{Duration, Instant};
 use std::io::{self, ErrorKind, Read, Write};
 
 use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::io::Errno;
-use paceline_os::net::{Domain, Socket, Type};
+use paceline_os::net::{Domain, Socket, SocketAddr, TcpStream, Type};
+use paceline_os::time::{Duration, Instant};
 
 use super::handshake::{Answer, Calling};
 use super::proof::Session;

@@ -1,10 +1,10 @@
 //! All-gather of blobs through rank 0.
 use paceline_os::sync::Arc;
 use paceline_os::time::Instant;
+use paceline_transport::error::{Result, RunError};
 
 use super::secret::Secret;
 use super::{member, root};
-use paceline_transport::error::{Result, RunError};
 
 /// Longest blob: enough to describe a rank, and small enough that rank 0 can hold thousands.
 pub const MAX_BLOB: usize = 64 << 10;

@@ -2,8 +2,9 @@
 //!
 //! A frame is kind (1 byte), length (8, big-endian), payload, MAC (32). The MAC can be checked only when the frame is
 //! complete, so the length is checked against what the receiver expects, and memory is allocated as bytes arrive.
-use paceline_os::sync::Arc;
 use std::io::{self, ErrorKind, Read, Write};
+
+use paceline_os::sync::Arc;
 
 use super::proof::Session;
 use super::wire::PROOF;

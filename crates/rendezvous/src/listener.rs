@@ -1,10 +1,8 @@
 //! Where a rank listens for other ranks.
-use paceline_os::net::{IpAddr, SocketAddr, TcpListener};
-
-use paceline_os::net::{Domain, SockAddr, Socket, Type};
+use paceline_os::net::{Domain, IpAddr, SockAddr, Socket, SocketAddr, TcpListener, Type};
+use paceline_transport::error::{Result, RunError};
 
 use super::{address, interfaces};
-use paceline_transport::error::{Result, RunError};
 
 /// Backlog of the listening socket. All ranks may call at once, and so may strangers; the kernel limits it to
 /// `net.core.somaxconn`.

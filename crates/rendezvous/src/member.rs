@@ -1,7 +1,7 @@
 //! The exchange on all ranks but 0: connect to rank 0, send the blob, receive all blobs.
-use paceline_os::time::{Duration, Instant};
-
 use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::call::{Answered, Call, Missed};
 use super::exchange::{blobs_of, longest};
@@ -11,7 +11,6 @@ use super::secret::{Secret, random_bytes};
 use super::wait::{keep_alive, wait};
 use super::wire::{ConnectionKind, Hello, Stranger};
 use super::{address, text};
-use paceline_transport::error::{Result, RunError};
 
 /// A rank 0 with another secret or version may belong to the previous run, which is about to end. After this time it
 /// counts as ours, and its secret will not change.

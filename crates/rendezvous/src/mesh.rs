@@ -1,11 +1,12 @@
 //! The connections of a job: a full mesh, in which the lower of two ranks accepts and the higher one calls.
 //!
 //! All calls of a rank and all incoming handshakes run concurrently, in one thread.
-use paceline_os::net::{SocketAddr, TcpStream};
-use paceline_os::time::Instant;
 use std::collections::VecDeque;
 
 use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::net::{SocketAddr, TcpStream};
+use paceline_os::time::Instant;
+use paceline_transport::error::{Result, RunError};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::call::{Call, Missed};
@@ -16,7 +17,6 @@ use super::slots::{Held, Slots, judge};
 use super::wait::wait;
 use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
-use paceline_transport::error::{Result, RunError};
 
 /// Most data streams to one peer: 64 that share the data, and one for multicasts.
 pub const MAX_STREAMS: u32 = 65;

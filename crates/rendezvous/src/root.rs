@@ -1,10 +1,11 @@
 //! The exchange on rank 0: it waits for all ranks and sends them all blobs, or tells those that came why it failed.
-use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use paceline_os::sync::Arc;
-use paceline_os::time::{Duration, Instant};
 use std::io::{ErrorKind, Read};
 
 use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use paceline_os::sync::Arc;
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::exchange::{MAX_BLOB, bytes_of};
@@ -15,7 +16,6 @@ use super::secret::Secret;
 use super::wait::{keep_alive, wait};
 use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
-use paceline_transport::error::{Result, RunError};
 
 /// A rank that left may come back within this time, for example after a broken connection.
 pub const MAY_RETURN: Duration = Duration::from_secs(5);

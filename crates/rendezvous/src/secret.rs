@@ -1,9 +1,8 @@
 //! The job's secret.
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 use paceline_transport::error::{Result, RunError};
+use sha2::{Digest, Sha256};
 
 /// Shorter words can be found by trying. An attacker who connects gets one try per handshake, but one who takes a
 /// rank's place gets a proof against which to try words offline.

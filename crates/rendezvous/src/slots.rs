@@ -1,11 +1,11 @@
 //! The slots of a mesh's streams, and which are filled.
 use paceline_os::net::{SocketAddr, TcpStream};
 use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::mesh::Mesh;
 use super::wait::keep_alive;
 use super::wire::{ConnectionKind, Hello, Verdict};
-use paceline_transport::error::{Result, RunError};
 
 /// A rank whose control stream ended may call again within this time: the answer to it may have been lost.
 pub const MAY_RETURN: Duration = Duration::from_secs(2);

@@ -1,6 +1,7 @@
 //! Texts for messages: ranks, times and errors.
-use paceline_os::time::Duration;
 use std::io;
+
+use paceline_os::time::Duration;
 
 /// `rank 2`, `ranks 2, 5-7`.
 pub fn ranks(ranks: &[u32]) -> String {

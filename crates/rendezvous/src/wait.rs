@@ -1,12 +1,9 @@
 //! Waiting for sockets.
-use paceline_os::fd::AsFd;
-use paceline_os::net::TcpStream;
-use paceline_os::time::{Duration, Instant};
-
 use paceline_os::event::{PollFd, Timespec, poll};
+use paceline_os::fd::AsFd;
 use paceline_os::io::Errno;
-use paceline_os::net::{SockRef, TcpKeepalive};
-
+use paceline_os::net::{SockRef, TcpKeepalive, TcpStream};
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
 /// Sleeps until one of these is ready, the time has come, or a signal arrives.

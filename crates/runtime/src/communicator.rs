@@ -1,28 +1,27 @@
 //! A group of ranks and the operations between them.
 mod lowering;
 mod request;
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicU32, Ordering};
-use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 use std::collections::HashMap;
 
-use paceline_os::sync::Mutex;
-use paceline_schedule::{Bucket, Topology};
-pub use request::{CollectiveRequest, Memory};
-
-use crate::digest::digest;
-use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, is_offloaded};
 use lowering::Prepared;
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, OffloadRequest, Scheduled};
 use paceline_executor::{Finish, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::atomic::{AtomicU32, Ordering};
+use paceline_os::sync::{Arc, Mutex};
+use paceline_os::time::{Duration, Instant};
+use paceline_schedule::{Bucket, Topology};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
+pub use request::{CollectiveRequest, Memory};
+
+use crate::digest::digest;
+use crate::selection::{Algorithm, AlgorithmSelection, BuiltAlgorithm, is_offloaded};
 
 /// Bytes of an operation that a switch holds: while one fragment arrives, another leaves.
 const PASSING: u64 = 2 * LARGEST_FRAGMENT as u64;

@@ -25,24 +25,23 @@ mod status_words;
 mod steps;
 mod thread;
 
-use paceline_os::sync::atomic::Ordering;
-use paceline_os::sync::{Arc, Weak};
-use paceline_os::time::{Duration, Instant};
 use std::collections::{BTreeMap, HashMap};
 
-use paceline_coordinator::Event;
-pub use paceline_coordinator::{Limits, PolicyKind, Settings};
-use paceline_os::sync::{Condvar, Mutex};
-
-use crate::communicator::Communicator;
-use crate::job::Job;
 use machine::{Counts, Machine};
 pub use named::{Named, Wanted};
 pub use output::Output;
+use paceline_coordinator::Event;
+pub use paceline_coordinator::{Limits, PolicyKind, Settings};
 use paceline_executor::timeline;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::sync::{Arc, Condvar, Mutex, Weak};
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use steps::Planner;
 use thread::{Arrival, CoordinatorShared, When};
+
+use crate::communicator::Communicator;
+use crate::job::Job;
 
 /// Stands for no time limit.
 const FOREVER: Duration = Duration::from_secs(30 * 86_400);

@@ -1,14 +1,13 @@
 //! Selects the algorithm of an all-reduce: the strategy that the user named, otherwise one by message size.
+use paceline_engine::settings::Settings;
 use paceline_os::net::SocketAddrV4;
 use paceline_os::sync::{Arc, OnceLock};
-
 use paceline_schedule::{
     Chunk, ChunkBytes, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build, look_up,
 };
+use paceline_transport::error::{Result, RunError};
 
 use crate::digest::digest;
-use paceline_engine::settings::Settings;
-use paceline_transport::error::{Result, RunError};
 
 /// A strategy, and its piece size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

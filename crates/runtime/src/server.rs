@@ -2,10 +2,10 @@
 //!
 //! The first worker of a group announces to the servers each all-reduce that they sum. Fragments that arrive before the
 //! announcement wait in the unexpected-message queue.
-use paceline_os::sync::Arc;
-use paceline_os::time::Duration;
 use std::collections::HashMap;
 
+use paceline_os::sync::Arc;
+use paceline_os::time::Duration;
 use paceline_transport::error::{Result, RunError};
 
 use crate::communicator::Communicator;

@@ -1,10 +1,8 @@
 //! Tunes the algorithm for each message size, by measurement when a communicator is created.
-use paceline_os::sync::Arc;
-use paceline_os::time::Instant;
-
 use paceline_engine::Submission;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_os::sync::Mutex;
+use paceline_os::sync::{Arc, Mutex};
+use paceline_os::time::Instant;
 use paceline_schedule::{ChunkBytes, Topology};
 use paceline_transport::error::Result;
 use paceline_transport::header::Collective;

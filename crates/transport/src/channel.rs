@@ -3,10 +3,10 @@
 //! A channel never blocks. It is bounded: when `send` refuses a fragment, the executor does something else and tries again.
 //! A fragment is handed over with its header. An ordinary send copies the payload. A zero-copy send leaves it in place: it
 //! must not change until the channel says that the send is complete. Shared memory uses this so that only the peer copies.
-use paceline_os::sync::Arc;
 use std::io;
 
 use paceline_os::event::PollFd;
+use paceline_os::sync::Arc;
 
 use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};

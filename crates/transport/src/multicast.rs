@@ -29,26 +29,26 @@ mod port;
 mod receive;
 mod sizes;
 
-use paceline_os::fd::{AsFd, OwnedFd};
-use paceline_os::net::TcpStream;
-use paceline_os::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 
-use paceline_os::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use paceline_os::event::{PollFd, PollFlags, Timespec};
-use paceline_schedule::Peers;
-
-use crate::channel::Sink;
-use crate::header::FragmentHeader;
 use control::{ControlConnection, ControlMessage};
 pub use datagram::{Head, Key, OVERHEAD, feed};
 pub use disturb::Disturbance;
 use disturb::Disturber;
 use incoming::Incoming;
 use outgoing::Outgoing;
+use paceline_os::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use paceline_os::event::{PollFd, PollFlags, Timespec};
+use paceline_os::fd::{AsFd, OwnedFd};
+use paceline_os::net::TcpStream;
+use paceline_os::time::{Duration, Instant};
+use paceline_schedule::Peers;
 pub use port::Port;
 pub use sizes::{Counters, Sizes};
+
+use crate::channel::Sink;
+use crate::header::FragmentHeader;
 
 /// The sender is notified after this many datagrams were taken.
 const EVERY: u64 = 8;

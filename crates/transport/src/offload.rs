@@ -1,7 +1,6 @@
 //! Collectives that a communication library runs itself: the all-reduce of MPI.
-use paceline_os::time::Duration;
-
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::time::Duration;
 
 use crate::space::Space;
 

@@ -2,11 +2,11 @@
 //!
 //! Edge-triggered, epoll(7): each change is reported once. A stream reads until a read returns less than it asked for,
 //! and is not asked again until the set reports it.
-use paceline_os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
 
 use paceline_os::event::{Timespec, epoll};
+use paceline_os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Events per call; the rest follow with the next.
 const EVENTS: usize = 64;
@@ -71,10 +71,10 @@ impl ReadySet {
 
 #[cfg(test)]
 mod tests {
-    use paceline_os::net::{Shutdown, TcpListener, TcpStream};
     use std::io::Write;
 
     use paceline_kernels::dtype::{Dtype, ReduceOp};
+    use paceline_os::net::{Shutdown, TcpListener, TcpStream};
 
     use super::*;
     use crate::channel::{Channel, Sink};

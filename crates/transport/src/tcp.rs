@@ -5,17 +5,17 @@
 mod socket;
 mod stream;
 
-use paceline_os::net::TcpStream;
-use paceline_os::sync::Arc;
 use std::io;
 
 use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::net::TcpStream;
+use paceline_os::sync::Arc;
+use stream::Stream;
 
 use crate::channel::{Channel, Sink};
 use crate::header::FragmentHeader;
 use crate::readiness::{Ready, ReadySet};
 use crate::traffic::Traffic;
-use stream::Stream;
 
 /// Payload of a fragment: large enough that system calls are negligible, small enough that received data is still in
 /// the cache when it is combined.

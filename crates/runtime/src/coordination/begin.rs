@@ -1,21 +1,20 @@
 //! Turns agreed tensors into an operation of the runtime. A rank that has joined contributes zeros.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::Ordering;
-
 use paceline_coordinator::{Agreed, AgreedBucket, Terms};
-
-use super::named::{Keep, Named};
-use super::output::Output;
-use super::status_words::StatusWords;
-use crate::communicator::{CollectiveRequest, Communicator, Memory};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline::{self, TensorSpan, Timeline};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_kernels::names::UnknownName;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
+
+use super::named::{Keep, Named};
+use super::output::Output;
+use super::status_words::StatusWords;
+use crate::communicator::{CollectiveRequest, Communicator, Memory};
 
 /// Begins a bucket of at least one tensor. All ranks begin buckets in the same order. `named`: this rank's tensors;
 /// missing ones are replaced by zeros. `number` assigns the bucket to a server. `status` travels behind the tensors.

@@ -1,20 +1,19 @@
 //! Coordination messages between ranks: a vote is an all-reduce, a report a gather, a decision a broadcast.
 #![allow(unsafe_code, reason = "the machine's own memory is handed to operations, which hold it")]
+use paceline_coordinator::{Ballot, Decision, Report, Tally};
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
-
-use paceline_coordinator::{Ballot, Decision, Report, Tally};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::Collective;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::machine::{Closed, Counting, Machine};
 use super::output::Output;
 use crate::communicator::{CollectiveRequest, Memory};
-use paceline_engine::Submission;
-use paceline_executor::handle::Handle;
-use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Collective;
 
 /// Waits for other ranks are cut into slices of this length; between them the thread checks whether the coordinator was
 /// closed.

@@ -1,21 +1,20 @@
 //! Runs the policy `negotiate` and those derived from it, and carries out their actions.
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicU64, Ordering};
-use paceline_os::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
 use paceline_coordinator::{Action, Event, Negotiate, Policy, PolicyKind, Settings, Stall};
-
-use super::Arrival;
-use super::begin;
-use super::named::Named;
-use super::output::Output;
-use super::steps::Planner;
-use crate::communicator::Communicator;
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::{AtomicU64, Ordering};
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+
+use super::named::Named;
+use super::output::Output;
+use super::steps::Planner;
+use super::{Arrival, begin};
+use crate::communicator::Communicator;
 
 /// Returns why the coordinator was closed meanwhile, if it was.
 pub(super) type Closed<'a> = &'a dyn Fn() -> Option<RunError>;

@@ -1,19 +1,18 @@
 //! An operation on a named tensor, and how to wait for it.
-use paceline_os::sync::atomic::AtomicU64;
-use paceline_os::sync::{Arc, OnceLock};
-use paceline_os::time::{Duration, Instant};
 use std::any::Any;
 
 use paceline_coordinator::{Request, Terms};
-use paceline_os::sync::{Condvar, Mutex};
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::atomic::AtomicU64;
+use paceline_os::sync::{Arc, Condvar, Mutex, OnceLock};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::Collective;
 
 use super::output::Output;
 use super::status_words::StatusWords;
 use crate::communicator::Memory;
-use paceline_executor::handle::Handle;
-use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::error::{Result, RunError};
-use paceline_transport::header::Collective;
 
 /// Owner of memory, held until the operation on it has completed.
 pub(super) type Keep = Box<dyn Any + Send>;

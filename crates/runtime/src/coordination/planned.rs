@@ -1,10 +1,12 @@
 //! The coordinator's interface for optimizer steps.
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::Ordering;
-use paceline_os::time::Instant;
 use std::collections::BTreeMap;
 
 use paceline_coordinator::Proposal;
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::Ordering;
+use paceline_os::time::Instant;
+use paceline_transport::error::Result;
+use paceline_transport::header::Collective;
 
 use super::Coordinator;
 use super::exchange::{decode, encode};
@@ -12,8 +14,6 @@ use super::named::{Named, Wanted};
 use super::output::Output;
 use super::steps::{Ended, Planner};
 use super::thread::{Arrival, When};
-use paceline_transport::error::Result;
-use paceline_transport::header::Collective;
 
 impl Coordinator {
     /// As `submit`, for tensors of a step of optimizer `of`, whose order may be planned. `late`: they were not

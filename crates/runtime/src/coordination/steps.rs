@@ -1,24 +1,23 @@
 //! Optimizer steps under the policy `graph`: tensors fill the slots of a plan, and a bucket begins when it is complete,
 //! on the thread that submits the last tensor. No thread is woken, and no rank is asked.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicU64, Ordering};
-use paceline_os::time::{Duration, Instant};
 use std::collections::BTreeMap;
 
 use paceline_coordinator::{
     Agreed, AgreedBucket, Assignment, Graph, Issue, Limits, Proposal, Request, Seen, can_be_planned,
 };
-use paceline_os::sync::Mutex;
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_kernels::dtype::Dtype;
+use paceline_os::sync::atomic::{AtomicU64, Ordering};
+use paceline_os::sync::{Arc, Mutex};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::begin;
 use super::named::Named;
 use super::status_words::StatusWords;
 use crate::communicator::Communicator;
-use paceline_engine::Submission;
-use paceline_executor::handle::Handle;
-use paceline_kernels::dtype::Dtype;
-use paceline_transport::error::{Result, RunError};
 
 /// The state of one optimizer.
 struct Steps {

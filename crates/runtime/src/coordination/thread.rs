@@ -1,15 +1,13 @@
 //! The inbox of new events, and the thread that handles them if no caller does.
-use paceline_os::sync::Arc;
-use paceline_os::time::{Duration, Instant};
-
 use paceline_coordinator::Event;
-use paceline_os::sync::{Condvar, Mutex};
+use paceline_engine::{Listener, News};
+use paceline_executor::timeline::{self, Timeline};
+use paceline_os::sync::{Arc, Condvar, Mutex};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
 
 use super::machine::Machine;
 use super::named::Named;
-use paceline_engine::{Listener, News};
-use paceline_executor::timeline::{self, Timeline};
-use paceline_transport::error::{Result, RunError};
 
 /// Waits for a vote are cut into slices of this length; between them the thread handles other events.
 const COUNTING: Duration = Duration::from_millis(50);

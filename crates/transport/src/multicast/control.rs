@@ -1,9 +1,9 @@
 //! Control messages between the two ends of a multicast, over a TCP connection of their own: what the receiver has taken,
 //! what it lacks, and repairs. The connection is reliable, so nothing is sent twice.
-use paceline_os::net::TcpStream;
 use std::io::{self, ErrorKind, Read, Write};
 
 use paceline_os::event::{PollFd, PollFlags};
+use paceline_os::net::TcpStream;
 
 /// Layout: kind (4 bytes), group (4), two numbers (8 each); a repair is followed by its body.
 const HEAD: usize = 24;

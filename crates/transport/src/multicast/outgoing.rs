@@ -3,9 +3,9 @@
 //!
 //! The amount in flight is bounded as in TCP (RFC 5681; RFC 9438 for the reduction after a loss): by what the receivers
 //! can hold, and by what the network appears to hold.
-use paceline_os::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
+use paceline_os::time::{Duration, Instant};
 use paceline_schedule::Peers;
 
 use super::control::ControlMessage;

@@ -1,10 +1,11 @@
 //! The sockets of a rank: one to send to the group, one to receive from it.
-use paceline_os::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::io::{self, IoSliceMut};
 
 use paceline_os::net::sockopt::{ip_mtu, set_socket_recv_buffer_size_force};
-use paceline_os::net::{Domain, Protocol, SockAddr, Socket, Type};
-use paceline_os::net::{RecvMeta, Transmit, UdpSocketState};
+use paceline_os::net::{
+    Domain, IpAddr, Ipv4Addr, Protocol, RecvMeta, SockAddr, Socket, SocketAddr, SocketAddrV4, Transmit, Type,
+    UdpSocket, UdpSocketState,
+};
 
 use super::datagram::OVERHEAD;
 use crate::error::{Result, RunError};

@@ -1,10 +1,10 @@
 //! A memory-mapped file that other processes map too.
 #![allow(unsafe_code, reason = "mapping memory, and views into memory that several processes share")]
-use paceline_os::fd::AsFd;
-use paceline_os::sync::atomic::AtomicU32;
 use std::ptr::NonNull;
 
+use paceline_os::fd::AsFd;
 use paceline_os::mm::{MapFlags, ProtFlags, mmap, munmap};
+use paceline_os::sync::atomic::AtomicU32;
 
 /// Shared memory; unmapped when dropped.
 pub(super) struct Mapping {

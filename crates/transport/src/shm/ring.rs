@@ -7,9 +7,10 @@
 //! For a zero-copy send, the slot holds an address instead of a payload. The writer may cancel it until the slot is
 //! released. The reader checks for that after copying and discards what it copied from a cancelled fragment: the operation of
 //! the owner has failed, and the memory may have been reused.
+use std::io;
+
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{Ordering, fence};
-use std::io;
 
 use super::peer::PeerMemory;
 use super::segment::{RING_HEAD, RING_READS, SLOT_HEAD, SLOTS, Segment};

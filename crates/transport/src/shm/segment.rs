@@ -1,14 +1,13 @@
 //! A rank's segment: a header, then a ring for each rank of the host.
 #[cfg(not(loom))]
-use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::AtomicU32;
-
-#[cfg(not(loom))]
 use paceline_os::fd::{AsRawFd, OwnedFd};
 #[cfg(not(loom))]
 use paceline_os::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, memfd_create};
 #[cfg(not(loom))]
 use paceline_os::process::{id, open_descriptor};
+#[cfg(not(loom))]
+use paceline_os::sync::Arc;
+use paceline_os::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
 use super::mapping::Mapping;

@@ -1,7 +1,8 @@
 //! A socket that is called only when it may be readable or writable.
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+
 use paceline_os::net::TcpStream;
 use paceline_os::sync::Arc;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 use crate::readiness::Ready;
 use crate::traffic::Traffic;

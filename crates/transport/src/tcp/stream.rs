@@ -1,6 +1,7 @@
 //! One connection that carries whole fragments and never blocks.
-use paceline_os::net::TcpStream;
 use std::io::{self, ErrorKind, IoSlice};
+
+use paceline_os::net::TcpStream;
 
 use super::FRAGMENT;
 use super::socket::Socket;
