@@ -30,7 +30,7 @@ class Running:
     def __init__(self, count):
         self.service = Service(Limits(least=count, most=count), secret=SECRET, job="job")
         self.lock = threading.Lock()
-        self.over = False
+        self.over = self.closed = False
         self.actions = []
         self.workers = []
         for action in self.service.offer([Slot("a", number) for number in range(count)]):
@@ -59,7 +59,9 @@ class Running:
     def close(self):
         self.over = True
         self.thread.join()
-        self.service.close()
+        if not self.closed:
+            self.closed = True
+            self.service.close()
 
 
 @pytest.fixture
@@ -189,7 +191,6 @@ def test_a_launcher_that_is_silent_or_gone_is_an_error(running, monkeypatch):
     assert isinstance(failed, JobError) and "does not answer" in str(failed)
     with pytest.raises(JobError, match="does not answer"):
         job.member(0)
-    job.service = Service(Limits(least=1, most=1), secret=SECRET, job="job")  # for the fixture to close
 
 
 def test_a_worker_whose_connection_is_cut_asks_again(running):

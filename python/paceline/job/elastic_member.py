@@ -104,10 +104,13 @@ class Membership:
         while True:
             try:
                 self._connect(max(_AGAIN_S, until - self._system.now()))
-            except LauncherGoneError:
-                if self._system.now() + _AGAIN_S >= until:
+            except LauncherGoneError as error:
+                if self._system.now() + _AGAIN_S < until:
+                    self._system.sleep(_AGAIN_S)
+                elif isinstance(error, _CutError):  # it was accepted by the backlog of a launcher that has just ended
+                    raise LauncherGoneError(f"the launcher does not answer at {self.address}: {error}") from None
+                else:
                     raise
-                self._system.sleep(_AGAIN_S)
             else:
                 return
 
