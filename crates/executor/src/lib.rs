@@ -206,7 +206,9 @@ impl Executor {
             let Some(header) = self.wires.front(wire) else { continue };
             let streams = self.streams(&header);
             // A fragment for an operation that may not begin here yet may block the end of operations that have begun.
-            if self.unexpected.full(wire, streams.is_some(), force && streams != Some(Opened::Yes)) {
+            let full = self.unexpected.full(wire, streams.is_some(), force && streams != Some(Opened::Yes));
+            self.wires.block(wire, full);
+            if full {
                 continue;
             }
             any |= self.wires.queue_unexpected(wire, &header, &mut self.unexpected);

@@ -72,6 +72,8 @@ pub struct Wires {
     reported: bool,
     /// Ranks whose front fragment has been partly received.
     partial: Vec<bool>,
+    /// Ranks whose front fragment nobody expects yet, and that may not be queued either: their sockets stay readable.
+    blocked: Vec<bool>,
     /// Streams (communicator, sender, receiver) with the message (operation, lane) that is being sent. The receiver
     /// takes one message at a time, so fragments of another one in between would block what it wants.
     streams: HashMap<(u32, u32, u32), (u32, u32)>,
@@ -101,7 +103,7 @@ impl Wires {
         for (channel, traffic) in channels.iter_mut().zip(&traffic) {
             channel.iter_mut().for_each(|channel| channel.count(traffic));
         }
-        let [unflushed, refused, partial] = std::array::from_fn(|_| vec![false; channels.len()]);
+        let [unflushed, refused, partial, blocked] = std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, offload, any_unflushed, any_refused, streams, bytes, lost) =
             (None, None, false, false, HashMap::new(), [0; 2], Vec::new());
         Wires {
@@ -120,6 +122,7 @@ impl Wires {
             any_refused,
             reported: false,
             partial,
+            blocked,
             streams,
             bytes,
             traffic,
@@ -369,6 +372,7 @@ impl Wires {
                 self.bytes[1] += u64::from(bytes) * u64::from(taken);
                 self.traffic[wire as usize].receive(usize::from(taken));
                 self.partial[wire as usize] = !taken;
+                self.blocked[wire as usize] = false;
                 taken
             }
             Err(error) => {
@@ -381,6 +385,13 @@ impl Wires {
     /// Bytes of the front fragment that have been received, if it has not been taken.
     pub(super) fn arrived(&self, wire: u32) -> usize {
         self.channels.get(wire as usize).and_then(Option::as_ref).map_or(0, |channel| channel.arrived())
+    }
+
+    /// Whether nothing can be done with the front fragment for now: see `Channel::watch`.
+    pub(super) fn block(&mut self, wire: u32, blocked: bool) {
+        if let Some(state) = self.blocked.get_mut(wire as usize) {
+            *state = blocked;
+        }
     }
 
     pub(super) fn discard(&mut self, wire: u32) -> bool {
@@ -470,8 +481,10 @@ impl Wires {
         if let Some(ready) = &self.ready {
             fds.push(paceline_os::event::PollFd::from_borrowed_fd(ready.as_fd(), paceline_os::event::PollFlags::IN));
         }
-        for channel in self.channels.iter().flatten() {
-            channel.watch(fds);
+        for (channel, &blocked) in self.channels.iter().zip(&self.blocked) {
+            if let Some(channel) = channel {
+                channel.watch(blocked && !paceline_os::mutant("polls what it may not take"), fds);
+            }
         }
         if let Some(multicast) = &self.multicast {
             multicast.watch(fds);

@@ -70,7 +70,7 @@ impl Channel for GrpcChannel {
         self.queues.meter.count_in(traffic);
     }
 
-    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+    fn watch<'a>(&'a self, _blocked: bool, fds: &mut Vec<PollFd<'a>>) {
         self.slept.store(true, Ordering::Relaxed);
         fds.push(PollFd::new(self.queues.about_to_sleep(self.refused), PollFlags::IN));
     }

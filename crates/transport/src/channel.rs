@@ -115,8 +115,9 @@ pub trait Channel: Send {
     fn report(&mut self, _socket: u32, _ready: Ready) {}
 
     /// Adds what to poll before sleeping: it becomes ready when the channel has something to do. Not what is in a
-    /// [`ReadySet`]; shared memory uses its own waker instead.
-    fn watch<'a>(&'a self, _fds: &mut Vec<PollFd<'a>>) {}
+    /// [`ReadySet`]; shared memory uses its own waker instead. `blocked`: the caller does not want the fragment at the
+    /// front, so that more data is nothing to wake up for.
+    fn watch<'a>(&'a self, _blocked: bool, _fds: &mut Vec<PollFd<'a>>) {}
 
     /// Largest payload of a fragment, bytes.
     fn fragment(&self) -> usize;

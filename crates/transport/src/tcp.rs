@@ -102,12 +102,14 @@ impl Channel for TcpChannel {
         }
     }
 
-    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+    fn watch<'a>(&'a self, blocked: bool, fds: &mut Vec<PollFd<'a>>) {
         for (index, stream) in self.streams.iter().enumerate().filter(|(_, stream)| !stream.socket.joined()) {
             let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, index == self.to_receive);
+            flags.set(PollFlags::IN, index == self.to_receive && !blocked);
             flags.set(PollFlags::OUT, stream.full());
-            fds.push(PollFd::new(stream.socket.stream(), flags));
+            if !flags.is_empty() {
+                fds.push(PollFd::new(stream.socket.stream(), flags));
+            }
         }
     }
 

@@ -70,7 +70,7 @@ fn fill(channel: &mut GrpcChannel, bytes: usize) -> u32 {
 fn sleep(channel: &GrpcChannel) -> Duration {
     let began = Instant::now();
     let mut fds = Vec::new();
-    channel.watch(&mut fds);
+    channel.watch(false, &mut fds);
     poll(&mut fds, Some(&Timespec { tv_sec: LIMIT.as_secs().cast_signed(), tv_nsec: 0 })).unwrap();
     began.elapsed()
 }
