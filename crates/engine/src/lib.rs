@@ -43,7 +43,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 
 pub use core_placement::pin;
-use driver::Driver;
+use driver::{Counters, Driver};
 use failure_detector::Monitor;
 use foreign::{grpc, mpi};
 pub use introduction::Exchange;
@@ -58,7 +58,6 @@ use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::multicast::Multicast;
 pub use peers::Peer;
 pub use start::exchange_over_mpi;
 
@@ -177,10 +176,7 @@ impl Engine {
     /// Counters for users and tests, as JSON.
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
-        let (transports, bytes, multicast) = {
-            let mut core = self.shared.driver.core();
-            (core.wires().names(), core.wires().bytes, core.wires().multicast().map(Multicast::status))
-        };
+        let Counters { transports, bytes, multicast } = self.shared.driver.counters();
         let operations = self.shared.ledger.operations();
         let in_flight: Vec<_> =
             operations.groups.values().flat_map(|g| g.in_flight.iter().map(InFlight::describe)).collect();
@@ -290,9 +286,12 @@ impl EngineShared {
         self.driver.let_go_of(id, error);
     }
 
-    /// Notes why something has failed here, unless something has before: if this rank leaves, that is the reason.
+    /// Notes why something has failed here, unless something has before: if this rank leaves, that is the reason. What
+    /// fails because it leaves is none.
     pub fn note_cause(&self, cause: &str) {
-        self.ledger.operations().note_cause(cause);
+        if !self.driver.closing() {
+            self.ledger.operations().note_cause(cause);
+        }
     }
 
     /// Registers a listener for what happens to the group.

@@ -190,11 +190,22 @@ impl Coordinator {
         if operations.is_empty() {
             return Ok(());
         }
-        self.shared.post(Arrival::Asked(operations.to_vec()), if waits { When::ByMe } else { When::Soon })
+        self.hand_over(Arrival::Asked(operations.to_vec()), if waits { When::ByMe } else { When::Soon })
+    }
+
+    fn hand_over(&self, arrival: Arrival, when: When) -> Result<()> {
+        self.shared.post(arrival, when).inspect_err(|error| self.refused(error))
     }
 
     fn closed(&self) -> Result<()> {
-        self.shared.closed().map_or(Ok(()), Err)
+        self.shared.closed().map_or(Ok(()), Err).inspect_err(|error| self.refused(error))
+    }
+
+    /// Notes what ended the coordinator, unless it was closed here: if this rank leaves, that is the reason.
+    fn refused(&self, error: &RunError) {
+        if self.thread.lock().is_some() && !paceline_os::mutant("who submits too late has no reason") {
+            self.control.shared.note_cause(&error.to_string());
+        }
     }
 
     /// From now on this rank contributes zeros, until all ranks have joined; then the given operation completes.
@@ -207,7 +218,7 @@ impl Coordinator {
         }
         let operation = Arc::new(Named::of_join());
         operation.ask()?;
-        self.shared.post(Arrival::Joins(operation.clone()), When::Soon)?;
+        self.hand_over(Arrival::Joins(operation.clone()), When::Soon)?;
         Ok(operation)
     }
 

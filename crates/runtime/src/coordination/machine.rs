@@ -144,14 +144,13 @@ impl Machine {
     /// Handles an arrival and returns the event for the policy.
     fn take(&mut self, arrival: Arrival) -> Option<Event> {
         if let Some(error) = self.failure.clone() {
-            match arrival {
-                Arrival::Asked(operations) => {
-                    self.control.shared.note_cause(&error.to_string());
-                    operations.iter().for_each(|operation| operation.fail(error.clone()));
-                }
-                Arrival::Joins(operation) => operation.fail(error),
-                Arrival::Event(_) | Arrival::Left(_) => {}
-            }
+            let operations = match arrival {
+                Arrival::Asked(operations) => operations,
+                Arrival::Joins(operation) => vec![operation],
+                Arrival::Event(_) | Arrival::Left(_) => return None,
+            };
+            self.control.shared.note_cause(&error.to_string());
+            operations.iter().for_each(|operation| operation.fail(error.clone()));
             return None;
         }
         match arrival {

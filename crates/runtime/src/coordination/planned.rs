@@ -109,7 +109,7 @@ impl Coordinator {
         };
         let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?.patient());
         operation.ask()?;
-        self.shared.post(Arrival::Asked(vec![operation.clone()]), When::Soon)?;
+        self.hand_over(Arrival::Asked(vec![operation.clone()]), When::Soon)?;
         Ok(operation)
     }
 }
