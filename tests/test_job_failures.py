@@ -135,6 +135,18 @@ def test_a_stopped_rank_is_reported_and_then_an_error(tmp_path, transport):
     assert any(re.search(r"^paceline: rank \d: .*" + stall, outcomes[rank].err, re.M) for rank in (0, 2)), outcomes
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_the_status_of_a_job_that_hangs_is_told_at_once(tmp_path, transport):
+    env = {"PACELINE_TIMEOUT": "2", "PACELINE_TRANSPORT": transport}
+    with Ranks(tmp_path, 2, "failures", "looked_at", env=env) as ranks:
+        ranks.wait_for(0, '"error"')
+        ranks.processes[1].send_signal(signal.SIGKILL)
+        outcomes = ranks.outcomes(30)
+    status = next(said for said in outcomes[0].said if "took_s" in said)
+    assert status["took_s"] < 1, status
+    assert len(status["in_flight"]) == 1 and 0 < status["sent"] < 40_000_000, status
+
+
 def test_a_late_rank_is_reported_and_waited_for(tmp_path):
     with Ranks(tmp_path, 3, "failures", "late", "4", env={"PACELINE_TIMEOUT": "6"}) as ranks:
         outcomes = ranks.outcomes(30)

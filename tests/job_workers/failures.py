@@ -124,6 +124,21 @@ def late(job, seconds):
         job.all_reduce(np.zeros(5, "int64"), name="counters")
 
 
+def looked_at(job):
+    """Rank 1 is stopped and takes nothing of what rank 0 sends; rank 0 asks what is in flight."""
+    job.barrier()
+    if job.rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        handle = job.send(np.zeros(5_000_000), VICTIM, async_=True)
+        time.sleep(0.5)
+        begin = time.monotonic()
+        status = job.status()
+        tell(took_s=time.monotonic() - begin, in_flight=status["in_flight"], sent=status["bytes_sent"])
+        with failing():
+            handle.wait()
+
+
 def mismatch(job):
     """In each group rank 1 calls a different operation. The job itself continues."""
     mine = job.rank == VICTIM

@@ -7,6 +7,7 @@ use paceline_os::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, O
 use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::RunError;
+use paceline_transport::multicast::Multicast;
 use paceline_transport::shm::Waker;
 
 use super::core_placement::{CorePlacement, pin};
@@ -82,6 +83,26 @@ pub(super) struct Driver {
     /// This rank has left the job.
     left: Mutex<bool>,
     gone: Condvar,
+    /// As last counted, and how often that was.
+    counters: Mutex<(Counters, u64)>,
+}
+
+/// What is known only to the thread that drives.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counters {
+    /// By rank: the channel's name.
+    pub transports: Vec<&'static str>,
+    /// Payload bytes sent and received.
+    pub bytes: [u64; 2],
+    /// Statistics of multicasts, if they are sent as such.
+    pub multicast: Option<serde_json::Value>,
+}
+
+impl Counters {
+    fn of(core: &mut Executor) -> Counters {
+        let wires = core.wires();
+        Counters { transports: wires.names(), bytes: wires.bytes, multicast: wires.multicast().map(Multicast::status) }
+    }
 }
 
 /// Decides how a thread waits.
@@ -120,12 +141,26 @@ impl Driver {
             host,
             left: Mutex::new(false),
             gone: Condvar::new(),
+            counters: Mutex::default(),
         }
     }
 
-    /// The executor, as soon as no thread drives it.
-    pub fn core(&self) -> MutexGuard<'_, Executor> {
-        self.core.lock()
+    /// What was sent and received, now. A thread that drives is asked, because it may go on for as long as a peer takes
+    /// nothing; if it is stuck in a library, what it last counted.
+    pub fn counters(&self) -> Counters {
+        let (before, until) = (self.counters.lock().1, Instant::now() + STUCK);
+        self.ledger.operations().inbox.push(Command::Count);
+        loop {
+            if let Some(mut core) = self.core.try_lock() {
+                return Counters::of(&mut core);
+            }
+            self.announce();
+            paceline_os::thread::sleep(Duration::from_micros(200));
+            let (counters, times) = &*self.counters.lock();
+            if *times != before || Instant::now() > until {
+                return counters.clone();
+            }
+        }
     }
 
     /// Whether this rank is leaving the job or has left it.
@@ -449,6 +484,10 @@ impl Driver {
                 Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
                 Command::Inherit { from, to } => core.inherit(from, to),
                 Command::Remove(id) => core.remove_group(id),
+                Command::Count => {
+                    let mut counters = self.counters.lock();
+                    *counters = (Counters::of(core), counters.1 + 1);
+                }
             }
         }
         for (group, error) in alarms {

@@ -34,6 +34,8 @@ pub(super) enum Command {
         to: u32,
     },
     Remove(u32),
+    /// Counts what has been sent and received, for a thread that waits for it.
+    Count,
 }
 
 /// An operation in flight.
