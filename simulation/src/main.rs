@@ -1,10 +1,19 @@
-//! `paceline-simulation search [SECONDS] [JOBS] [FIRST]`, `replay SEED`, `shrink SEED`.
+//! `paceline-simulation search SECONDS`, `replay SEED`, `shrink SEED`; a file with a scenario serves for a seed.
 use std::time::{Duration, Instant};
 
 use paceline_simulation::check::violations;
 use paceline_simulation::scenario::{Focus, Scenario};
 use paceline_simulation::search::{Options, print, run_alone, search, work};
 use paceline_simulation::shrink::{kind, shrink};
+
+/// The scenario of a seed, or one that `shrink` has printed: the first line of a file.
+fn scenario(word: &str, focus: Focus) -> Result<Scenario, String> {
+    if let Ok(seed) = word.parse() {
+        return Ok(Scenario::new(seed, focus));
+    }
+    let text = std::fs::read_to_string(word).map_err(|error| format!("{word} is neither a seed nor a file: {error}"))?;
+    serde_json::from_str(text.lines().next().unwrap_or_default()).map_err(|error| format!("{word}: {error}"))
+}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -41,9 +50,14 @@ fn main() {
             std::process::exit(i32::from(!summary.violations.is_empty()));
         }
         Some("replay" | "shrink") => {
-            let seed = word(1).and_then(|text| text.parse().ok()).unwrap_or(0);
             let mutant = value("--mutant");
-            let mut scenario = Scenario::new(seed, focus);
+            let mut scenario = match scenario(word(1).unwrap_or("0"), focus) {
+                Ok(scenario) => scenario,
+                Err(why) => {
+                    eprintln!("{why}");
+                    std::process::exit(2);
+                }
+            };
             std::panic::set_hook(Box::new(|_| {}));
             let run = run_alone(&scenario, false, mutant.as_deref());
             let wrong = violations(&scenario, &run);
@@ -89,6 +103,9 @@ fn main() {
             );
             violations(&scenario, &run).iter().for_each(|what| println!("VIOLATION {what}"));
         }
-        _ => eprintln!("paceline-simulation search SECONDS | replay SEED | shrink SEED"),
+        _ => {
+            eprintln!("paceline-simulation search SECONDS | replay SEED|FILE | shrink SEED|FILE");
+            std::process::exit(2);
+        }
     }
 }
