@@ -123,7 +123,7 @@ def test_two_clusters_at_once(folder, up):
     assert code == 2
     assert err.startswith("paceline: error: cluster 'one' is already up; ")
     code, _, err = call(folder, "down")
-    assert (code, "up are 'one' and 'two'" in err) == (2, True)
+    assert (code, "; running: 'one' and 'two'; choose one with --name" in err) == (2, True)
     assert call(folder, "down", "--name", "one")[0] == 0
     assert_gone(one)
     assert alive(two.pid)

@@ -348,7 +348,7 @@ class TestTraining:
         import torch
         from paceline.ray.ps import train
 
-        with pytest.raises(paceline.InvalidArgumentError, match=r"^rank \d: model: has no parameters"):
+        with pytest.raises(paceline.InvalidArgumentError, match=r"^rank \d: model: has no trainable parameters"):
             train(torch.nn.ReLU, work.optimizer, work.batch, steps=1, workers=2)
         with pytest.raises(paceline.InvalidArgumentError, match=r"model: weight is torch\.float64 on cpu"):
             half = functools.partial(torch.nn.Linear, 3, 3, dtype=torch.float64)

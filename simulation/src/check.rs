@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use paceline_os::world::{Ending, SECOND};
 
 use crate::program::{Result, Run};
-use crate::scenario::{Call, Scenario, What};
+use crate::scenario::{Call, FORCING, Scenario, What};
 
 /// Seconds after which a death has been noticed, whatever else happens: what was sent before may take two to arrive.
 const NOTICED: f64 = 5.0;
@@ -213,18 +213,16 @@ fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>)
 fn nobody_oversleeps(scenario: &Scenario, run: &Run, found: &mut Vec<String>) {
     let Scenario { world, steps, ranks, .. } = scenario;
     let computes = steps.iter().any(|step| step.delays.iter().any(|&delay| delay > 0));
-    // Where nothing may be queued, only force helps, and that takes a second.
-    let forced = world.limits.get("unexpected").is_some_and(|&bytes| bytes < 64 << 10);
-    if computes
-        || forced
-        || !scenario.faults.is_empty()
-        || scenario.multicast
-        || scenario.leaves.iter().any(Option::is_some)
-    {
+    if computes || !scenario.faults.is_empty() || scenario.multicast || scenario.leaves.iter().any(Option::is_some) {
         return;
     }
     let ranks = f64::from(*ranks);
     let kilobytes: f64 = steps.iter().map(|step| step.elements as f64 * ranks * ranks * 8.0 / 1000.0 + 1.0).sum();
+    // Where what comes may not be queued, only force helps, and that takes a second.
+    let least = FORCING.iter().filter_map(|&name| world.limits.get(name)).min();
+    if least.is_some_and(|&bytes| (bytes as f64) < kilobytes * 1000.0) {
+        return;
+    }
     let link = world.per_kilobyte.max(100) as f64;
     let trips = (world.latency + world.jitter) as f64 * 40.0 * ranks * steps.len() as f64;
     // Where loopback fragments are tiny, another rank waits for each of them, and spins meanwhile.

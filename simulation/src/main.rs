@@ -11,7 +11,8 @@ fn scenario(word: &str, focus: Focus) -> Result<Scenario, String> {
     if let Ok(seed) = word.parse() {
         return Ok(Scenario::new(seed, focus));
     }
-    let text = std::fs::read_to_string(word).map_err(|error| format!("{word} is neither a seed nor a file: {error}"))?;
+    let text =
+        std::fs::read_to_string(word).map_err(|error| format!("{word} is neither a seed nor a file: {error}"))?;
     serde_json::from_str(text.lines().next().unwrap_or_default()).map_err(|error| format!("{word}: {error}"))
 }
 

@@ -170,6 +170,9 @@ pub struct Focus {
     pub small: bool,
 }
 
+/// Limits at which fragments wait in their channel until they are queued by force.
+pub const FORCING: &[&str] = &["unexpected", "unexpected streams"];
+
 /// The names of strategies that need nothing but ranks.
 const PLAIN: &[&str] = &["ring", "recursive-doubling", "halving-doubling", "tree", "hierarchical"];
 const SERVED: &[&str] = &["ps", "sharded-ps", "ps-aggregation", "ps-multicast", "ps-multicast-aggregation"];
@@ -217,6 +220,8 @@ impl Scenario {
         world.buffers.0 = world.buffers.0.min((bytes as usize).max(4 << 10));
         let multicast = transport != "shm" && strategy.contains("multicast") && chance.once_in(2);
         let timeout = *chance.one_of(&[2.0, 4.0, 6.0, 10.0, 30.0]);
+        // Force helps once a second, and several ranks may need it one after the other.
+        let timeout = if FORCING.iter().any(|&name| world.limits.contains_key(name)) { 30.0 } else { timeout };
         let mut groups = vec![(0..ranks).collect::<Vec<u32>>()];
         for _ in 0..chance.below(3) {
             let members: Vec<u32> = (0..ranks).filter(|_| chance.once_in(2)).collect();
@@ -237,8 +242,15 @@ impl Scenario {
                 .unwrap_or(steps.len());
             steps.splice(at..at, Step::training(chance, ranks, largest));
         }
-        // Bytes that flow for longer than the limit.
-        if world.per_kilobyte >= 800_000 && all_hosts > 1 && transport != "shm" && !focus.small && chance.once_in(3) {
+        // Bytes that flow for longer than the limit. As datagrams, they are so many turns.
+        let few = !multicast || timeout <= 2.0;
+        if few
+            && world.per_kilobyte >= 800_000
+            && all_hosts > 1
+            && transport != "shm"
+            && !focus.small
+            && chance.once_in(3)
+        {
             let mut step = Step::new(chance, &groups[..1], ranks, 1, timeout);
             step.call = *chance.one_of(&[Call::Transfer, Call::Transfer, Call::Broadcast, Call::AllReduce]);
             step.elements = (timeout.min(6.0) * 1.5e9 / world.per_kilobyte as f64) as u64 * 1000 / 4;

@@ -102,7 +102,8 @@ pub(super) fn assemble(
     };
     let peers: Arc<[Peer]> = peers.into();
     let (ledger, orders) = (Arc::<Ledger>::default(), Arc::<Orders>::default());
-    let monitor = Arc::new(Monitor::new().map_err(system("cannot create a pipe"))?);
+    let others: Vec<u32> = (0..).zip(&controls).filter_map(|(rank, control)| control.as_ref().map(|_| rank)).collect();
+    let monitor = Arc::new(Monitor::new(others.into_iter()).map_err(system("cannot create a pipe"))?);
     let tells = (ledger.clone(), monitor.clone(), timeline.clone());
     let driver = Arc::new(Driver::new(Executor::new(wires), tells, (placement, waker, host)));
     let detector = FailureDetector::new(

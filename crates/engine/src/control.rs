@@ -13,6 +13,8 @@ use super::progress::{OperationId, Progress};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
+    /// The first message: the sender is connected to all ranks.
+    Ready,
     /// The sender leaves.
     Bye(Goodbye),
     /// A communicator has failed. `cause`: what happened first, where `why` may only say what followed from it.

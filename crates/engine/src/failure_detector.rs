@@ -17,6 +17,7 @@ use paceline_transport::traffic::Traffic;
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
+use super::joining::Joining;
 use super::ledger::{Answer, Done, InFlight, Ledger, Operations};
 use super::listeners::News;
 use super::orders::{Order, Orders};
@@ -42,6 +43,7 @@ const MOST_SENT: usize = 10_000;
 
 /// What other threads use of it.
 pub(super) struct Monitor {
+    pub joining: Joining,
     outbox: Mutex<Vec<MonitorCommand>>,
     wake_pipe: (OwnedFd, OwnedFd),
 }
@@ -53,10 +55,11 @@ enum MonitorCommand {
 }
 
 impl Monitor {
-    pub fn new() -> std::io::Result<Monitor> {
+    /// `others`: the ranks that will report that they are ready.
+    pub fn new(others: impl Iterator<Item = u32>) -> std::io::Result<Monitor> {
         use paceline_os::pipe::{PipeFlags, pipe_with};
         let wake_pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Monitor { outbox: Mutex::new(Vec::new()), wake_pipe })
+        Ok(Monitor { joining: Joining::new(others), outbox: Mutex::new(Vec::new()), wake_pipe })
     }
 
     fn post(&self, commands: impl IntoIterator<Item = MonitorCommand>) {
@@ -229,6 +232,9 @@ impl FailureDetector {
     /// The thread.
     pub fn run(mut self) {
         let mut tick = IDLE;
+        for rank in 0..self.controls.len() as u32 {
+            self.send(rank, &Message::Ready);
+        }
         loop {
             self.wait(tick);
             let commands = std::mem::take(&mut *self.monitor.outbox.lock());
@@ -317,6 +323,8 @@ impl FailureDetector {
             self.controls[rank as usize] = None;
             if matches!(self.states[rank as usize], PeerState::Here) {
                 self.first.get_or_insert_with(|| Departure { rank, how: format!("died: {how}") });
+                let why = format!("{} died: {how}", self.peers[rank as usize].describe());
+                self.monitor.joining.gone(rank, || why);
                 self.states[rank as usize] = PeerState::Dead(how);
                 self.gone(rank);
                 self.bury(rank);
@@ -326,6 +334,7 @@ impl FailureDetector {
 
     fn handle(&mut self, rank: u32, message: Message) {
         match message {
+            Message::Ready => self.monitor.joining.ready(rank),
             Message::Bye(mut goodbye) => {
                 paceline_os::reached!("detector: goodbye");
                 // Checks what a peer sends before it is used.
@@ -333,6 +342,8 @@ impl FailureDetector {
                 self.first.get_or_insert_with(|| goodbye.after.clone().unwrap_or_else(|| Departure::left(rank)));
                 let (at, turns) = (Instant::now(), self.driver.turns());
                 self.states[rank as usize] = PeerState::Left(Left { goodbye, at, turns });
+                let all: Vec<u32> = (0..self.states.len() as u32).collect();
+                self.monitor.joining.gone(rank, || self.departure(rank, &all));
                 self.gone(rank);
                 // The driving thread looks for what the rank has done, and for the end of the data connection.
                 self.driver.announce();

@@ -14,6 +14,7 @@
 //! | `progress` | what counts as progress of an operation |
 //! | `start` | joining a job: rendezvous, connections |
 //! | `introduction` | what the ranks tell each other first |
+//! | `joining` | the end of the start: every rank is connected to all others |
 //! | `memory` | the shared memory of a host's ranks |
 //! | `checks` | settings that contradict each other, or the job |
 //! | `assemble` | channels and threads of a rank that has met the others |
@@ -30,6 +31,7 @@ mod driver;
 mod failure_detector;
 mod foreign;
 mod introduction;
+mod joining;
 mod ledger;
 mod listeners;
 mod memory;

@@ -9,13 +9,13 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Port, Sizes};
 use paceline_transport::shm::{Segment, Waker};
 
-use super::Engine;
 use super::assemble::{assemble, system};
 use super::checks::{check_grpc, check_place, check_streams, check_transport};
 use super::foreign::{grpc, mpi};
 use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
 use super::peers::Peer;
+use super::{Engine, EngineShared};
 use crate::settings::{Settings, Transport};
 
 /// Authenticates a job on one machine without a secret of its own. It protects only against stray connections.
@@ -38,7 +38,8 @@ fn who_serves(error: RunError, size: u32, servers: u32, switch: bool) -> RunErro
 
 pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
     check_place(rank, size, &settings)?;
-    let deadline = Instant::now() + settings.start_timeout();
+    let begun = Instant::now();
+    let deadline = begun + settings.start_timeout();
     let library = settings.transport.tensors_by_mpi().then(|| open_library(rank, size, &settings)).transpose()?;
     check_exposure(&settings.interface, settings.secret.is_some())?;
     let secret = Secret::from_text(settings.secret.as_deref().unwrap_or(NO_SECRET))?;
@@ -134,6 +135,11 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
     let memory = (segment, waker, opened, shared_with);
     let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library))?;
+    let EngineShared { monitor, peers, .. } = &*engine.shared;
+    monitor.joining.wait(rank, peers, (begun, deadline)).inspect_err(|error| {
+        // What the others are told when this rank leaves.
+        engine.shared.note_cause(&error.to_string());
+    })?;
     engine.shared.timeline.begin_at(introductions[0].clock);
     Ok(engine)
 }
