@@ -195,12 +195,16 @@ fn posted_on_both_sides(scenario: &Scenario, run: &Run, found: &mut Vec<String>)
             found.push(format!("lost: process {process}: {error}"));
         }
         for record in story.records.iter().filter(|record| record.step < before) {
-            // A later operation that its group cannot complete fails what is called after that.
-            let posted = |other: usize| run.stories[other].records.iter().any(|theirs| theirs.step == record.step);
+            // A later operation that its group cannot complete fails all others of that group, too.
+            let named = format!("'step{}'", record.step);
+            let posted = |other: usize| {
+                let theirs = run.stories[other].records.iter().find(|theirs| theirs.step == record.step);
+                theirs.is_some_and(|theirs| !matches!(&theirs.result, Result::Failed(why) if !why.contains(&named)))
+            };
             let by_all = (0..run.stories.len()).all(|other| posted(other) || !takes_part(scenario, other, record.step));
             if let Result::Failed(error) = &record.result
                 && by_all
-                && error.contains(&format!("'step{}'", record.step))
+                && error.contains(&named)
                 && !error.contains("has failed)")
             {
                 found.push(format!("lost: rank {process}, step {}: {error}", record.step));
