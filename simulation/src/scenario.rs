@@ -253,6 +253,8 @@ impl Scenario {
         {
             let mut step = Step::new(chance, &groups[..1], ranks, 1, timeout);
             step.call = *chance.one_of(&[Call::Transfer, Call::Transfer, Call::Broadcast, Call::AllReduce]);
+            // Ranks spin for as long as parts of it come more often than they fall asleep.
+            world.idle = world.idle.max(200_000);
             step.elements = (timeout.min(6.0) * 1.5e9 / world.per_kilobyte as f64) as u64 * 1000 / 4;
             step.elements /= if step.call == Call::Transfer { 1 } else { u64::from(ranks) };
             // The last one: that it moves is known to who waits for it, and to who waits for those, but not further.

@@ -2,7 +2,7 @@
 use std::time::Instant;
 
 use paceline_simulation::check::violations;
-use paceline_simulation::scenario::{Call, Focus, Scenario};
+use paceline_simulation::scenario::{Call, Fault, Focus, Scenario, Step, What};
 use paceline_simulation::search::run_alone;
 
 /// A search takes at most so many schedules: those of a minute on one core.
@@ -85,7 +85,12 @@ fn all_roles_of_a_process_share_a_queue() {
         calm(scenario);
         without_servers(scenario);
         // Each rank is worker and server, and one of them the switch.
-        scenario.strategy = Some("ps-aggregation".into());
+        (scenario.strategy, scenario.coordinator) = (Some("ps-aggregation".into()), None);
+        scenario.servers = scenario.ranks.min(2);
+        scenario.world.limits.clear();
+        for step in &mut scenario.steps {
+            (step.call, step.group, step.elements) = (Call::AllReduce, 0, step.elements.max(5_000));
+        }
         let limits = [("loopback fragments", 1), ("loopback fragment", 256)];
         scenario.world.limits.extend(limits.map(|(name, value)| (name.to_owned(), value)));
     });
@@ -117,6 +122,110 @@ fn who_leaves_because_of_another_is_blamed() {
 #[test]
 fn a_send_whose_bytes_flow_fails_at_the_limit() {
     find("transfers do not move");
+}
+
+/// Rank 0 leaves before the last step, which all would call.
+fn rank_0_leaves_early(scenario: &mut Scenario) {
+    scenario.faults.clear();
+    scenario.coordinator.get_or_insert_with(|| "negotiate".into());
+    for step in scenario.steps.iter_mut().filter(|step| step.group == 0 && step.in_step.is_none()) {
+        step.call = Call::Named;
+    }
+    scenario.leaves[0] = Some(scenario.steps.len() - 1);
+}
+
+#[test]
+fn who_submits_after_another_has_left_leaves_without_a_reason() {
+    find_where("who submits too late has no reason", Focus::default(), rank_0_leaves_early);
+}
+
+#[test]
+fn who_waits_for_what_moves_between_others_fails() {
+    find("only what moves here counts");
+}
+
+#[test]
+fn who_has_not_called_is_called_silent() {
+    find_where("who has not called is silent", Focus::default(), |scenario| {
+        // Rank 0 is stopped, and the others wait for each other because of it.
+        without_servers(scenario);
+        scenario.faults = vec![Fault { at: 1_500_000, what: What::Stop(0, None) }];
+        scenario.steps.iter_mut().for_each(|step| step.delays.fill(600_000));
+    });
+}
+
+#[test]
+fn a_rank_goes_on_while_others_still_connect() {
+    find_where("nobody waits for all", Focus { harmless: true, small: false }, |scenario| {
+        // Two hosts cannot reach each other when the ranks connect; the third can reach both.
+        let hosts = scenario.hosts.iter().max().map_or(1, |most| most + 1);
+        if hosts > 2 {
+            scenario.timeout = 4.0;
+            scenario.faults = vec![Fault { at: 1_000, what: What::Cut(1, 2, 1_190_000) }];
+            scenario.starts.fill(0);
+        }
+    });
+}
+
+#[test]
+fn to_count_what_was_sent_takes_as_long_as_a_peer_takes_nothing() {
+    find_where("counting waits for the driver", Focus::default(), |scenario| {
+        // The last fragments of rank 0 are on their way when rank 1 is stopped for ever.
+        without_servers(scenario);
+        two_ranks(scenario);
+        scenario.leaves.fill(None);
+        (scenario.transport, scenario.coordinator, scenario.timeout) = ("tcp".into(), None, 6.0);
+        (scenario.world.per_kilobyte, scenario.world.buffers) = (4_000_000, (4 << 10, 4 << 10));
+        let broadcast = Step { call: Call::Broadcast, elements: 100_000, ..scenario.steps[0].clone() };
+        scenario.steps = vec![broadcast];
+        let at = 1_000_000 + scenario.seed % 2_000_000;
+        scenario.faults = vec![Fault { at, what: What::Stop(1, None) }];
+    });
+}
+
+#[test]
+fn a_socket_with_what_may_not_be_taken_keeps_its_rank_awake() {
+    find_where("polls what it may not take", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        without_servers(scenario);
+        two_ranks(scenario);
+        (scenario.transport, scenario.streams, scenario.coordinator) = ("tcp".into(), 1, None);
+        scenario.world.limits.insert("unexpected".into(), 0);
+        scenario.world.real_time = true;
+    });
+}
+
+#[test]
+fn what_a_rank_sends_to_itself_hides_that_another_is_stopped() {
+    find_where("what goes to itself moves", Focus::default(), |scenario| {
+        without_servers(scenario);
+        two_ranks(scenario);
+        (scenario.strategy, scenario.coordinator) = (Some("ps-aggregation".into()), None);
+        scenario.leaves.fill(None);
+        for step in &mut scenario.steps {
+            (step.call, step.elements) = (Call::AllReduce, 3_000);
+        }
+        let limits = [("loopback fragment", 64), ("unexpected streams", 1)];
+        scenario.world.limits = limits.map(|(name, value)| (name.to_owned(), value)).into();
+        scenario.timeout = 30.0;
+        scenario.faults = vec![Fault { at: scenario.seed % 100_000, what: What::Stop(0, None) }];
+    });
+}
+
+#[test]
+fn what_was_read_in_the_last_turn_before_sleeping_is_slept_over() {
+    find_where("sleeps over what it has read", Focus { harmless: true, small: false }, |scenario| {
+        calm(scenario);
+        without_servers(scenario);
+        two_ranks(scenario);
+        (scenario.transport, scenario.streams, scenario.coordinator) = ("tcp".into(), 3, None);
+        (scenario.world.real_time, scenario.world.latency, scenario.world.jitter) = (true, 1_000, 10_000);
+        scenario.world.limits.clear();
+        scenario.world.points = 10;
+        // Rank 1 begins the second while rank 0 waits for the first.
+        let first = Step { call: Call::AllReduce, elements: 1, later: 0b10, ..scenario.steps[0].clone() };
+        scenario.steps = vec![first.clone(), Step { elements: 214, later: 0, ..first }];
+    });
 }
 
 #[test]

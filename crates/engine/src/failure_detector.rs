@@ -528,6 +528,7 @@ impl FailureDetector {
             };
             progress.ahead += u64::from(flows && called != Some(false));
             match (id, called) {
+                _ if paceline_os::mutant("only what moves here counts") => {}
                 (Some(id), Some(true)) => {
                     let reported = self.reports.of(rank, group, id);
                     (own, ahead) = (own.max(reported.0), ahead.max(reported.1));
@@ -728,6 +729,9 @@ impl FailureDetector {
                 _ if matches!(self.states[rank as usize], PeerState::Left(_)) => left.push(rank),
                 // On a busy host an answer may take long: who has given one is not silent yet.
                 _ if quiet >= TO_ANSWER && (!heard || quiet >= stalled * 3 / 4) => silent.push(rank),
+                Some((Answer::Later(..), _)) if paceline_os::mutant("who has not called is silent") => {
+                    silent.push(rank)
+                }
                 _ if !heard => late.push(rank),
                 Some((Answer::Later(..), _)) | None => absent.push(rank),
                 Some(_) => here.push(rank),

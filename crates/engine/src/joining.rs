@@ -53,7 +53,7 @@ impl Joining {
             if let Some(why) = &state.failed {
                 return Err(RunError::Failed(format!("{why}, before all ranks were connected to each other")));
             }
-            if state.missing.is_empty() {
+            if state.missing.is_empty() || paceline_os::mutant("nobody waits for all") {
                 return Ok(());
             }
             let now = Instant::now();

@@ -46,7 +46,7 @@ pub(super) fn advance(
             operation.offload = Stage::Done;
         }
     }
-    operation.count(0);
+    operation.count(0, false);
     Ok(true)
 }
 

@@ -2,7 +2,7 @@
 use paceline_schedule::{Peers, Piece, Step};
 
 use super::lane::{ALL, Refused, ZeroCopySend};
-use super::operation::{Operation, Part};
+use super::operation::{Operation, Part, weight};
 use super::step::{GroupView, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
@@ -78,7 +78,7 @@ pub(super) fn send(
         lane.zero_copy = None;
         lane.sent.set(0, upto);
         shown(to.get(0)).moved(&mut lane.sent, 0, None, &wires.timeline);
-        operation.count(0);
+        operation.count(0, false);
         any = true;
     }
     let copies = Copies::new(to, multicast, view, wires);
@@ -124,7 +124,7 @@ pub(super) fn send(
                 break;
             }
             any = true;
-            operation.moved += 1 + u64::from(header.bytes);
+            operation.moved += weight(header.bytes as usize, wires.is_own(rank));
             lane.sent.set(k, sent);
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }

@@ -270,7 +270,7 @@ pub(super) fn deliver(
         taken |= wires.take(rank, header.bytes, Sink::Show(&mut |at, payload| how.part(space, at, payload)));
     }
     if taken {
-        operation.count(header.bytes as usize);
+        operation.count(header.bytes as usize, wires.is_own(rank));
         let lane = &mut operation.parts[part].lanes[at];
         count(lane, &wanted, elements);
         let shown = received(header, wanted.piece, operation.number, view);
@@ -454,12 +454,12 @@ fn take_unexpected(
             let how = Combine::new(operation, &wanted, header);
             let (shown, began) =
                 (received(header, wanted.piece, operation.number, view), Shown::begins(timeline, header.offset));
-            let Some(payload) = unexpected.pop(&key, elements, operation.signature.dtype.size()) else { break };
+            let Some((payload, own)) = unexpected.pop(&key, elements, operation.signature.dtype.size()) else { break };
             how.part(&mut operation.parts[part].space, 0, &payload);
             let lane = &mut operation.parts[part].lanes[at];
             count(lane, &wanted, elements);
             shown.moved(&mut lane.got, wanted.peer, began, timeline);
-            operation.count(payload.len());
+            operation.count(payload.len(), own);
             any = true;
         }
     }

@@ -28,6 +28,8 @@ impl Key {
 struct Fragment {
     header: FragmentHeader,
     wire: u32,
+    /// From this process itself.
+    own: bool,
     payload: Vec<u8>,
 }
 
@@ -70,10 +72,10 @@ impl UnexpectedQueue {
         self.streams = self.streams.max(held).saturating_add(self.limits.unexpected_streams);
     }
 
-    pub fn put(&mut self, wire: u32, header: &FragmentHeader, payload: Vec<u8>) {
+    pub fn put(&mut self, (wire, own): (u32, bool), header: &FragmentHeader, payload: Vec<u8>) {
         self.puts += 1;
         *self.held.entry(wire).or_default() += payload.len();
-        self.messages.entry(Key::of(header)).or_default().push_back(Fragment { header: *header, wire, payload });
+        self.messages.entry(Key::of(header)).or_default().push_back(Fragment { header: *header, wire, own, payload });
     }
 
     /// The header of the first queued fragment of a message.
@@ -82,8 +84,8 @@ impl UnexpectedQueue {
     }
 
     /// Takes at most `elements` elements, of `element` bytes each, from the first fragment of a message. What is left of the
-    /// fragment becomes the first.
-    pub fn pop(&mut self, key: &Key, elements: u64, element: usize) -> Option<Vec<u8>> {
+    /// fragment becomes the first. Also returns whether this process had sent it to itself.
+    pub fn pop(&mut self, key: &Key, elements: u64, element: usize) -> Option<(Vec<u8>, bool)> {
         let queue = self.messages.get_mut(key)?;
         let mut fragment = queue.pop_front()?;
         let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(element);
@@ -94,7 +96,7 @@ impl UnexpectedQueue {
                 bytes: rest.len() as u32,
                 ..fragment.header
             };
-            queue.push_front(Fragment { header, wire: fragment.wire, payload: rest });
+            queue.push_front(Fragment { header, payload: rest, ..fragment });
         } else if queue.is_empty() {
             self.messages.remove(key);
             self.narrow();
@@ -102,7 +104,7 @@ impl UnexpectedQueue {
         if let Some(held) = self.held.get_mut(&fragment.wire) {
             *held -= fragment.payload.len();
         }
-        Some(fragment.payload)
+        Some((fragment.payload, fragment.own))
     }
 
     /// First fragments of the messages that could match a receive from any rank.

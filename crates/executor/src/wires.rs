@@ -183,6 +183,11 @@ impl Wires {
         Some((self.ranks() + stream, own))
     }
 
+    /// Whether this wire leads from this process to itself.
+    pub(super) fn is_own(&self, wire: u32) -> bool {
+        wire == self.me || wire >= LOOPBACK
+    }
+
     /// Names of the channels by rank; lost ones included.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
@@ -415,7 +420,7 @@ impl Wires {
             *partial = false;
         }
         if taken {
-            unexpected.put(wire, header, copy);
+            unexpected.put((wire, self.is_own(wire)), header, copy);
         }
         taken
     }
@@ -467,6 +472,12 @@ impl Wires {
         self.channels.iter_mut().for_each(|channel| *channel = None);
         // Without the other ranks, operations in flight are left to the library.
         self.offload.take().is_none_or(|library| whole && library.close())
+    }
+
+    /// Counts what has come from other ranks, whether or not anything could be done with it.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.traffic.iter().map(|traffic| traffic.read()[0]).sum()
     }
 
     /// Whether a socket has changed in the last turn. Even if nothing moved then, a fragment that nobody expects yet may
