@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "buffers are handed over by address, as a caller does")]
 use paceline_kernels::dtype::ReduceOp;
 use paceline_os::sync::Arc;
-use paceline_os::time::Instant;
+use paceline_os::time::{Duration, Instant};
 use paceline_runtime::coordination::{Coordinator, CoordinatorOptions, Limits, Named, PolicyKind, Settings, Wanted};
 use paceline_runtime::job::Job;
 use paceline_transport::error::Result;
@@ -23,6 +23,7 @@ pub fn coordinator(job: &Job, scenario: &Scenario) -> Result<Option<Coordinator>
         Some("negotiate") => PolicyKind::Negotiate,
         Some("global-sleep") => PolicyKind::GlobalSleep,
         Some("nonblocking") => PolicyKind::Nonblocking,
+        Some("graph") => PolicyKind::Graph,
         Some(_) => PolicyKind::Partitioned,
     };
     let settings = Settings {
@@ -43,7 +44,10 @@ fn value(rank: u32, tensor: usize, at: usize) -> f32 {
     ((rank as usize * 13 + tensor * 7 + at) & 63) as f32
 }
 
-/// Runs a step at a rank; returns what is wrong with the sums.
+/// The optimizer whose tensors the policy `graph` plans.
+const OPTIMIZER: &str = "optimizer";
+
+/// Runs a step at a rank; returns what is wrong with the sums. `planned`: as a step of an optimizer.
 ///
 /// # Errors
 /// Why an operation failed.
@@ -52,7 +56,7 @@ pub fn run(
     step: &Step,
     rank: u32,
     ranks: u32,
-    slice: impl Fn() -> Option<Instant>,
+    (slice, planned): (impl Fn() -> Option<Instant>, bool),
     kept: &mut Vec<Vec<f32>>,
 ) -> Result<Option<String>> {
     let count = step.elements.max(1) as usize;
@@ -82,11 +86,20 @@ pub fn run(
     let order = (0..TENSORS).map(|at| (from + at * (1 + 2 * (rank as usize % 2))) % TENSORS);
     for at in order.clone() {
         // SAFETY: the buffers are kept until the job is closed.
-        unsafe { coordinator.submit(&operations[at..=at], step.later >> rank & 1 == 0)? };
+        unsafe {
+            match planned {
+                true => coordinator.submit_step(OPTIMIZER, &operations[at..=at], false)?,
+                false => coordinator.submit(&operations[at..=at], step.later >> rank & 1 == 0)?,
+            }
+        }
+    }
+    if planned {
+        coordinator.flush(OPTIMIZER)?;
     }
     for at in order.collect::<Vec<_>>().into_iter().rev() {
         while !coordinator.wait(&operations[at], slice())? {}
     }
+    while planned && !coordinator.ended(OPTIMIZER, Instant::now() + Duration::from_millis(100))? {}
     for tensor in 0..TENSORS {
         let sum = |at: usize| (0..ranks).map(|rank| value(rank, tensor, at)).sum::<f32>();
         let got = &kept[first + tensor];

@@ -279,7 +279,8 @@ impl Rank<'_> {
                 // Its groups are others than those of the operations in flight.
                 let begun = monotonic();
                 let slice = || self.slice();
-                let result = match named::run(coordinator, step, rank, self.scenario.ranks, slice, tensors) {
+                let planned = self.scenario.coordinator.as_deref() == Some("graph");
+                let result = match named::run(coordinator, step, rank, self.scenario.ranks, (slice, planned), tensors) {
                     Ok(None) => Result::Good,
                     Ok(Some(wrong)) => Result::Wrong(wrong),
                     Err(error) => Result::Failed(error.to_string()),

@@ -260,7 +260,7 @@ impl Scenario {
             // The last one: that it moves is known to who waits for it, and to who waits for those, but not further.
             steps.push(step);
         }
-        let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned"];
+        let policies = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph", "graph"];
         let coordinator = chance.once_in(6).then(|| (*chance.one_of(&policies)).to_owned());
         if coordinator.is_some() {
             for step in steps.iter_mut().filter(|step| step.group == 0 && step.in_step.is_none()) {
@@ -268,6 +268,13 @@ impl Scenario {
                     (step.call, step.elements) = (Call::Named, step.elements.min(largest / 4));
                 }
             }
+        }
+        // The same tensors again, as in training: they follow the plan that was made of the first step.
+        if coordinator.as_deref() == Some("graph") && steps.len() < 8 {
+            let mut step = Step::new(chance, &groups[..1], ranks, largest, timeout);
+            (step.call, step.elements) = (Call::Named, step.elements.min(largest / 4));
+            let again = |_| Step { delays: step.delays.clone(), ..step.clone() };
+            steps.extend((0..chance.within(2, 6)).map(again));
         }
         let late = chance.once_in(6);
         let starts = (0..processes).map(|_| if late { chance.below(3_000_000) } else { chance.below(2_000) }).collect();
