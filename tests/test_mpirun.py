@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -45,10 +46,11 @@ def mpirun(request):
 def test_a_job_of_numpy(mpirun):
     result = mpirun(3, sys.executable, "-c", NUMPY, env={"PACELINE_RENDEZVOUS": f"127.0.0.1:{free_port()}"})
     assert result.returncode == 0, result.stderr
-    said = sorted(line.split() for line in result.stdout.splitlines() if line.startswith("SUM"))
-    assert [(rank, size, total) for _, rank, size, _, total in said] == [(str(r), "3", "{6.0}") for r in range(3)], said
+    # MPICH's launcher may put the output of several ranks into one line.
+    said = sorted(re.findall(r"SUM (\d+) (\d+) (\d+) (\{[\d.]+\})", result.stdout))
+    assert [(rank, size, total) for rank, size, _, total in said] == [(str(r), "3", "{6.0}") for r in range(3)], result
     # Open MPI numbers the ranks of an oversubscribed node in an order of its own.
-    assert {local for _, _, _, local, _ in said} == {"0", "1", "2"}, said
+    assert {local for _, _, local, _ in said} == {"0", "1", "2"}, said
 
 
 def test_a_job_without_a_rendezvous_says_what_to_set(mpirun):
