@@ -228,6 +228,19 @@ fn what_was_read_in_the_last_turn_before_sleeping_is_slept_over() {
     });
 }
 
+/// Needs a rare meeting of moments, but has happened once.
+#[test]
+fn who_left_before_it_sent_is_waited_for_until_the_limit() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = include_str!("../corpus.jsonl").lines().any(|line| {
+        let entry: serde_json::Value = serde_json::from_str(line).expect("a line of the corpus is JSON");
+        let scenario: Scenario = serde_json::from_value(entry["scenario"].clone()).expect("it holds a scenario");
+        let run = run_alone(&scenario, false, Some("what has failed was sent"));
+        violations(&scenario, &run).iter().any(|what| what.starts_with("blame"))
+    });
+    assert!(found);
+}
+
 #[test]
 fn a_report_of_the_last_turn_before_sleeping_is_slept_over() {
     find_where("sleeps over a report", Focus { harmless: true, small: false }, |scenario| {

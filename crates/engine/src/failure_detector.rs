@@ -611,7 +611,9 @@ impl FailureDetector {
             // What it had sent before may still be on its way, or here and not looked at.
             let seen = self.driver.turns() >= gone.turns + 2;
             let settled = seen && now - waiting.moved.any().max(moved).max(gone.at) > GRACE;
-            let lost = gone.goodbye.undelivered || gone.gave_up(group, id) || waiting.sends();
+            // A rank whose communicator has failed counts what it never sent as sent, because it was called.
+            let failed = gone.goodbye.cause.is_some() && !paceline_os::mutant("what has failed was sent");
+            let lost = failed || gone.goodbye.undelivered || gone.gave_up(group, id) || waiting.sends();
             let (settled, lost) = match paceline_os::mutant("a departure loses what is on its way") {
                 true => (now - waiting.moved.own > GRACE, true),
                 false => (settled, lost),
