@@ -228,17 +228,26 @@ fn what_was_read_in_the_last_turn_before_sleeping_is_slept_over() {
     });
 }
 
-/// Needs a rare meeting of moments, but has happened once.
+/// These need a rare meeting of moments, but have happened once.
 #[test]
 fn who_left_before_it_sent_is_waited_for_until_the_limit() {
+    find_in_corpus("what has failed was sent");
+}
+
+#[test]
+fn only_some_ranks_follow_the_plan_if_their_proposals_take_long() {
+    find_in_corpus("proposals are compared in time or never");
+}
+
+fn find_in_corpus(mutant: &str) {
     std::panic::set_hook(Box::new(|_| {}));
     let found = include_str!("../corpus.jsonl").lines().any(|line| {
         let entry: serde_json::Value = serde_json::from_str(line).expect("a line of the corpus is JSON");
         let scenario: Scenario = serde_json::from_value(entry["scenario"].clone()).expect("it holds a scenario");
-        let run = run_alone(&scenario, false, Some("what has failed was sent"));
-        violations(&scenario, &run).iter().any(|what| what.starts_with("blame"))
+        let run = run_alone(&scenario, false, Some(mutant));
+        !violations(&scenario, &run).is_empty()
     });
-    assert!(found);
+    assert!(found, "'{mutant}' was not found in the corpus");
 }
 
 #[test]

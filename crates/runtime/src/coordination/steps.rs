@@ -36,6 +36,8 @@ struct Steps {
     negotiated: Vec<Arc<Named>>,
     /// The gather of the ranks' proposals.
     proposal: Option<Arc<Named>>,
+    /// The same, once all ranks have decided to compare them at the end of this step.
+    comparing: Option<Arc<Named>>,
     /// The value of `Planner::joined` at the last access.
     joined: u64,
 }
@@ -92,6 +94,7 @@ impl Planner {
                 begun: Vec::new(),
                 negotiated: Vec::new(),
                 proposal: None,
+                comparing: None,
                 joined: self.joined.load(Ordering::SeqCst),
             }))
         };
@@ -100,7 +103,7 @@ impl Planner {
         let joined = self.joined.load(Ordering::SeqCst);
         if std::mem::replace(&mut these.joined, joined) != joined {
             these.policy.restart();
-            (these.tensors, these.proposal) = (None, None);
+            (these.tensors, these.proposal, these.comparing) = (None, None, None);
             these.begun.clear();
             these.negotiated.clear();
         }
@@ -172,6 +175,9 @@ impl Planner {
                 }
             }
         }
+        if let Some(gather) = &steps.comparing {
+            return Ok(Ended::Compare(gather.clone()));
+        }
         let begun = std::mem::take(&mut steps.begun);
         self.waited.fetch_add(begun.len() as u64, Ordering::Relaxed);
         let irregular = begun.iter().any(|(_, status)| status.irregular());
@@ -183,6 +189,9 @@ impl Planner {
         if let Some(proposal) = steps.proposal.clone() {
             let began = proposal.order().map(|(number, _)| number);
             let holds = began.is_some_and(|began| last.is_some_and(|last| began < last)) && !alone;
+            // Decided once: what it was decided from is gone when this is called again, because the gather takes longer.
+            steps.comparing =
+                (holds && !paceline_os::mutant("proposals are compared in time or never")).then(|| proposal.clone());
             return Ok(if holds { Ended::Compare(proposal) } else { Ended::Done });
         }
         Ok(steps.policy.ended(irregular).map_or(Ended::Done, Ended::Propose))
@@ -197,7 +206,7 @@ impl Planner {
     pub fn agree(&self, of: &str, proposals: &[Option<Proposal>], ranks: &Communicator) -> Result<()> {
         let steps = self.steps(of);
         let mut steps = steps.lock();
-        steps.proposal = None;
+        (steps.proposal, steps.comparing) = (None, None);
         if !steps.policy.agree(proposals) {
             return Ok(());
         }
