@@ -15,7 +15,7 @@ pub(crate) enum EventKind {
     Added,
     /// Rates of the fluid network must be computed again.
     Resolve,
-    /// A flow of the fluid network may have ended; `bytes` is the generation of the rates.
+    /// A flow of the fluid network may have ended, on path `inst`.
     FlowEnd,
     /// Worker `dst` finished a forward layer, or all of them.
     LayerDone,

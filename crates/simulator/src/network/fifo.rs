@@ -14,7 +14,7 @@ use crate::path::{Chain, Part};
 
 /// Picoseconds a message occupies a link.
 #[inline]
-fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
+pub(crate) fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
     // Sizes and rates are exact in 53 bits, and rounding to a picosecond is the same on every machine.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
     let time = (bytes as f64 * ps_per_byte + 0.5) as u64;
