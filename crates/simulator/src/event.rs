@@ -61,6 +61,11 @@ impl<C: Chain> Event<C> {
         u32::from(self.dst)
     }
 
+    /// Tells apart the messages between two roles that are on their way at the same time.
+    pub fn message(&self) -> u64 {
+        u64::from(self.inst) << 40 ^ u64::from(self.slot) << 34 ^ u64::from(self.lane)
+    }
+
     /// The end of the event queue.
     pub fn nothing() -> Self {
         Event::at_worker(0, EventKind::Nothing, 0, C::default())

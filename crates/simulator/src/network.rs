@@ -1,4 +1,5 @@
 //! The model of the network: links and routes, and two ways of sharing them.
+pub(crate) mod fabric;
 pub(crate) mod fifo;
 pub(crate) mod fluid;
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::network::fifo::transmission;
 use crate::network::topology::{NONE, NetworkLinks};
 use crate::options::{Network, Options};
 use crate::path::{Chain, Part};
-use crate::prepare::{Prepared, with_least_latency};
+use crate::prepare::Prepared;
 use crate::simulation::Mark;
 
 /// A piece on its way round.
@@ -50,7 +50,6 @@ struct Hop {
 /// What the event loop would have measured.
 pub(crate) struct Ringed<C> {
     pub end: Mark<C>,
-    pub wires: NetworkLinks,
     /// Picoseconds of computation of each worker.
     pub busy: Vec<u64>,
 }
@@ -74,6 +73,7 @@ pub(crate) fn run<C: Chain>(
     cluster: &Cluster,
     options: &Options,
     prepared: &Prepared,
+    wires: &mut NetworkLinks,
     iterations: usize,
 ) -> Option<Ringed<C>> {
     let roles = prepared.schedule.roles();
@@ -81,14 +81,16 @@ pub(crate) fn run<C: Chain>(
         && trace.backward_spread == 0.0
         && cluster.jitter.is_none()
         && cluster.stragglers.iter().all(|&(_, factor)| factor == 1.0);
-    let links_of_its_own =
-        cluster.racks.is_none() && cluster.host_bandwidth.is_none() && cluster.reduction_bandwidth.is_none();
+    let links_of_its_own = cluster.racks.is_none()
+        && cluster.fabric.is_none()
+        && cluster.degraded.is_empty()
+        && cluster.host_bandwidth.is_none()
+        && cluster.reduction_bandwidth.is_none();
     if !(alike && links_of_its_own) || options.network != Network::Fifo || !options.barrier || roles.workers < 2 {
         return None;
     }
     let pieces = pieces(prepared)?;
-    let mut wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, false);
-    let mut circle = Circle::<C>::new(&wires, roles.workers);
+    let mut circle = Circle::<C>::new(wires, roles.workers);
     if pieces.iter().flatten().any(|&(_, bytes)| circle.hops.iter().any(|hop| hop.time(bytes) == 0)) {
         return None;
     }
@@ -104,7 +106,7 @@ pub(crate) fn run<C: Chain>(
     }
     let worker = &prepared.workers[0];
     let compute = worker.forward.0 + worker.backward.0 + worker.optimizer.0;
-    Some(Ringed { end, wires, busy: vec![compute * iterations as u64; roles.workers as usize] })
+    Some(Ringed { end, busy: vec![compute * iterations as u64; roles.workers as usize] })
 }
 
 /// For each bucket its pieces, in the order of lanes: the worker at which each starts, and its bytes.

@@ -7,7 +7,7 @@ use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
 use crate::path::{COUNT, Chain, Composition};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, prepare, with_least_latency};
 use crate::ring;
 use crate::simulation::{Boundary, Mark, Simulation};
 use crate::timeline::{Recorder, Timeline};
@@ -88,15 +88,19 @@ fn run<C: Chain, O: Observer>(
         (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
         (Boundary::FirstSend, _) => 2,
     };
+    let fluid = options.network == Network::Fluid;
+    let roles = prepared.schedule.roles();
+    let mut wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid, options.seed)
+        .map_err(SimulationError)?;
     let mut start = Mark { time: 0, chain: C::default() };
-    let (end, busy, wires, observer);
+    let (end, busy, observer);
     let ringed = if shortcuts && !O::ACTIVE && boundary == Boundary::Sums {
-        ring::run::<C>(trace, cluster, options, prepared, iterations)
+        ring::run::<C>(trace, cluster, options, prepared, &mut wires, iterations)
     } else {
         None
     };
     if let Some(ringed) = ringed {
-        (end, busy, wires, observer) = (ringed.end, ringed.busy, ringed.wires, watching);
+        (end, busy, observer) = (ringed.end, ringed.busy, watching);
     } else {
         let mut simulation = Simulation::<C, O>::new(
             prepared,
@@ -106,7 +110,8 @@ fn run<C: Chain, O: Observer>(
             // Parameter servers synchronise their workers with a barrier of their own.
             options.barrier && !servers,
             (warm_up, iterations + warm_up),
-            options.network == Network::Fluid,
+            wires,
+            fluid,
             watching,
         );
         simulation.run().map_err(SimulationError)?;
@@ -230,7 +235,11 @@ mod tests {
         let options = Options::new("ring", 8);
         let taken = |cluster: &Cluster| {
             let prepared = prepare(&trace, cluster, &options).unwrap();
-            ring::run::<()>(&trace, cluster, &options, &prepared, 1).is_some()
+            {
+                let roles = prepared.schedule.roles();
+                let mut wires = NetworkLinks::new(cluster, roles, false, 0).unwrap();
+                ring::run::<()>(&trace, cluster, &options, &prepared, &mut wires, 1).is_some()
+            }
         };
         assert!(taken(&Cluster::default()));
         assert!(taken(&Cluster { gpus_per_node: 4, ..Cluster::default() }));

@@ -11,7 +11,7 @@ use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
-use crate::prepare::{Prepared, with_least_latency};
+use crate::prepare::Prepared;
 use crate::worker::{Phase, Worker};
 
 /// The start or end of a measured iteration, and the chain of causes behind it.
@@ -76,13 +76,13 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         boundary: Boundary,
         together: bool,
         (first_mark, marks_wanted): (usize, usize),
+        wires: NetworkLinks,
         fluid: bool,
         observer: O,
     ) -> Self {
         let roles = prepared.schedule.roles();
         let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
         let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
-        let wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid);
         Simulation {
             prepared,
             cluster,

@@ -11,6 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use paceline_model::cluster::Routing;
 use paceline_schedule::Peers;
 
 use crate::event::{Event, EventKind};
@@ -106,6 +107,9 @@ pub(crate) struct Fluid<C> {
     ended: Vec<Flow<C>>,
     flows: u64,
     resolve_asked: bool,
+    /// Routes depend on the flows of each link, which are counted only then.
+    adaptive: bool,
+    load: Vec<u32>,
 }
 
 /// Connection of a sender's multicasts.
@@ -122,6 +126,8 @@ impl<C: Chain> Fluid<C> {
             ended: Vec::new(),
             flows: 0,
             resolve_asked: false,
+            adaptive: wires.fabric.as_ref().is_some_and(|fabric| fabric.routing == Routing::Adaptive),
+            load: vec![0; wires.links.len()],
         }
     }
 
@@ -152,8 +158,19 @@ impl<C: Chain> Fluid<C> {
         let (mut links, mut latency) = (Vec::new(), 0);
         for receiver in to.unwrap_or(Peers::one(event.to())).iter() {
             let route = wires.route(event.from(), receiver);
-            latency = latency.max(route.latency);
-            for link in route.links.into_iter().filter(|&link| link != NONE) {
+            let load = |link: u32| f64::from(self.load[link as usize]) * wires.links[link as usize].ps_per_byte;
+            let middle = wires.middle(event.from(), receiver, event.message(), load);
+            let mut far = route.latency;
+            let [own, out, up, down, into, host] = route.links;
+            let mut all = vec![own, out, up, down];
+            if let Some((fabric, middle)) = middle {
+                all.extend((0..middle.len).map(|at| fabric.link(middle, at)));
+                far += fabric.latency(middle);
+                fabric.forget((event.from(), receiver), event.message());
+            }
+            all.extend([into, host]);
+            latency = latency.max(far);
+            for link in all.into_iter().filter(|&link| link != NONE) {
                 if !links.contains(&link) {
                     links.push(link);
                 }
@@ -186,7 +203,7 @@ impl<C: Chain> Fluid<C> {
         to: Receivers,
         now: u64,
     ) {
-        if self.connections[connection as usize].to != to {
+        if self.adaptive || self.connections[connection as usize].to != to {
             let (path, latency) = self.path(wires, &event, to);
             let state = &mut self.connections[connection as usize];
             (state.to, state.path, state.latency) = (to, path, latency);
@@ -203,6 +220,9 @@ impl<C: Chain> Fluid<C> {
             event.chain.add(wires.links[first as usize].part, now - event.time, now - event.time);
         }
         self.sharing.add(path);
+        if self.adaptive {
+            self.sharing.links(path).for_each(|link| self.load[link as usize] += 1);
+        }
         self.flows += 1;
         let line = &mut self.lines[path as usize];
         line.settle(now);
@@ -294,6 +314,9 @@ impl<C: Chain> Fluid<C> {
         }
         for flow in ended.drain(..) {
             self.sharing.remove(path);
+            if self.adaptive {
+                self.sharing.links(path).for_each(|link| self.load[link as usize] -= 1);
+            }
             self.deliver(wires, events, observer, path, &flow, now);
             self.next(wires, events, flow.connection, now);
         }
@@ -359,7 +382,7 @@ mod tests {
     type Sent = (u64, u32, u32, u64);
 
     fn wires(cluster: &Cluster, workers: u32) -> NetworkLinks {
-        NetworkLinks::new(cluster, Roles { workers, servers: 0, switches: 0 }, true)
+        NetworkLinks::new(cluster, Roles { workers, servers: 0, switches: 0 }, true, 7).unwrap()
     }
 
     /// Arrival of each message, in seconds.
