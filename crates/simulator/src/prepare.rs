@@ -191,7 +191,10 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let bytes: f64 = trace.tensors.iter().map(|tensor| tensor.pull_bytes.max(tensor.bytes) as f64).sum();
     let oversubscription = cluster.racks.map_or(1.0, |racks| racks.oversubscription);
     let own = [cluster.host_bandwidth, cluster.reduction_bandwidth].into_iter().flatten().map(|rate| rate.0);
-    let rate = own.fold(cluster.bandwidth.0.min(cluster.intra_bandwidth.0) / oversubscription, f64::min);
+    let fabric = cluster.fabric.as_ref().map_or(f64::INFINITY, |fabric| fabric.link_rate(cluster.bandwidth).0);
+    let left = cluster.degraded.iter().map(|one| one.factor).filter(|&factor| factor > 0.0).fold(1.0, f64::min);
+    let rate =
+        own.fold(cluster.bandwidth.0.min(cluster.intra_bandwidth.0) / oversubscription, f64::min).min(fabric) * left;
     // Through the slowest link, and through the adders.
     let network = 4.0 * bytes * 8.0 * f64::from(options.workers) / rate;
     let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;

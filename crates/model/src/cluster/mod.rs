@@ -1,7 +1,10 @@
 //! A cluster: nodes, links, racks, and the switch's features. The file format is described in
 //! docs/reference/cluster-format.md.
+mod fabric;
 mod file;
 mod write;
+
+pub use fabric::{Degraded, Fabric, Routing, Shape};
 
 use crate::units::{Rate, Time};
 
@@ -88,6 +91,10 @@ pub struct Cluster {
     pub servers: ServerPlace,
     /// `None`: full bisection.
     pub racks: Option<Racks>,
+    /// The switches between the nodes; `None`: one switch, or racks.
+    pub fabric: Option<Fabric>,
+    /// Links that are slow or have failed.
+    pub degraded: Vec<Degraded>,
     /// Features of the switch.
     pub switch: Switch,
     /// Rank, and the factor by which all its computation takes longer.
@@ -113,6 +120,8 @@ impl Default for Cluster {
             reduction_bandwidth: None,
             servers: ServerPlace::OwnNodes,
             racks: None,
+            fabric: None,
+            degraded: Vec::new(),
             switch: Switch { multicast: true, aggregation: true, cut_through: false, memory: None, radix: None },
             stragglers: Vec::new(),
             jitter: None,
