@@ -151,6 +151,9 @@ class Cluster:
         """
     def to_json(self) -> str:
         """Return the cluster in its file format."""
+    @property
+    def links(self) -> str:
+        """What `degraded` may name, as patterns in which `N` stands for any number."""
 
 class Graph:
     """The operations of one training step and their dependencies (docs/reference/coordinator-plan.md). Immutable."""

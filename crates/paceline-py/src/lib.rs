@@ -163,6 +163,11 @@ impl Cluster {
     fn to_json(&self) -> String {
         self.0.to_json()
     }
+
+    #[getter]
+    fn links(&self) -> String {
+        self.0.link_names()
+    }
 }
 
 /// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given.

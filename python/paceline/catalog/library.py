@@ -140,6 +140,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
         except (TypeError, ValueError, RecursionError):
             raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
     fields.update(changes)
+    if "fabric" in changes and "switch" not in changes:
+        # The features of the one switch that the fabric replaces.
+        fields["switch"] = {**fields["switch"], "multicast": False, "aggregation": False}
     return Cluster.from_json(json.dumps(fields).encode(), "cluster")
 
 

@@ -103,6 +103,8 @@ def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
         for entry in entries
     ]
     say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    if name:
+        say(["", *wrapped(f"links, for --degrade: {load_cluster(name).links}", width())])
 
 
 @click.command()

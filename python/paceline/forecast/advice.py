@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from paceline._internal import units
 from paceline.catalog.library import load_cluster
@@ -73,6 +74,8 @@ def bound(result: Result) -> str:
     if len(parts) > 1:
         both = parts[1].seconds > parts[0].seconds / 2
         seconds, name = (seconds, f"{role} egress and ingress") if both else (parts[0].seconds, name)
+    if name.endswith(" link"):
+        name += "s"
     if name == "compute":
         slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
         return f"bound by computation ({seconds / total * 100:.0f} % of the critical path{slowest})"
@@ -100,6 +103,14 @@ def _what_if(scenario: Scenario, result: Result) -> list[str]:
 
 def _relief(scenario: Scenario, part: str) -> tuple[str, Scenario]:
     fields = json.loads(scenario.cluster.to_json())
+    if part.endswith(" link"):
+        words = f"twice the rate of the {part}s"
+        return words, scenario.changed(cluster=load_cluster(scenario.cluster, fabric=_faster(fields)))
+    if part == "rack uplink" and fields["racks"]["oversubscription"] > 1:
+        ratio = fields["racks"]["oversubscription"]
+        words = "half the oversubscription" if ratio >= 2 else "no oversubscription"
+        racks = {**fields["racks"], "oversubscription": max(1.0, ratio / 2)}
+        return words, scenario.changed(cluster=load_cluster(scenario.cluster, racks=racks))
     field, words, factor = {
         "host copies": ("host_bandwidth", "twice the rate of host copies", 2.0),
         "additions": ("reduction_bandwidth", "twice the rate of additions", 2.0),
@@ -107,6 +118,15 @@ def _relief(scenario: Scenario, part: str) -> tuple[str, Scenario]:
         "latency": ("latency", "half the latency", 0.5),
     }.get(part, ("bandwidth", "twice the bandwidth", 2.0))
     return words, scenario.changed(cluster=load_cluster(scenario.cluster, **{field: scaled(fields[field], factor)}))
+
+
+def _faster(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return a cluster's fabric with twice the rate of the links between switches."""
+    fabric: dict[str, Any] = dict(cluster["fabric"])
+    factor = 2.0
+    if "link_bandwidth" not in fabric and "spines" in fabric:
+        factor *= fabric["nodes_per_leaf"] / (fabric.pop("oversubscription") * fabric["spines"])
+    return {**fabric, "link_bandwidth": scaled(fabric.get("link_bandwidth", cluster["bandwidth"]), factor)}
 
 
 def scaled(text: str, factor: float) -> str:

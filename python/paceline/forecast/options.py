@@ -41,7 +41,7 @@ CORE = (
 )
 """Options of every scenario of a sweep."""
 _SWEPT = ("workers", "bandwidth", "strategy", "servers", "compute_speedup")
-_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth")
+_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth", "degraded")
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
     sweep.refuse_idle_links(cluster, strategies)
     if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
         raise sweep._alone("inside")
-    if sweep.get("seed") is not None and "jitter" not in described:
+    if sweep.get("seed") is not None and not {"jitter", "fabric"} & described.keys():
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )

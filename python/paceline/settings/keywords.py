@@ -78,6 +78,8 @@ class ClusterFields(TypedDict, total=False):
     host_bandwidth: str | None
     reduction_bandwidth: str | None
     racks: dict[str, Any] | None
+    fabric: dict[str, Any] | None
+    degraded: Sequence[dict[str, Any]] | str | None
     switch: dict[str, Any] | None
     stragglers: list[dict[str, Any]] | None
     jitter: dict[str, float] | None

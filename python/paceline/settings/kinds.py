@@ -11,7 +11,7 @@ import ipaddress
 import math
 import operator
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -176,6 +176,22 @@ def text(value: object) -> str:
     except UnicodeEncodeError:
         raise InvalidArgumentError("is not UTF-8 text") from None
     return value
+
+
+def _degraded(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    link, colon, factor = text(value).rpartition(":")
+    try:
+        left = float(factor)
+    except ValueError:
+        left = math.nan
+    if not (colon and link.strip() and 0 <= left <= 1):
+        raise InvalidArgumentError(
+            f"'{shown(value)}' is not a link and what is left of its rate, 0 to 1, such as leaf0-spine1:0.5; "
+            "0 removes the link"
+        )
+    return {"link": link.strip(), "factor": left}
 
 
 def _switch(value: object) -> bool:
@@ -394,6 +410,7 @@ PLACEMENT = Kind("round-robin|even|FILE", _placement)
 PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers)
 RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
 RATES = several(RATE, same=_core.parse_rate)
+DEGRADED = several(Kind("LINK:FACTOR", _degraded), same=lambda one: one["link"])
 TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
 SECONDS = number(
     0,

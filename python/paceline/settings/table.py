@@ -313,6 +313,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*FORECASTS),
     ),
     Setting(
+        name="degraded",
+        flag="--degrade",
+        kind=kinds.DEGRADED,
+        help="Links that are slow, and what is left of their rates: leaf0-spine1:0.5; 0 removes a link.",
+        default_words="the cluster's; none for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
         name="network",
         flag="--network",
         kind=kinds.NETWORK,

@@ -103,6 +103,19 @@ pub struct Cluster {
     pub jitter: Option<Jitter>,
 }
 
+impl Cluster {
+    /// What [`Degraded::link`] may name, as patterns in which `N` stands for any number.
+    #[must_use]
+    pub fn link_names(&self) -> String {
+        let racks = self.racks.map_or("", |_| "; rackN (its uplink)");
+        let fabric = self.fabric.as_ref().map_or(String::new(), |fabric| {
+            let rails = if matches!(fabric.shape, Shape::Rails { .. }) { "; workerN (the NIC of one GPU)" } else { "" };
+            format!("{rails}; {}; a switch for all of its links", fabric.link_names())
+        });
+        format!("nodeN (its NICs){racks}{fabric}")
+    }
+}
+
 impl Default for Cluster {
     /// 25 Gbit/s, no latency, one GPU per node, and a switch with all features, because forecasts often ask what a
     /// better network would bring.

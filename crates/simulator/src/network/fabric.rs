@@ -238,6 +238,11 @@ impl Fabric {
         })
     }
 
+    /// Whether two NICs are on the same switch.
+    pub fn are_neighbours(&self, from: u32, to: u32) -> bool {
+        self.switch_of[from as usize] == self.switch_of[to as usize]
+    }
+
     /// Latency of the switches on a route, in picoseconds.
     pub fn latency(&self, middle: Middle) -> u64 {
         self.hop_latency * u64::from(middle.len + u32::from(!self.torus))

@@ -20,6 +20,12 @@ pub(crate) struct Link {
     pub name: LinkName,
 }
 
+impl Link {
+    fn new(name: LinkName, part: Part, ps_per_byte: f64) -> Link {
+        Link { ps_per_byte, free: 0, busy: 0, part, name }
+    }
+}
+
 /// Identifies the link in output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkName {
@@ -111,6 +117,9 @@ pub(crate) struct NetworkLinks {
     pub adds: bool,
     cut_through: bool,
     pub fabric: Option<Fabric>,
+    /// The first link of the fabric; each is this many parallel ones.
+    first_between: u32,
+    channels: u32,
     part_names: [&'static str; COUNT],
     /// All links that messages use have the same rate.
     pub uniform: bool,
@@ -133,7 +142,7 @@ impl NetworkLinks {
             (true, false) => (roles.workers, roles.workers + roles.servers),
         };
         let mut links = Vec::new();
-        let mut add = |name, part, ps_per_byte: f64| links.push(Link { ps_per_byte, free: 0, busy: 0, part, name });
+        let mut add = |name, part, ps_per_byte: f64| links.push(Link::new(name, part, ps_per_byte));
         let rate = cluster.bandwidth.ps_per_byte();
         for card in 0..cards {
             let server = card >= worker_cards;
@@ -169,6 +178,8 @@ impl NetworkLinks {
                 (0..uplinks).for_each(|_| add(LinkName::RackDown(rack), Part::RackUplink, each));
             }
         }
+        let first_between = links.len() as u32;
+        let mut channels = 1;
         let graph = match &cluster.fabric {
             Some(fabric) => {
                 if fabric.capacity().is_some_and(|most| u64::from(nodes) > most) {
@@ -179,17 +190,23 @@ impl NetworkLinks {
                         fabric.capacity().unwrap_or_default()
                     ));
                 }
-                let each = fabric.link_rate(cluster.bandwidth).ps_per_byte();
+                let link = fabric.link_rate(cluster.bandwidth);
+                // As with racks: many messages at a NIC's rate pass a faster link at the same time.
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+                if !fluid {
+                    channels = (link.0 / cluster.bandwidth.0).round().max(1.0) as u32;
+                }
+                let each = link.ps_per_byte() * f64::from(channels);
                 let graph = Graph::new(fabric, nodes, cluster.gpus_per_node);
                 for edge in &graph.edges {
                     let [from, to] = [edge.from, edge.to].map(|switch| graph.switches[switch as usize]);
-                    add(LinkName::Between { from, to, id: edge.from }, edge.part, each);
+                    let name = LinkName::Between { from, to, id: edge.from };
+                    links.extend((0..channels).map(|_| Link::new(name, edge.part, each)));
                 }
                 Some(graph)
             }
             None => None,
         };
-        let first_between = links.len() - graph.as_ref().map_or(0, |graph| graph.edges.len());
         let mut network = NetworkLinks {
             links,
             roles,
@@ -208,6 +225,8 @@ impl NetworkLinks {
             adds: cluster.reduction_bandwidth.is_some(),
             cut_through: cluster.switch.cut_through,
             fabric: None,
+            first_between,
+            channels,
             part_names: part_names(cluster.fabric.as_ref()),
             uniform: cluster.gpus_per_node == 1
                 && !colocated
@@ -218,7 +237,7 @@ impl NetworkLinks {
         };
         let removed = network.degrade(cluster)?;
         if let (Some(description), Some(graph)) = (&cluster.fabric, &graph) {
-            let number = |edge| Some((first_between + edge) as u32).filter(|link| !removed.contains(link));
+            let number = |edge| Some(first_between + edge as u32 * channels).filter(|link| !removed.contains(link));
             let numbers: Vec<_> = (0..graph.edges.len()).map(number).collect();
             let switch_of = (0..cards).map(|card| network.switch_of(description, card)).collect();
             let fabric = Fabric::new(description, graph, &numbers, switch_of, seed);
@@ -345,29 +364,38 @@ impl NetworkLinks {
 
     fn hop_over_fabric<C: Chain>(&self, event: &Event<C>, stage: u8) -> Hop {
         let (from, to, message) = (event.from(), event.to(), event.message());
-        let waiting = |link: u32| self.links[link as usize].free.saturating_sub(event.time) as f64;
         let route = self.route(from, to);
-        let Some((fabric, middle)) = self.middle(from, to, message, waiting) else {
-            return self.at_stage(from, to, stage);
-        };
-        let end = |stage: u8| Some((stage, route.links[stage as usize])).filter(|&(_, link)| link != NONE);
-        let between = (0..middle.len).map(|at| (MIDDLE + at as u8, fabric.link(middle, at)));
-        let stages =
-            [end(0), end(OUT)].into_iter().flatten().chain(between).chain([end(IN), end(IN + 1)].into_iter().flatten());
-        let (mut slowest, mut here) = (0.0f64, NONE);
-        for (at, link) in stages {
-            if here != NONE {
-                let latency = if stage == OUT { route.latency + fabric.latency(middle) } else { 0 };
-                return Hop { link: here, slowest, latency, next: Some(at) };
-            }
-            if at == stage {
-                here = link;
-            } else {
-                slowest = slowest.max(self.links[link as usize].ps_per_byte);
-            }
+        let Some(fabric) = &self.fabric else { return self.at_stage(from, to, stage) };
+        let link = |stage: u8| route.links[stage as usize];
+        if stage == 0 {
+            return Hop { link: link(0), slowest: 0.0, latency: 0, next: Some(OUT) };
         }
-        fabric.forget((from, to), message);
-        Hop { link: here, slowest, latency: 0, next: None }
+        let rate = |link: u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
+        let mut slowest = rate(link(0));
+        let neighbours = fabric.are_neighbours(self.card(from), self.card(to));
+        if stage == OUT {
+            let (next, more) = if neighbours { (IN, fabric.latency(Middle::default())) } else { (MIDDLE, 0) };
+            return Hop { link: link(OUT), slowest, latency: route.latency + more, next: Some(next) };
+        }
+        // An adaptive route is decided at the first switch, where the message takes its link at once.
+        slowest = slowest.max(rate(link(OUT)));
+        let waiting = |link: u32| self.links[self.earliest(link) as usize].free.saturating_sub(event.time) as f64;
+        let middle = self.middle(from, to, message, waiting).map_or(Middle::default(), |(_, middle)| middle);
+        let before = if stage >= MIDDLE { u32::from(stage - MIDDLE) } else { middle.len };
+        slowest = (0..before).map(|at| rate(fabric.link(middle, at))).fold(slowest, f64::max);
+        if stage >= MIDDLE {
+            let latency = if before == 0 { fabric.latency(middle) } else { 0 };
+            let next = if before + 1 < middle.len { stage + 1 } else { IN };
+            return Hop { link: self.earliest(fabric.link(middle, before)), slowest, latency, next: Some(next) };
+        }
+        if stage > IN {
+            slowest = slowest.max(rate(link(IN)));
+        }
+        let next = Some(IN + 1).filter(|&next| stage == IN && link(next) != NONE);
+        if next.is_none() {
+            fabric.forget((from, to), message);
+        }
+        Hop { link: link(stage), slowest, latency: 0, next }
     }
 
     /// Names of the parts of a critical path, and of kinds of links.
@@ -515,9 +543,12 @@ impl NetworkLinks {
         if self.node(from) == node { 0.0 } else { self.links[2 * node as usize + 1].ps_per_byte }
     }
 
-    /// The parallel link after `link` that is free first. Only rack uplinks have several.
+    /// The parallel link after `link` that is free first. Only rack uplinks and fabrics have several.
     #[inline]
     pub fn earliest(&self, link: u32) -> u32 {
+        if link >= self.first_between {
+            return (link..link + self.channels).min_by_key(|&l| self.links[l as usize].free).unwrap_or(link);
+        }
         if self.uplinks == 1 || self.links[link as usize].part != Part::RackUplink {
             return link;
         }
