@@ -1,0 +1,44 @@
+"""Networks of several switches from Python and the command line: fields, `--degrade`, names of links, advice."""
+
+import json
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+
+LEAVES = {"kind": "leaf-spine", "nodes_per_leaf": 4, "spines": 1, "oversubscription": 8.0}
+
+
+def _run(*words: str) -> str:
+    result = CliRunner().invoke(main, [*words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_bottleneck_is_named_and_relieved() -> None:
+    cluster = paceline.load_cluster(fabric=LEAVES)
+    result = paceline.simulate("allreduce:10MB", cluster, strategy="ring", workers=16)
+    assert result.critical_path[0].part == "leaf-spine link"
+    # The uplinks have half the rate of a NIC.
+    flat = paceline.simulate("allreduce:10MB", strategy="ring", workers=16)
+    assert result.iteration_s / flat.iteration_s == pytest.approx(2, rel=0.05)
+
+
+def test_slow_links_are_given_by_name() -> None:
+    words = ["simulate", "allreduce:10MB", "--workers", "8", "--strategy", "ring", "--json"]
+    whole, slow = (json.loads(_run(*words, *more))[0]["iteration_s"] for more in ([], ["--degrade", "node3:0.5"]))
+    assert slow / whole == pytest.approx(2, rel=0.15)
+    refused = CliRunner().invoke(main, [*words, "--degrade", "leaf0-spine1:0.5"])
+    assert refused.exit_code == 2
+    assert "no link 'leaf0-spine1' with 8 workers; it has node0 to node7" in refused.output
+    assert "--degrade" in CliRunner().invoke(main, [*words, "--degrade", "node3"]).output
+
+
+@pytest.mark.parametrize(
+    "name", ["fat-tree-k16", "h100-rails", "leaf-spine-25g", "slingshot-dragonfly", "tpu-v4-torus"]
+)
+def test_built_in_fabrics_are_used_and_name_their_links(name: str) -> None:
+    assert "nodeN" in _run("clusters", name)
+    result = paceline.simulate("allreduce:1MB", name, strategy="halving-doubling", workers=64)
+    assert result.iteration_s > 0
