@@ -177,6 +177,8 @@ def test_ranks_that_call_different_things_all_say_what(tmp_path):
         "root": ["root 1", "root 2"],
         "reduce root": ["root 1", "root 2"],
         "counts": ["10 elements", "9 elements"],
+        "own root": ["differs between ranks", "broadcast(float32, 10 elements, root"],
+        "scattered": ["4 elements for rank 1", "5 elements from rank 0"],
         "long": ["300000 elements", "299999 elements"],
         "nothing": ["0 elements", "10 elements"],
         "strategy": ["different strategies"],

@@ -646,7 +646,13 @@ impl FailureDetector {
             {
                 let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
-                let error = RunError::mismatch(waiting.seq.unwrap_or(0), &waiting.label, them, me);
+                let error = RunError::mismatch(
+                    waiting.seq.unwrap_or(0),
+                    &waiting.label,
+                    them,
+                    me,
+                    waiting.signature.plan_differs(),
+                );
                 return Finding::Fail { cause: error.to_string(), error };
             }
         }

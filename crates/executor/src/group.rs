@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use paceline_transport::error::RunError;
 use paceline_transport::header::{Collective, FragmentHeader};
 
+use super::call::Past;
 use super::lane::{State, ZeroCopySend};
 use super::offload::{self, Stage};
 use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
@@ -55,6 +56,7 @@ pub(super) struct Group {
     point_to_point: Vec<Operation>,
     /// Numbers of sends and receives so far, by rank in the group, tag, and whether sent.
     counters: HashMap<(u32, u32, bool), u32>,
+    past: Past,
     broken: Option<RunError>,
     depth: Depth,
     /// Bytes of operations that may begin before the oldest has completed.
@@ -66,7 +68,8 @@ pub(super) struct Group {
 impl Group {
     pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
         let (base, ops, point_to_point, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        Group { id, ranks, me, base, ops, point_to_point, counters, broken, depth, ahead, steps: false }
+        let (past, steps) = (Past::default(), false);
+        Group { id, ranks, me, base, ops, point_to_point, counters, past, broken, depth, ahead, steps }
     }
 
     pub fn busy(&self) -> bool {
@@ -78,23 +81,44 @@ impl Group {
         !self.busy() && self.broken.is_none()
     }
 
-    pub fn begin(&mut self, spec: OperationSpec, completions: &mut Vec<Completion>) {
+    /// Begins an operation, unless another rank has called a different one and its fragments have been queued. They might
+    /// never be looked at again: the operation may not wait for that rank.
+    pub fn begin(
+        &mut self,
+        spec: OperationSpec,
+        unexpected: &UnexpectedQueue,
+        completions: &mut Vec<Completion>,
+    ) -> Result<(), RunError> {
         if let Some(error) = &self.broken {
             spec.handle.fail(error.clone());
             completions.push(Completion { handle: spec.handle, group: self.id, seq: None, keep: spec.keep });
-            return;
+            return Ok(());
         }
         if let Some(PointToPoint { peer, tag, sends }) = spec.point_to_point {
             let number = peer.map(|peer| self.next_number(peer, tag, sends));
             number.into_iter().for_each(|number| spec.handle.set_transfer(number));
             let seq = number.unwrap_or(0);
             self.point_to_point.push(Operation::new(seq, spec, self.depth));
-            return;
+            return Ok(());
         }
         let bytes = spec.signature.count * spec.signature.dtype.size() as u64;
         let seq = self.base.wrapping_add(self.ops.len() as u32);
         self.steps |= spec.step.is_some();
-        self.ops.push_back(Slot { operation: Some(Operation::new(seq, spec, self.depth)), bytes, opened: false });
+        let operation = Operation::new(seq, spec, self.depth);
+        let queued = unexpected.of_operation(self.id, seq);
+        let stranger = queued.filter(|header| operation.expects(header) != header.signature).min_by_key(|h| h.from);
+        let view = GroupView { group: self.id, ranks: &self.ranks };
+        let error = stranger.map(|header| step::mismatch(&operation, header, &view));
+        self.ops.push_back(Slot { operation: Some(operation), bytes, opened: false });
+        error.map_or(Ok(()), Err)
+    }
+
+    /// The error for a fragment of an operation that is complete, if its sender called a different one.
+    pub fn late(&self, header: &FragmentHeader) -> Option<RunError> {
+        if self.broken.is_some() || header.signature.collective == Collective::SendRecv {
+            return None;
+        }
+        self.past.mismatch(header, &GroupView { group: self.id, ranks: &self.ranks })
     }
 
     fn next_number(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
@@ -169,7 +193,7 @@ impl Group {
             },
             At::PointToPoint(index) => (&mut self.point_to_point[index], 0, 0),
         };
-        if operation.signature != header.signature || part == usize::MAX {
+        if operation.expects(header) != header.signature || part == usize::MAX {
             return Err(step::mismatch(operation, header, &view));
         }
         step::deliver(operation, part, header, lane, (rank, &view), wires)
@@ -364,6 +388,7 @@ impl Group {
         }
         let Some(operation) = self.ops[index].operation.take() else { return false };
         let seq = operation.seq;
+        self.past.remember(operation.call());
         conclude(operation, self.id, Some(seq), completions);
         true
     }

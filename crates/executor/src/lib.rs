@@ -6,6 +6,7 @@
 //! | `lane` | the progress of a lane in its step |
 //! | `step` | executing the steps of a lane, and receiving their fragments |
 //! | `send` | sending the fragments of a step |
+//! | `call` | what this process called, to be compared with what others called |
 //! | `unexpected` | fragments that arrived before their receive was ready |
 //! | `limits` | limits on buffering and on beginning ahead |
 //! | `group` | the operations of a communicator in their order |
@@ -14,6 +15,7 @@
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`handle`] | the caller's view of an operation in flight |
 //! | [`timeline`] | records what a rank did, and when |
+mod call;
 mod group;
 pub mod handle;
 mod lane;
@@ -121,7 +123,10 @@ impl Executor {
             spec.handle.fail(RunError::Failed(format!("there is no communicator {group}")));
             return;
         };
-        group.begin(spec, &mut self.completions);
+        if let Err(error) = group.begin(spec, &self.unexpected, &mut self.completions) {
+            let (wires, unexpected) = (&mut self.wires, &mut self.unexpected);
+            self.failures.push(group.give_up(error, wires, unexpected, &mut self.completions));
+        }
     }
 
     /// Does what can be done now; returns whether anything was.
@@ -184,7 +189,13 @@ impl Executor {
                         ));
                     }
                 }
-                (Found::Past, _) => {
+                (Found::Past, group) => {
+                    if let Some(group) = group
+                        && let Some(error) = group.late(&header)
+                    {
+                        let (wires, unexpected) = (&mut self.wires, &mut self.unexpected);
+                        self.failures.push(group.give_up(error, wires, unexpected, &mut self.completions));
+                    }
                     if !self.wires.discard(wire) {
                         break;
                     }

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, kernel, scale};
 use paceline_os::sync::Arc;
-use paceline_transport::header::Signature;
+use paceline_transport::header::{FragmentHeader, Signature};
 use paceline_transport::space::Space;
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
+use super::call::Call;
 use super::lane::{Lane, State, ZeroCopySend};
 use super::offload::Stage;
 use crate::handle::Handle;
@@ -268,6 +269,23 @@ impl Operation {
 
     pub fn is_receive_from_anybody(&self) -> bool {
         self.point_to_point.is_some_and(|to| to.peer.is_none())
+    }
+
+    /// What the headers of messages between two roles say, one of which this process plays.
+    pub fn between(&self, from: u32, to: u32) -> Signature {
+        let part = self.signature.collective.has_parts().then(|| self.program.passes(from, to)).flatten();
+        Signature { count: part.unwrap_or(self.signature.count), ..self.signature }
+    }
+
+    /// What the header of a fragment must say, if its sender called the same as this process.
+    pub fn expects(&self, header: &FragmentHeader) -> Signature {
+        self.between(header.from.into(), header.to.into())
+    }
+
+    pub fn call(&self) -> Call {
+        let me = self.parts.first().map_or(0, |part| part.role);
+        let (servers, point_to_point) = (self.program.servers(), self.point_to_point.is_some());
+        Call { seq: self.seq, signature: self.signature, label: self.label.clone(), me, servers, point_to_point }
     }
 
     /// The lane number in fragment headers.

@@ -42,6 +42,12 @@ pub trait Program: Send {
         0..0
     }
 
+    /// Elements that go from one role to another, one of which this process plays; `None` if that follows from what all
+    /// ranks agree on.
+    fn passes(&self, _from: u32, _to: u32) -> Option<u64> {
+        None
+    }
+
     /// Whether sums stream through this role in bounded memory, one lane at a time.
     fn streams(&self, _role: u32) -> bool {
         false

@@ -59,8 +59,8 @@ pub(super) fn send(
     view: &GroupView<'_>,
     wires: &mut Wires,
 ) -> (bool, bool) {
-    let (seq, signature, lane_name) = (operation.seq, operation.signature, operation.lane_name(number));
-    let element = signature.dtype.size();
+    let (seq, lane_name) = (operation.seq, operation.lane_name(number));
+    let element = operation.signature.dtype.size();
     let (shown_as, bytes) = (operation.number, piece.len * element as u64);
     let own = operation.parts[part].role;
     let stream = (to.count == 1 && operation.program.streams(to.get(0))).then(|| (view.group, own, to.get(0)));
@@ -85,6 +85,7 @@ pub(super) fn send(
     let alone = matches!(copies, Copies::Each(Peers { count: 1, .. }));
     let whole = operation.parts[part].space.window().is_none();
     let zero_copy = operation.zero_copy && alone && whole && may_send_zero_copy(operation, part, number, at, piece);
+    let signature = operation.between(own, to.get(0));
     let Part { role, space, lanes, .. } = &mut operation.parts[part];
     let lane = &mut lanes[at];
     for k in 0..copies.count() {

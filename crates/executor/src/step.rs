@@ -439,7 +439,7 @@ fn take_unexpected(
             point_to_point: operation.point_to_point.is_some(),
         };
         while let Some(header) = unexpected.front(&key) {
-            if header.signature != operation.signature {
+            if header.signature != operation.expects(header) {
                 return Err(mismatch(operation, header, view));
             }
             let (here, lane) = (&operation.parts[part], &operation.parts[part].lanes[at]);
@@ -468,16 +468,5 @@ fn take_unexpected(
 
 /// The error for two ranks that called different operations.
 pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
-    let (theirs, mine) = (header.signature.describe(), operation.signature.describe());
-    let servers = operation.program.servers();
-    let name = |role: u32| match (servers.contains(&role), view.host(role)) {
-        (true, host) => format!("server {} (rank {host})", role - servers.start),
-        (false, host) => format!("rank {host}"),
-    };
-    let me = name(operation.parts.first().map_or(0, |part| part.role));
-    let them = name(u32::from(header.from));
-    if operation.point_to_point.is_some() {
-        return RunError::Failed(format!("{them} sends {theirs} under tag {}, but {me} receives {mine}", header.lane));
-    }
-    RunError::mismatch(operation.seq, &operation.label, (&them, &theirs), (&me, &mine))
+    operation.call().mismatch(&operation.expects(header), header, view)
 }

@@ -1,13 +1,14 @@
 //! The unexpected-message queue: fragments that arrived before their receive was ready, copied out of their channel so
 //! that they do not block those behind them.
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use paceline_transport::header::{Collective, FragmentHeader};
 
 use super::Limits;
 
-/// Identifies a message: group, operation, lane, slot, roles, and whether it is point-to-point.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// Identifies a message: group, operation, lane, slot, roles, and whether it is point-to-point. The messages of an
+/// operation are neighbours in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Key {
     pub group: u32,
     pub seq: u32,
@@ -38,7 +39,7 @@ pub(super) struct UnexpectedQueue {
     limits: Limits,
     /// Current limit on the queued bytes of streaming sums, per wire.
     streams: usize,
-    messages: HashMap<Key, VecDeque<Fragment>>,
+    messages: BTreeMap<Key, VecDeque<Fragment>>,
     /// Queued bytes by wire.
     held: HashMap<u32, usize>,
     /// Fragments queued so far.
@@ -105,6 +106,14 @@ impl UnexpectedQueue {
             *held -= fragment.payload.len();
         }
         Some((fragment.payload, fragment.own))
+    }
+
+    /// First fragments of the messages of an operation that is neither a send nor a receive.
+    pub fn of_operation(&self, group: u32, seq: u32) -> impl Iterator<Item = &FragmentHeader> {
+        let first = Key { group, seq, lane: 0, slot: 0, from: 0, to: 0, point_to_point: false };
+        let of = move |key: &Key| (key.group, key.seq) == (group, seq);
+        let messages = self.messages.range(first..).take_while(move |(key, _)| of(key));
+        messages.filter(|(key, _)| !key.point_to_point).filter_map(|(key, _)| self.front(key))
     }
 
     /// First fragments of the messages that could match a receive from any rank.

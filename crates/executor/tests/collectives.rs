@@ -261,6 +261,132 @@ fn who_calls_something_else_is_told() {
     assert!(text.contains("rank 1 broadcast(int32, 11 elements") || text.contains("rank 1 called"), "{text}");
 }
 
+/// A channel to a peer that takes everything. What it has sent arrives when the test says so.
+#[derive(Clone, Default)]
+struct Letters(Arc<std::sync::Mutex<std::collections::VecDeque<FragmentHeader>>>);
+
+impl Channel for Letters {
+    fn send(&mut self, _header: &FragmentHeader, _payload: &[u8]) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn front(&mut self) -> io::Result<Option<FragmentHeader>> {
+        Ok(self.0.lock().unwrap().front().copied())
+    }
+
+    fn take(&mut self, sink: Sink<'_>) -> io::Result<bool> {
+        let header = self.0.lock().unwrap().pop_front().unwrap();
+        if let Sink::Show(show) = sink {
+            show(0, &vec![0; header.bytes as usize]);
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn fragment(&self) -> usize {
+        1000
+    }
+
+    fn name(&self) -> &'static str {
+        "letters"
+    }
+}
+
+/// When a fragment reaches rank 0: before it has called the operation, while it is in flight, or after it is complete.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Arrives {
+    Before,
+    During,
+    After,
+}
+
+fn told(
+    theirs: Signature,
+    arrives: Arrives,
+    mine: Signature,
+    program: impl Fn() -> Box<dyn Program>,
+) -> Option<String> {
+    let letters = Letters::default();
+    let mut executor = Executor::new(Wires::new(0, vec![None, Some(Box::new(letters.clone()))]));
+    executor.add_group(0, vec![0, 1], 0);
+    let header =
+        FragmentHeader { group: 0, seq: 0, lane: 0, slot: 0, from: 1, to: 0, bytes: 16, offset: 0, signature: theirs };
+    let arrive = || letters.0.lock().unwrap().push_back(header);
+    if arrives == Arrives::Before {
+        arrive();
+        executor.progress();
+        assert!(executor.queue_unexpected(false));
+    }
+    let mut memory = vec![0; 64];
+    let handle = begin(&mut executor, mine, program(), vec![(0, space(&mut memory, Dtype::Int32, 100))]);
+    if arrives == Arrives::During {
+        arrive();
+    }
+    executor.progress();
+    if arrives == Arrives::After {
+        assert!(handle.done() && handle.result().is_ok());
+        arrive();
+        executor.progress();
+    }
+    assert!(letters.0.lock().unwrap().is_empty());
+    let failed = executor.failures.pop().map(|failure| failure.error.to_string());
+    // What comes next does not go on as if nothing had happened.
+    let next = begin(&mut executor, mine, program(), vec![(0, space(&mut memory, Dtype::Int32, 100))]);
+    executor.progress();
+    assert_eq!(next.result().err().map(|error| error.to_string()), failed);
+    failed
+}
+
+/// Each rank is the root of its own broadcast and needs nothing from the other. Whenever the other's fragment arrives,
+/// perhaps after the operation is complete: it is noticed.
+#[test]
+fn who_finishes_alone_is_told_of_a_different_call() {
+    let call = |collective, root| Signature { root, ..signature(collective, Dtype::Int32, ReduceOp::Sum, 4) };
+    let mine = call(Collective::Broadcast, 0);
+    let program = || -> Box<dyn Program> { Box::new(Broadcast { size: 2, root: 0, len: 4, chunk: 64 }) };
+    for arrives in [Arrives::Before, Arrives::During, Arrives::After] {
+        for theirs in [call(Collective::Broadcast, 1), call(Collective::Reduce, 0)] {
+            let text = told(theirs, arrives, mine, program).unwrap_or_else(|| panic!("{arrives:?}: nothing is said"));
+            let expected = format!(
+                "operation 1 differs between ranks: rank 1 called {}, rank 0 called broadcast(int32, 4 elements, root 0)",
+                theirs.describe()
+            );
+            assert!(text.starts_with(&expected), "{arrives:?}: {text}");
+        }
+    }
+    // One that agrees and that nobody needs any more is no mistake.
+    assert_eq!(told(mine, Arrives::After, mine, program), None);
+}
+
+/// Only the two ranks know how many elements go from one to the other.
+#[test]
+fn sizes_that_differ_between_two_ranks_are_named() {
+    let call = |count| Signature { root: 1, ..signature(Collective::Scatter, Dtype::Int32, ReduceOp::Sum, count) };
+    let expects = |len| {
+        move || -> Box<dyn Program> {
+            let (sends, recvs) =
+                (vec![Piece { off: 0, len: 0 }; 2], vec![Piece { off: 0, len: 0 }, Piece { off: 0, len }]);
+            Box::new(Exchange { me: 0, sends, recvs, chunk: 2 })
+        }
+    };
+    for arrives in [Arrives::Before, Arrives::During, Arrives::After] {
+        for len in [0, 3, 5] {
+            if (arrives == Arrives::After) != (len == 0) {
+                continue;
+            }
+            let text = told(call(4), arrives, call(0), expects(len)).unwrap_or_else(|| panic!("{arrives:?} {len}"));
+            let expected = format!(
+                "operation 1 differs between ranks: rank 1 called scatter(int32, 4 elements for rank 0, root 1), rank 0 \
+                 called scatter(int32, {len} elements from rank 1, root 1)"
+            );
+            assert!(text.starts_with(&expected), "{arrives:?} {len}: {text}");
+        }
+    }
+}
+
 /// A channel to a slow peer: it holds one fragment, and gets rid of it at every second flush.
 #[derive(Default)]
 struct Slow {

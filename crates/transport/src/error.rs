@@ -17,16 +17,19 @@ pub type Result<T> = std::result::Result<T, RunError>;
 
 impl RunError {
     /// Ranks called different operations as operation `seq` of a communicator: for each, who (`rank 3`, `server 1 (rank
-    /// 5)`) and a description.
+    /// 5)`) and a description. `plan_differs`: what differs if the descriptions do not, and the remedy.
     #[must_use]
-    pub fn mismatch(seq: u32, label: &str, (them, theirs): (&str, &str), (me, mine): (&str, &str)) -> RunError {
+    pub fn mismatch(
+        seq: u32,
+        label: &str,
+        (them, theirs): (&str, &str),
+        (me, mine): (&str, &str),
+        plan_differs: &str,
+    ) -> RunError {
         let number = seq.wrapping_add(1);
         let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
         RunError::Failed(if theirs == mine {
-            format!(
-                "operation {number}{label}: {me} and {them} both called {mine}, but with different strategies or \
-                 chunk sizes; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments"
-            )
+            format!("operation {number}{label}: {me} and {them} both called {mine}, but with different {plan_differs}")
         } else {
             format!(
                 "operation {number}{label} differs between ranks: {them} called {theirs}, {me} called {mine}; all \

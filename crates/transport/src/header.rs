@@ -69,6 +69,13 @@ impl Collective {
         matches!(self, Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter)
     }
 
+    /// Whether a rank only knows the numbers of elements that it exchanges itself. Headers say how many the message has from
+    /// its sender to its receiver.
+    #[must_use]
+    pub fn has_parts(self) -> bool {
+        matches!(self, Collective::Gather | Collective::Scatter | Collective::AllToAll)
+    }
+
     /// Whether there is a root.
     #[must_use]
     pub fn rooted(self) -> bool {
@@ -95,9 +102,10 @@ pub struct Signature {
     pub op: ReduceOp,
     /// The root, or 0.
     pub root: u16,
-    /// Number of elements if it must be equal on all ranks, else 0.
+    /// Number of elements if it must be equal on all ranks, else 0. In headers, if the collective [has
+    /// parts](Collective::has_parts): the number that the sender has for the receiver.
     pub count: u64,
-    /// A digest of strategy and piece size.
+    /// A digest of strategy and piece size, or of the counts by rank if these are not equal.
     pub plan: u32,
 }
 
@@ -105,12 +113,39 @@ impl Signature {
     /// For messages: `all_reduce(float32, 1000 elements, sum)`.
     #[must_use]
     pub fn describe(&self) -> String {
+        self.describe_with((self.count > 0).then(|| self.elements()))
+    }
+
+    /// The same for the elements between two ranks: `scatter(float32, 3 elements from rank 0, root 0)`.
+    #[must_use]
+    pub fn describe_part(&self, which: &str) -> String {
+        self.describe_with(Some(format!("{} {which}", self.elements())))
+    }
+
+    fn elements(&self) -> String {
+        format!("{} element{}", self.count, if self.count == 1 { "" } else { "s" })
+    }
+
+    /// The description of the whole operation, without a number that only holds between two ranks.
+    #[must_use]
+    pub fn whole(&self) -> Signature {
+        Signature { count: if self.collective.has_parts() { 0 } else { self.count }, ..*self }
+    }
+
+    /// What ranks differ in whose descriptions are equal, and the remedy.
+    #[must_use]
+    pub fn plan_differs(&self) -> &'static str {
+        match self.collective {
+            Collective::AllGather | Collective::ReduceScatter => "counts; give all ranks the same counts",
+            _ => "strategies or chunk sizes; give all ranks the same PACELINE_STRATEGY, PACELINE_CHUNK and arguments",
+        }
+    }
+
+    fn describe_with(&self, elements: Option<String>) -> String {
         let mut parts = Vec::new();
         if self.collective != Collective::Barrier {
             parts.push(self.dtype.name().to_owned());
-            if self.count > 0 {
-                parts.push(format!("{} element{}", self.count, if self.count == 1 { "" } else { "s" }));
-            }
+            parts.extend(elements);
         }
         if self.collective.reduces() {
             parts.push(self.op.name().to_owned());

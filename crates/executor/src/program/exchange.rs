@@ -29,6 +29,11 @@ impl Program for Exchange {
         lane_count(chunks(longest, self.chunk) * (self.sends.len() as u64 - 1))
     }
 
+    fn passes(&self, from: u32, to: u32) -> Option<u64> {
+        let piece = if from == self.me { self.sends.get(to as usize) } else { self.recvs.get(from as usize) };
+        piece.map(|piece| piece.len)
+    }
+
     fn step(&self, _role: u32, lane: u32, mut pc: u32) -> Step {
         let size = self.sends.len() as u32;
         let (index, distance) = (u64::from(lane / (size - 1)), 1 + lane % (size - 1));
