@@ -178,6 +178,7 @@ def test_ranks_that_call_different_things_all_say_what(tmp_path):
         "reduce root": ["root 1", "root 2"],
         "counts": ["10 elements", "9 elements"],
         "own root": ["differs between ranks", "broadcast(float32, 10 elements, root"],
+        "same sum": ["all_gather(float64, 12 elements)", "different counts"],
         "scattered": ["4 elements for rank 1", "5 elements from rank 0"],
         "long": ["300000 elements", "299999 elements"],
         "nothing": ["0 elements", "10 elements"],

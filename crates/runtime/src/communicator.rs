@@ -234,11 +234,11 @@ impl Communicator {
     ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
         let prepared = unsafe { lowering::prepare(request, self.me, self.size())? };
-        let Prepared { program, mut space, count, mut finish, point_to_point } = prepared;
+        let Prepared { program, mut space, count, plan, mut finish, point_to_point } = prepared;
         let (mut factor, step, pull_only) = (None, request.step, request.pull_only);
         let mut roles = Vec::with_capacity(1);
         let mut signature =
-            Signature { collective: request.collective, dtype: request.dtype, op: request.op, root: 0, count, plan: 0 };
+            Signature { collective: request.collective, dtype: request.dtype, op: request.op, root: 0, count, plan };
         if request.collective.rooted() {
             signature.root = request.root as u16;
         }

@@ -3,6 +3,7 @@
 use paceline_schedule::Piece;
 
 use super::{CollectiveRequest, Memory};
+use crate::digest::digest;
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
 use paceline_executor::{Finish, PointToPoint};
 use paceline_kernels::reduce::scale;
@@ -23,6 +24,8 @@ pub(crate) struct Prepared {
     pub space: Space,
     /// Elements that all ranks must agree on, or 0.
     pub count: u64,
+    /// A digest of the counts by rank, if all ranks must agree on them, or 0.
+    pub plan: u32,
     pub finish: Option<Finish>,
     pub point_to_point: Option<PointToPoint>,
 }
@@ -49,6 +52,17 @@ fn usage<T>(message: String) -> Result<T> {
     Err(RunError::Usage(message))
 }
 
+/// `None`: more than can be counted.
+fn sum(counts: &[u64]) -> Option<u64> {
+    counts.iter().try_fold(0, |sum: u64, &count| sum.checked_add(count))
+}
+
+/// A digest of the counts of all ranks, which must be equal everywhere. Equal counts follow from their sum.
+fn plan(counts: &[u64]) -> u32 {
+    let equal = counts.windows(2).all(|pair| pair[0] == pair[1]);
+    if equal { 0 } else { digest(counts.iter().flat_map(|count| count.to_le_bytes())) }
+}
+
 /// The counts of all ranks: as given, or equal shares of `total`.
 fn shares(
     request: &CollectiveRequest<'_>,
@@ -62,7 +76,7 @@ fn shares(
         Some(counts) if counts.len() != size as usize => {
             usage(format!("{name}: {} counts for {size} ranks", counts.len()))
         }
-        Some(counts) if counts.iter().sum::<u64>() != total => {
+        Some(counts) if sum(counts) != Some(total) => {
             usage(format!("{name}: counts {counts:?} do not add up to the {total} elements of the {what}"))
         }
         Some(counts) => Ok(counts.to_vec()),
@@ -102,7 +116,8 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             unsafe { space.push(address as *mut u8, elements) };
         }
     };
-    let prepared = |program, space, count, finish| Ok(Prepared { program, space, count, finish, point_to_point: None });
+    let prepared =
+        |program, space, count, finish| Ok(Prepared { program, space, count, plan: 0, finish, point_to_point: None });
     let scaled = |off: u64, len: u64| {
         #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
         let asked = request.postscale != 1.0;
@@ -131,13 +146,14 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
         Collective::AllGather | Collective::Gather => {
             let gathers = request.collective == Collective::AllGather || is_root;
             let count = if request.collective == Collective::AllGather { outputs } else { 0 };
-            let (mut sends, mut recvs) = (nothing(size), nothing(size));
+            let (mut sends, mut recvs, mut agreed) = (nothing(size), nothing(size), 0);
             lay(&mut space, request.outputs);
             lay(&mut space, request.inputs);
             let own = Piece { off: outputs, len: inputs };
             if gathers {
                 let counts = shares(request, request.counts, outputs, size, "output")?;
                 expect(request, "input", inputs, counts[me as usize])?;
+                agreed = if request.collective == Collective::AllGather { plan(&counts) } else { 0 };
                 recvs = pieces(0, &counts);
                 space.copy_within(own.off, recvs[me as usize].off, own.len);
             } else {
@@ -148,7 +164,8 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             } else if !is_root {
                 sends[root as usize] = own;
             }
-            prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)
+            let prepared = prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)?;
+            Ok(Prepared { plan: agreed, ..prepared })
         }
         Collective::Scatter => {
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
@@ -174,7 +191,8 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             space.copy_within(parts[me as usize].off, inputs, outputs);
             let own = Piece { off: inputs, len: outputs };
             let program = ReduceScatter { parts, own, chunk: exchanged };
-            prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))
+            let prepared = prepared(Some(Box::new(program)), space, inputs, scaled(inputs, outputs))?;
+            Ok(Prepared { plan: plan(&counts), ..prepared })
         }
         Collective::AllToAll => {
             let sent = shares(request, request.counts, inputs, size, "input")?;
@@ -196,7 +214,7 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             }
             let program = SendRecv { peer: root, sends: request.sends, len };
             let point_to_point = Some(PointToPoint { peer, tag: request.tag, sends: request.sends });
-            Ok(Prepared { program: Some(Box::new(program)), space, count: len, finish: None, point_to_point })
+            Ok(Prepared { program: Some(Box::new(program)), space, count: len, plan: 0, finish: None, point_to_point })
         }
     }
 }
@@ -227,5 +245,31 @@ pub(crate) fn prescale(space: &mut Space, request: &CollectiveRequest<'_>) {
     #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
     if request.prescale != 1.0 {
         space.for_each(|run| scale(request.dtype, run, request.prescale));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_counts(counts: &[u64], total: u64) -> Result<Vec<u64>> {
+        let request = CollectiveRequest { collective: Collective::AllGather, ..CollectiveRequest::default() };
+        shares(&request, Some(counts), total, counts.len() as u32, "output")
+    }
+
+    #[test]
+    fn counts_beyond_all_bounds_are_refused() {
+        assert_eq!(of_counts(&[1, 0, 3], 4), Ok(vec![1, 0, 3]));
+        // Their sum is 4 modulo 2^64.
+        let error = of_counts(&[1 << 63, 1 << 63, 4], 4).expect_err("too many").to_string();
+        assert!(error.ends_with("do not add up to the 4 elements of the output"), "{error}");
+    }
+
+    #[test]
+    fn ranks_notice_counts_that_differ() {
+        let plans = [[4, 0], [0, 4], [1, 3], [3, 1], [2, 2]].map(|counts| plan(&counts));
+        assert!(plans.iter().enumerate().all(|(at, plan)| !plans[..at].contains(plan)), "{plans:?}");
+        // As without counts.
+        assert_eq!(plan(&[2, 2]), 0);
     }
 }
