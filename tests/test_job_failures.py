@@ -135,6 +135,14 @@ def test_a_stopped_rank_is_reported_and_then_an_error(tmp_path, transport):
     assert any(re.search(r"^paceline: rank \d: .*" + stall, outcomes[rank].err, re.M) for rank in (0, 2)), outcomes
 
 
+def test_who_waits_for_a_stopped_rank_elsewhere_is_not_named_beside_it(tmp_path):
+    with Ranks(tmp_path, 3, "failures", "stopped_elsewhere", env={"PACELINE_TIMEOUT": "3"}) as ranks:
+        ranks.wait_for(0, '"error"')
+        ranks.processes[1].send_signal(signal.SIGKILL)
+        error = raised(ranks.outcomes(30), 0)["error"]
+    assert re.search(r"for rank 1 \(.*\), silent: stopped, or its host cannot be reached\. The limit", error), error
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_the_status_of_a_job_that_hangs_is_told_at_once(tmp_path, transport):
     env = {"PACELINE_TIMEOUT": "2", "PACELINE_TRANSPORT": transport}

@@ -124,6 +124,18 @@ def late(job, seconds):
         job.all_reduce(np.zeros(5, "int64"), name="counters")
 
 
+def stopped_elsewhere(job):
+    """Rank 1 is stopped. Rank 2 waits for it in a group of its own, and so never calls what rank 0 has called."""
+    side = job.group([1, 2], "side") if job.rank else None
+    job.barrier()
+    if job.rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    with failing():
+        if side:
+            side.all_reduce(np.ones(5))
+        job.all_reduce(np.ones(5), name="counters")
+
+
 def looked_at(job):
     """Rank 1 is stopped and takes nothing of what rank 0 sends; rank 0 asks what is in flight."""
     job.barrier()

@@ -727,8 +727,8 @@ impl FailureDetector {
     /// Which ranks an operation waits for, and how far they are.
     fn blame(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> String {
         let peers = &self.peers;
-        let (mut silent, mut late, mut absent, mut here, mut left) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut silent, mut late, mut absent, mut here, mut done, mut left) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let asked = waiting.asked.map_or(now, |(asked, _)| asked);
         for &rank in others {
             let quiet = now - self.silent_since(rank, asked);
@@ -742,8 +742,14 @@ impl FailureDetector {
                 }
                 _ if !heard => late.push(rank),
                 Some((Answer::Later(..), _)) | None => absent.push(rank),
-                Some(_) => here.push(rank),
+                Some((Answer::Past(..), _)) => done.push(rank),
+                Some((Answer::InFlight(..), _)) => here.push(rank),
             }
+        }
+        if !silent.is_empty() {
+            // Who is waiting in another operation has been kept from calling this one, most likely by a silent rank, too.
+            let waits = |rank: &u32| matches!(waiting.answers.get(rank), Some((Answer::Later(_, Some(_)), _)));
+            absent.retain(|rank| !waits(rank));
         }
         let mut parts = Vec::new();
         if !silent.is_empty() {
@@ -774,9 +780,20 @@ impl FailureDetector {
             let have = if absent.len() == 1 { "has" } else { "have" };
             parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
         }
-        if parts.is_empty() && !here.is_empty() {
-            let are = if here.len() == 1 { "is" } else { "are" };
-            parts.push(format!("{}, which {are} also waiting in it", describe(peers, &here)));
+        if parts.is_empty() {
+            if !here.is_empty() {
+                let are = if here.len() == 1 { "is" } else { "are" };
+                parts.push(format!("{}, which {are} also waiting in it", describe(peers, &here)));
+            }
+            if !done.is_empty() {
+                let have = if done.len() == 1 { "has" } else { "have" };
+                // That the ranks agree on sizes is noticed with the first fragment, unless there is none.
+                let sizes = match waiting.signature.collective.has_parts() {
+                    true => ": do the ranks agree on who sends how many elements to whom?",
+                    false => "",
+                };
+                parts.push(format!("{}, which {have} completed it{sizes}", describe(peers, &done)));
+            }
         }
         if parts.is_empty() {
             let have = if left.len() == 1 { "has" } else { "have" };
