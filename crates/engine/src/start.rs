@@ -1,4 +1,5 @@
 //! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
+use paceline_os::io::Errno;
 use paceline_os::sync::Arc;
 use paceline_os::time::Instant;
 use paceline_rendezvous::{
@@ -93,10 +94,13 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
 
     let local: Vec<u32> = (0..size).filter(|&r| hosts[r as usize] == hosts[rank as usize]).collect();
     let (segment, file, address) = Segment::create(local.len() as u32).map_err(|e| {
-        RunError::Failed(format!(
-            "shared memory for {} ranks cannot be reserved: {e}; is there enough memory?",
-            local.len()
-        ))
+        let remedy = match Errno::from_io_error(&e) {
+            Some(Errno::FBIG) => "this process may write no files of that size; raise its limit (ulimit -f)",
+            Some(Errno::MFILE) => "this process has too many open files; raise its limit (ulimit -n)",
+            Some(Errno::NFILE) => "this host has too many open files; raise its limit (sysctl fs.file-max)",
+            _ => "is there enough memory?",
+        };
+        RunError::Failed(format!("shared memory for {} ranks cannot be reserved: {e}; {remedy}", local.len()))
     })?;
     let waker = Waker::new(segment.clone()).map_err(system("cannot create a pipe"))?;
     let opened = open_memory(rank, &settings, &local, (address, waker.address()), exchange, size)?;

@@ -37,6 +37,8 @@ pub struct Answered {
 pub enum Missed {
     /// A network error, or nothing listens there: the error text.
     Network(String),
+    /// This process may open no more files.
+    OwnLimit(String),
     /// A stranger answered.
     Stranger(Stranger),
     /// The host belongs to the job and refuses this rank.
@@ -45,7 +47,17 @@ pub enum Missed {
 
 impl Missed {
     fn network(error: &io::Error) -> Missed {
-        Missed::Network(text::plain(error))
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE) => Missed::OwnLimit(
+                "this process has too many open files to connect to the other ranks; raise its limit (ulimit -n)"
+                    .into(),
+            ),
+            Some(Errno::NFILE) => Missed::OwnLimit(
+                "this host has too many open files to connect to the other ranks; raise its limit (sysctl fs.file-max)"
+                    .into(),
+            ),
+            _ => Missed::Network(text::plain(error)),
+        }
     }
 
     /// An error message about rank `host` at `address`.
@@ -53,6 +65,7 @@ impl Missed {
         let who = format!("rank {host} ({address})");
         match self {
             Missed::Network(why) => format!("{who}: {why}"),
+            Missed::OwnLimit(why) => why.clone(),
             Missed::Stranger(stranger) => stranger.describe(address),
             Missed::Refused(Verdict::OtherJob) => format!("{who} belongs to another run of the job"),
             Missed::Refused(Verdict::OtherWorld) => format!("{who} was given another world size; is WORLD_SIZE wrong?"),
@@ -151,5 +164,24 @@ impl Call {
             return Ok(None);
         }
         Err(Missed::Network(if self.connected { "does not complete the handshake" } else { "does not answer" }.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_this_process_is_not_blamed_on_the_other_rank() {
+        for (errno, remedy) in [(Errno::MFILE, "(ulimit -n)"), (Errno::NFILE, "(sysctl fs.file-max)")] {
+            let missed = Missed::network(&errno.into());
+            let text = missed.describe(0, "host:1");
+            assert!(
+                matches!(missed, Missed::OwnLimit(_)) && text.ends_with(remedy) && !text.contains("rank 0"),
+                "{text}"
+            );
+        }
+        let refused = Missed::network(&Errno::CONNREFUSED.into());
+        assert_eq!(refused.describe(0, "host:1"), "rank 0 (host:1): connection refused");
     }
 }

@@ -126,6 +126,10 @@ impl Member<'_> {
             };
             match self.call(Call::begin(address, self.secret, &hello)) {
                 Ok(answered) => return self.converse(answered),
+                // Another attempt cannot help, and rank 0 is not to blame.
+                Err(Failure::Missed(Missed::OwnLimit(why))) => {
+                    return Err(Failure::Final(RunError::Failed(format!("rank {}: {why}", self.rank))));
+                }
                 // An error that concerns the user matters more than an unreachable second address.
                 Err(Failure::Missed(Missed::Network(_)))
                     if matches!(&last, Failure::Missed(Missed::Stranger(_) | Missed::Refused(_))) => {}

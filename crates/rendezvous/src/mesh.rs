@@ -238,7 +238,7 @@ impl Weaver<'_> {
     /// Schedules another call, unless the verdict would be the same.
     fn again(&mut self, mut want: Want, missed: &Missed) -> Result<()> {
         let why = missed.describe(want.to, &address::plain(self.peers[want.to as usize]).to_string());
-        if let Missed::Refused(Verdict::OtherWorld | Verdict::OtherStreams) = missed {
+        if let Missed::Refused(Verdict::OtherWorld | Verdict::OtherStreams) | Missed::OwnLimit(_) = missed {
             return Err(RunError::Failed(format!("rank {}: {why}", self.rank)));
         }
         self.last[want.to as usize] = Some(why);
