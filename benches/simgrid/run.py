@@ -1,7 +1,8 @@
 """Times the fluid network and SimGrid's flow model on the same ring: `python benches/simgrid/run.py [--prefix DIR]`.
 
-Needs a C++ compiler and SimGrid (`apt install libsimgrid-dev`; --prefix for one that is unpacked elsewhere). The two take turns,
-and the ratio is taken within each round. Paceline's time is that of the whole process, SimGrid's that of its event loop alone.
+Needs a C++ compiler and SimGrid (`apt install libsimgrid-dev`; --prefix for one that is unpacked elsewhere). The two
+take turns, and the ratio is taken within each round. Paceline's time is that of the whole process, SimGrid's that of
+its event loop alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "ring")
         found = [f"-L{path}" for path in libraries]
-        build = ["g++", "-O2", "-std=c++17", str(SOURCE), f"-I{asked.prefix}/include", *found, "-lsimgrid", "-o", program]
+        build = ["g++", "-O2", "-std=c++17", str(SOURCE), f"-I{asked.prefix}/include", *found, "-lsimgrid"]
+        build += ["-o", program]
         subprocess.run([*build, "-Wl,--allow-shlib-undefined"], check=True, env=environment)
         print("workers  paceline s  simgrid s  ratio  simulated s (paceline, simgrid)")
         for workers in asked.workers:

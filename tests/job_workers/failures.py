@@ -173,7 +173,7 @@ def mismatch(job):
         "reduce root": lambda g: g.reduce(np.ones(10, "float32"), root=1 if mine else 2, name="w"),
         "counts": lambda g: g.all_gather(np.ones(3), np.ones(10 if mine else 9), counts=[3, 3, 4 if mine else 3]),
         "own root": lambda g: g.broadcast(np.ones(10, "float32"), g.rank, name="w"),
-        "same sum": lambda g: g.all_gather(np.ones(3 + g.rank), np.ones(12), counts=[3, 4, 5] if not mine else [5, 4, 3]),
+        "same sum": lambda g: g.all_gather(np.ones(3 + g.rank), np.ones(12), counts=[5, 4, 3] if mine else [3, 4, 5]),
         "scattered": lambda g: g.scatter(np.ones(5 if mine else 4), np.ones(12) if g.rank == 0 else None),
         "long": lambda g: g.all_reduce(np.ones(300_000 if mine else 299_999, "float64"), name="w"),
         "nothing": lambda g: g.all_reduce(np.ones(0 if mine else 10, "float32"), name="w"),

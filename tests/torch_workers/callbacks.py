@@ -207,7 +207,19 @@ def out_of_order(rank, size):
 
 
 def everything(rank, size):
-    run_all([nested, one_in_the_other, made_elsewhere, errors, results_that_tensors_take_or_refuse, out_of_order, several_buckets], rank, size)
+    run_all(
+        [
+            nested,
+            one_in_the_other,
+            made_elsewhere,
+            errors,
+            results_that_tensors_take_or_refuse,
+            out_of_order,
+            several_buckets,
+        ],
+        rank,
+        size,
+    )
 
 
 def the_end(store, rank, size):

@@ -16,7 +16,7 @@ from types import TracebackType
 from paceline.errors import InvalidArgumentError, JobError
 
 PIPE = "PACELINE_RUN_FAILURE"
-"""Environment variable with the descriptor and the inode of the pipe to which it is written, one JSON document a line."""
+"""Environment variable with descriptor and inode of the pipe to which it is written, one JSON document a line."""
 MOST = 4096
 """Bytes that a pipe takes atomically (PIPE_BUF)."""
 

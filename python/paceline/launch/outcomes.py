@@ -129,7 +129,8 @@ class Notes:
         return joins, False
 
     def _understand(self, rank: int, line: bytes) -> Iterator[str]:
-        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):  # The script may have written anything.
+        # The script may have written anything.
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             report = json.loads(line)
             if "joining" in report:
                 yield str(report["joining"])

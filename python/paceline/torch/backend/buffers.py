@@ -67,7 +67,7 @@ class Memory:
         """Copy results to the tensors that were not dense, once the operation has finished."""
         back, self.back = self.back, []
         for tensor, dense in back:
-            # Tensors made in inference mode may only be changed in it, and this may be another thread than the caller's.
+            # Tensors made in inference mode may only be changed in it, and this may be another thread.
             with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
                 tensor.copy_(dense)
 
