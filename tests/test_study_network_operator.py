@@ -13,7 +13,7 @@ from paceline.cli.study import study
 from paceline.studies import run_study
 from paceline.studies.network_operator.assignment import byte_shares
 from paceline.studies.network_operator.published import INPUTS, MODELS
-from paceline.studies.network_operator.variants import SLICES, sliced
+from paceline.studies.network_operator.variants import SLICES, in_forward_order, sliced
 from paceline.studies.report import errors
 
 # The study runs once, on one worker.
@@ -104,7 +104,7 @@ def test_rows_not_calibrated_on(result):
 
 def test_cutting_finer_changes_nothing():
     # What stands for servers x workers pieces; VGG-16 has no row of it.
-    trace = paceline.load_trace("netop-inception-v3")
+    trace = in_forward_order(paceline.load_trace("netop-inception-v3"))
     run = {"strategy": "ps-multicast-aggregation", "workers": 8, "servers": 8, "critical_path": False}
     even = paceline.simulate(trace, placement="even", **run).iteration_s
     assert paceline.simulate(sliced(trace, SLICES), **run).iteration_s == pytest.approx(even, rel=5e-4)
@@ -113,7 +113,7 @@ def test_cutting_finer_changes_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS[1:])
 def test_cutting_finer_changes_nothing_at_32_workers(model):
-    trace = paceline.load_trace(f"netop-{model}")
+    trace = in_forward_order(paceline.load_trace(f"netop-{model}"))
     run = {"strategy": "ps-multicast-aggregation", "workers": 32, "servers": 8, "critical_path": False}
     even = paceline.simulate(trace, placement="even", **run).iteration_s
     assert paceline.simulate(sliced(trace, SLICES), **run).iteration_s == pytest.approx(even, rel=5e-4)

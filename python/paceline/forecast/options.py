@@ -22,10 +22,9 @@ from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_k
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, naming_core_errors
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
 
 CORE = (
-    "bucket_size",
     "placement",
     "chunk",
     "distribution",
@@ -40,15 +39,16 @@ CORE = (
     "detail",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "strategy", "servers", "compute_speedup")
-_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers")
+Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A product of scenarios to forecast. Made by `of`, which checks every value."""
 
-    trace: str | Path | Trace
+    traces: Sequence[str | Path | Trace]
     values: Mapping[str, Any]
     """Values by setting; settings that are not given are absent. Swept settings have lists."""
     sources: Mapping[str, Source]
@@ -61,7 +61,7 @@ class Sweep:
     @classmethod
     def of(
         cls,
-        trace: str | Path | Trace,
+        traces: Traces,
         given: Mapping[str, object],
         place: str,
         given_by: Literal["flag", "keyword", "key"] = "keyword",
@@ -75,18 +75,27 @@ class Sweep:
         `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
         setting and source.
         """
-        values, sources, others = {}, {}, {}
-        for name, value in given.items():
+        values, others = {}, {}
+        named, sources = by_current_names(place, given, given_by, where)
+        for name, value in named.items():
             if value is None:
                 continue
             setting = SETTINGS.get(name)
             if setting is None or place not in setting.uses:
                 others[name] = value
                 continue
-            sources[name] = setting.source(given_by, value, where)
+            sources.setdefault(name, setting.source(given_by, value, where))
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
-        return cls(trace, values, sources, given_by, others, timeline, plot)
+        listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
+        if not listed:
+            raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
+        return cls(listed, values, sources, given_by, others, timeline, plot)
+
+    @property
+    def trace(self) -> str | Path | Trace:
+        """The first trace."""
+        return self.traces[0]
 
     def get(self, name: str) -> Any:  # noqa: ANN401
         """Return the value of a setting; None if it was not given."""
@@ -102,17 +111,27 @@ class Sweep:
         return self.get("workers") or DEFAULT_WORKERS
 
     def machine(self) -> Cluster:
-        """Return the cluster, except for its bandwidth. Raises InvalidArgumentError."""
+        """Return the cluster, except for its bandwidth and latency. Raises InvalidArgumentError."""
         fields = {name: self.get(name) for name in _CLUSTER}
         return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
 
     def machines(self, machine: Cluster) -> list[Cluster]:
-        """Return a cluster for each bandwidth. Raises InvalidArgumentError."""
-        return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
+        """Return a cluster for each bandwidth and latency. Raises InvalidArgumentError."""
+        return [
+            load_cluster(machine, bandwidth=rate, latency=latency)
+            for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
+        ]
+
+    def steps(self) -> list[Trace]:
+        """Return the traces as changed by the options. Raises InvalidArgumentError."""
+        return [self._step(trace) for trace in self.traces]
 
     def step(self) -> Trace:
-        """Return the trace as changed by the options. Raises InvalidArgumentError."""
-        trace = load_trace(self.trace)
+        """Return the first trace as changed by the options. Raises InvalidArgumentError."""
+        return self._step(self.trace)
+
+    def _step(self, named: str | Path | Trace) -> Trace:
+        trace = load_trace(named)
         if self.get("add_module") is not None:
             with naming_core_errors():
                 trace = trace.with_modules(self.get("add_module"))
@@ -143,6 +162,8 @@ class Prepared:
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
+    servers_meant: bool = True
+    """Whether parameter servers were asked for, by name or by their number."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -158,39 +179,45 @@ def _prepared(sweep: Sweep) -> Prepared:
             setting="coordinator_constants",
         )
     _check_outputs(sweep)
-    strategies, by_name = _strategies(sweep.get("strategy"))
-    trace, machine = sweep.step(), sweep.machine()
+    strategies, by_name = _strategies(sweep.get("strategy"), servers_first=sweep.get("servers") is not None)
+    servers_meant = sweep.get("servers") is not None or any("servers" in strategy.knobs for strategy in by_name)
+    traces, machine = sweep.steps(), sweep.machine()
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
-    _refuse_without_effect(sweep, strategies, trace, machine)
+    for trace in traces:
+        _refuse_without_effect(sweep, strategies, trace, machine)
+    _check_stragglers(sweep)
     scenarios = plan(
-        trace,
+        traces,
         sweep.machines(machine),
         strategies,
         workers=sweep.workers,
         servers=sweep.get("servers") or [None],
         compute_speedups=sweep.get("compute_speedup") or [None],
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)},
+        bucket_sizes=sweep.get("bucket_size") or [None],
+        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces)},
     )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
+    devices = dict.fromkeys(note for trace in traces for note in sweep.device_note(trace))
+    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *devices], servers_meant)
 
 
 def plan(
-    trace: Trace,
+    traces: Sequence[Trace],
     clusters: Sequence[Cluster],
     strategies: Sequence[Strategy],
     *,
     workers: Sequence[int],
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
+    bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
 ) -> list[Scenario]:
-    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+    """Return the scenarios of a sweep, ordered by trace, workers, cluster, compute speed-up, bucket size and strategy.
 
     A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
@@ -203,8 +230,11 @@ def plan(
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
+            bucket_size=bucket_size,
         )
-        for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies)
+        for trace, count, cluster, speedup, bucket_size, strategy in product(
+            traces, workers, clusters, compute_speedups, bucket_sizes, strategies
+        )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
 
@@ -235,11 +265,16 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strategy]]:
-    """Return the requested strategies, each once, and those requested by name."""
+def _strategies(words: Sequence[str] | None, *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
+    """Return the requested strategies, each once, and those requested by name.
+
+    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
+    """
     words = words if words is not None else ["all"]
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
+    if not servers_first:
+        every = tuple(sorted(every, key=lambda strategy: "servers" in strategy.knobs))
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
@@ -281,16 +316,33 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _placement(sweep: Sweep, trace: Trace) -> str | list[int] | None:
+def _check_stragglers(sweep: Sweep) -> None:
+    """Refuse a slow rank that some of the numbers of workers do not have."""
+    fewest = min(sweep.workers)
+    for straggler in sweep.get("stragglers") or ():
+        if isinstance(rank := straggler.get("rank"), int) and rank >= fewest:
+            workers = units.count(fewest, "worker")
+            raise InvalidArgumentError(
+                f"there is no rank {rank} with {workers}, only 0 to {fewest - 1}", setting="stragglers"
+            )
+
+
+def _placement(sweep: Sweep, traces: Sequence[Trace]) -> str | list[int] | None:
     placement: str | list[int] | None = sweep.get("placement")
-    if placement is None or isinstance(placement, list) or placement in PLACEMENTS:
+    if placement is None or placement in PLACEMENTS:
         return placement
-    bucket_size = sweep.get("bucket_size")
+    [bucket_size, *more] = sweep.get("bucket_size") or [None]
+    if more or len(traces) > 1:
+        what = "bucket size" if more else "trace"
+        raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
+    if isinstance(placement, list):
+        return placement
     fewest = min(sweep.get("servers") or [1])
-    return read_placement(Path(placement), trace, None if bucket_size == "none" else bucket_size, fewest)
+    return read_placement(Path(placement), traces[0], None if bucket_size == "none" else bucket_size, fewest)
 
 
 def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
     lengths = {name: len(sweep.get(name) or ()) for name in _SWEPT}
     lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
-    return units.listed([sweep.spelling(name) for name, length in lengths.items() if length > 1])
+    traces = ["TRACE"] if len(sweep.traces) > 1 else []
+    return units.listed([*traces, *(sweep.spelling(name) for name, length in lengths.items() if length > 1)])

@@ -16,6 +16,9 @@ from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
+SCHEMA_VERSION = 1
+"""Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
+
 
 @dataclass(frozen=True)
 class LinkUse:
@@ -89,6 +92,12 @@ class Result:
     """Bus bandwidth as nccl-tests defines it, for traces without computation."""
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
+    cluster: str = ""
+    """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    latency_s: float = 0.0
+    """One-way latency between two nodes."""
+    bucket_size: int | None = None
+    """Most bytes of a bucket; None: no fusion."""
     busy: tuple[Busy, ...] | None = None
     """Busy time of every worker and link, if `detail` was requested."""
 
@@ -109,7 +118,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""
-        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        plain |= {field.name: getattr(self, field.name) for field in fields(self)}
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
@@ -118,6 +128,11 @@ class Result:
             if plain[name] is None:
                 del plain[name]
         return plain
+
+    def _repr_html_(self) -> str:
+        from paceline.forecast.html import summary
+
+        return summary(self)
 
     @property
     def compute_s(self) -> float:
@@ -183,11 +198,18 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return {"strategy": self.strategy.name, "workers": self.workers, **self.options}
 
-    def result(self) -> Result:
-        """Simulate it, without the GIL. Raises InvalidArgumentError."""
+    def result(self, ranks: int | None = None) -> Result:
+        """Simulate it, without the GIL; `ranks` limits the timeline to the first ones. Raises InvalidArgumentError."""
         with naming_core_errors():
-            text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline)
-        return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
+            text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline, ranks)
+        fields = json.loads(self.cluster.to_json())
+        return replace(
+            Result.from_json(text),
+            compute_speedup=float(self.options.get("compute_speedup", 1.0)),
+            cluster=fields["name"],
+            latency_s=_core.parse_time(fields["latency"]),
+            bucket_size=self.options.get("bucket_size"),
+        )
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,11 +226,14 @@ def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
 
 
-def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
-    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError."""
+def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:
+    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError.
+
+    `ranks`: limits the timeline to the first workers and the first server.
+    """
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
-        result = replace(scenario, timeline=path).result()
+        result = replace(scenario, timeline=path).result(ranks)
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return result, events
 

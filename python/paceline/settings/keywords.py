@@ -47,8 +47,6 @@ class ScenarioOptions(TypedDict, total=False):
     distribution: names.Distribution | None
     pull: names.Pull | None
     inside: names.Inside | None
-    bucket_size: int | str | None
-    """Bytes, text with a unit, or `none`."""
     network: names.Network | None
     barrier: bool | None
     overlap: bool | None
@@ -61,6 +59,8 @@ class ScenarioOptions(TypedDict, total=False):
 class CoreOptions(ScenarioOptions, total=False):
     """Options of a scenario other than trace, cluster, strategy and workers."""
 
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
     servers: int | None
     compute_speedup: float | None
 
@@ -70,7 +70,6 @@ class ClusterFields(TypedDict, total=False):
 
     name: str | None
     provenance: str | None
-    latency: str | None
     message_overhead: str | None
     gpus_per_node: int | None
     intra_bandwidth: str | None
@@ -79,7 +78,8 @@ class ClusterFields(TypedDict, total=False):
     reduction_bandwidth: str | None
     racks: dict[str, Any] | None
     switch: dict[str, Any] | None
-    stragglers: list[dict[str, Any]] | None
+    stragglers: str | list[dict[str, Any]] | None
+    """`13:1.2`, or a list of ranks and factors as in a cluster file."""
     jitter: dict[str, float] | None
 
 
@@ -98,11 +98,16 @@ class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False)
     servers: int | None
     compute_speedup: float | None
     bandwidth: str | None
+    latency: str | None
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
 
 
 class SweepOptions(ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None
+    latency: str | Sequence[str] | None
+    bucket_size: int | str | Sequence[int | str] | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None
