@@ -123,11 +123,22 @@ async function ask() {
   busy = false;
 }
 
+// Curves that coincide within 1 % are drawn as one, with all names.
+function merged(curves) {
+  const groups = [];
+  const alike = (a, b) => a.samples_per_s.every((y, i) => Math.abs(y - b.samples_per_s[i]) <= 0.01 * Math.max(y, b.samples_per_s[i]));
+  for (const curve of curves) {
+    const group = groups.find(others => alike(others[0], curve));
+    if (group) group.push(curve); else groups.push([curve]);
+  }
+  return groups;
+}
+
 function draw(answer) {
   const trains = answer.ideal[0] !== null;
-  const lines = answer.curves.map(curve => ({
-    x: curve.workers, y: curve.samples_per_s, name: curve.strategy, mode: "lines+markers",
-    line: { color: answer.colours[curve.strategy], width: 2 },
+  const lines = merged(answer.curves).map(group => ({
+    x: group[0].workers, y: group[0].samples_per_s, name: group.map(it => it.strategy).join(" = "), mode: "lines+markers",
+    line: { color: answer.colours[group[0].strategy], width: 2 },
   }));
   if (trains) lines.unshift({ x: answer.curves[0].workers, y: answer.ideal, name: "linear scaling", mode: "lines", line: { color: "#999", width: 1 } });
   Plotly.react("curves", lines, {
@@ -159,6 +170,8 @@ function draw(answer) {
   document.getElementById("timeline-title").textContent = `One iteration: ${timeline.strategy}, ${timeline.workers} workers, `
     + (timeline.workers > timeline.ranks ? `the first ${timeline.ranks} of them` : "all of them");
   const kinds = [...new Set(timeline.spans.map(span => span.category))];
+  // A narrow legend has one entry a line.
+  const below = innerWidth < 600 ? 60 + 20 * kinds.length : 90;
   Plotly.react("timeline", kinds.map(kind => {
     const own = timeline.spans.filter(span => span.category === kind);
     return {
@@ -167,8 +180,8 @@ function draw(answer) {
       hovertemplate: "%{x:.4g} ms from %{base:.4g}<extra>%{y}</extra>",
     };
   }), {
-    ...LAYOUT, height: 160 + 26 * timeline.lanes.length, barmode: "overlay", bargap: 0.2,
-    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, margin: { ...LAYOUT.margin, l: room(timeline.lanes), b: 110 },
+    ...LAYOUT, height: 20 + below + 26 * timeline.lanes.length, barmode: "overlay", bargap: 0.2,
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, margin: { ...LAYOUT.margin, l: room(timeline.lanes), b: below },
     xaxis: { title: { text: "ms", standoff: 4 }, rangemode: "tozero" }, yaxis: { categoryorder: "array", categoryarray: [...timeline.lanes].reverse(), tickfont: { size: LABEL } },
   }, CONFIG);
   document.getElementById("left-out").textContent = answer.left_out.length
