@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -150,7 +150,12 @@ def new_figure(width: float, height: float) -> Figure:
 def draw_lines(axes: Axes, lines: Sequence[Line], *, width: float = 1.8, size: float = 5.0) -> list[Entry]:
     """Draw simulated series; return legend entries. Lines that coincide are one, dashed in the colours of all."""
     entries: list[Entry] = []
-    for group in _coinciding(lines):
+    groups = _coinciding(lines)
+    for number, group in enumerate(groups):
+        below = next((other[0] for other in groups[:number] if _is_part(group[0], other[0])), None)
+        if below is not None and len(group) == 1:
+            look = replace(group[0].look, line=(0.0, (_DASH, _DASH)))
+            group = [replace(group[0], look=look, label=f"{group[0].label} (on {below.label})")]  # noqa: PLW2901
         handles = []
         for place, line in enumerate(group):
             own: dict[str, Any] = {"color": line.look.colour, "linewidth": width}
@@ -177,6 +182,17 @@ def _coinciding(lines: Sequence[Line]) -> list[list[Line]]:
         else:
             groups.append([line])
     return groups
+
+
+def _is_part(line: Line, longer: Line) -> bool:
+    """Return whether a line lies on a part of another one, which has more points."""
+    there = dict(zip(longer.x, longer.y, strict=True))
+    own = dict(zip(line.x, line.y, strict=True))
+    return (
+        1 < len(own) < len(there)
+        and own.keys() <= there.keys()
+        and all(abs(y - there[x]) <= _COINCIDING * max(abs(y), abs(there[x])) for x, y in own.items())
+    )
 
 
 def _key(look: Look, size: float) -> Any:  # noqa: ANN401
@@ -263,7 +279,7 @@ def y_axis(axes: Axes, values: Sequence[float | None], *, log: bool | None = Non
         axes.set_yscale("log")
         plain_ticks(axes.yaxis)
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max((value for value in values if value is not None), default=1.0) or 1.0)
 
 
 def grid(axes: Axes, axis: str = "both") -> None:
