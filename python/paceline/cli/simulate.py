@@ -187,7 +187,8 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
         lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
         lines = explanation.text(width())
-    notes = [line for note in table.notes(results) for line in wrapped(f"note: {note}", width())]
+    listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
+    notes = [line for note in table.notes(listed) for line in wrapped(f"note: {note}", width())]
     say([*lines, *([""] if lines else []), *rows, *([""] if notes else []), *notes])
 
 

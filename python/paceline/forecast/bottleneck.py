@@ -154,7 +154,8 @@ def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
     agree = own is not None and best.gain <= own.gain * NOTEWORTHY
     first = own if own is not None and agree else best
     others = sorted((one for one in relieved if one is not first), key=lambda one: -one.gain)
-    also = "".join(f"; {_effect(one)}" for one in others[:2])
+    helpful = [one for one in others if one.gain > NOTEWORTHY]
+    also = "".join(f"; {_effect(one)}" for one in (helpful or others[:1])[:2])
     if agree:
         return f"{subject} is {bound(result)}: {_effect(first)}{also}."
     if best.gain <= NOTEWORTHY:
