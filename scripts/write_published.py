@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/results/published.md: the constants, and every row with its forecast.
+"""Writes the table of docs/results/published.md: every row with its forecast.
 
 python scripts/write_published.py
 """
@@ -10,26 +10,8 @@ from pathlib import Path
 
 from paceline._internal import units
 from paceline.studies.published import run
-from paceline.studies.published.constants import Constant, all_constants
 
 PAGE = Path(__file__).parent.parent / "docs/results/published.md"
-
-
-def shown(entry: Constant) -> str:
-    if entry.unit == "bit/s":
-        return units.rate(entry.value)
-    if entry.unit == "bytes":
-        return f"{entry.value / 1e6:g} MB"
-    if entry.unit.split()[0] == "s":
-        return f"{entry.value * 1e6:g} µs{entry.unit[1:]}"
-    return f"{entry.value:g}"
-
-
-def constants() -> list[str]:
-    lines = ["| constant | value | source | calibrated on |", "| --- | --- | --- | --- |"]
-    for entry in all_constants().values():
-        lines.append(f"| `{entry.name}` | {shown(entry)} | {entry.source} | {entry.calibrated} |")
-    return lines
 
 
 def rows() -> list[str]:
@@ -41,7 +23,9 @@ def rows() -> list[str]:
         row = it.row
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         mark = "" if row.well_posed else " *"
-        values = f"{row.measured:g} | {units.digits(it.value)} | {it.error:+.1%}{mark} | {it.position}"
+        error = "" if it.error is None else f"{it.error:+.1%}{mark}"
+        measured = "" if row.measured is None else f"{row.measured:g}"
+        values = f"{measured} | {units.digits(it.value)} | {error} | {it.position}"
         lines.append(f"| {row.id} | {row.system} | {row.model} | {gpus} | {values} |")
     return lines
 
@@ -57,8 +41,7 @@ def placed(text: str, name: str, lines: list[str]) -> str:
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name, lines in (("constants", constants()), ("rows", rows())):
-        text = placed(text, name, lines)
+    text = placed(text, "rows", rows())
     PAGE.write_text(text, encoding="utf-8")
 
 

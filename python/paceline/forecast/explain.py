@@ -16,6 +16,7 @@ from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import bound, scaled
+from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group
@@ -157,7 +158,7 @@ def _sized(scenario: Scenario, workers: int) -> Scenario:
 
 def _messages(scenario: Scenario, workers: int) -> int:
     """Return about how many messages a strategy sends at most: those of a ring."""
-    buckets = len(scenario.trace.buckets(scenario.options.get("bucket_size")))
+    buckets = len(scenario.trace.buckets(scenario.bucket_size))
     return 2 * workers * workers * buckets
 
 
@@ -182,14 +183,17 @@ def _knee_in_words(knee: Knee) -> str:
 
 def _changes(scenario: Scenario, result: Result) -> list[Change]:
     fields = json.loads(scenario.cluster.to_json())
+    lowered_fields = json.loads(lowered(scenario).cluster.to_json())
+    # Without them every tensor by itself looks best, which is evidence of nothing.
+    costs_messages = not all(str(lowered_fields[name]).startswith("0") for name in ("latency", "message_overhead"))
     able = [strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy != scenario.strategy]
     candidates: list[tuple[str, list[Scenario], str]] = [
         ("twice the bandwidth", [_with(scenario, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
-        _half_the_latency(scenario, fields),
+        *([] if fields["latency"].startswith("0") else [_half_the_latency(scenario, fields)]),
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
-        ("the best bucket size", _bucket_sizes(scenario), ""),
+        *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario, fields),
     ]
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
@@ -200,8 +204,6 @@ def _with(scenario: Scenario, **fields: object) -> Scenario:
 
 
 def _half_the_latency(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
-    if fields["latency"].startswith("0"):
-        return "half the latency", [], "the cluster has none"
     return "half the latency", [_with(scenario, latency=scaled(fields["latency"], 0.5))], ""
 
 
@@ -222,7 +224,7 @@ def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
         return []
     total = json.loads(scenario.trace.summary())["gradient_bytes"]
     fused = [scenario.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
-    return [scenario.changed(bucket_size=None), *fused]
+    return [scenario.changed(bucket_size="none"), *fused]
 
 
 def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
@@ -271,7 +273,7 @@ def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
 
 def _named(what: str, scenario: Scenario, result: Result) -> str:
     if "bucket" in what:
-        size = scenario.options.get("bucket_size")
+        size = scenario.bucket_size
         if size is None:
             return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"

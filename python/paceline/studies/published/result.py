@@ -82,12 +82,13 @@ class Published:
         return lines + [f"wrote {figure}" for figure in self.figures]
 
     def _parts(self) -> list[tuple[str, list[Forecast]]]:
-        posed = [it for it in self.rows if it.row.well_posed]
-        return [("well-posed", posed), ("others", [it for it in self.rows if not it.row.well_posed])]
+        known = [it for it in self.rows if it.row.measured is not None]
+        posed = [it for it in known if it.row.well_posed]
+        return [("well-posed", posed), ("others", [it for it in known if not it.row.well_posed])]
 
 
 def _numbers(rows: Sequence[Forecast]) -> dict[str, Any]:
-    sizes = [abs(it.error) for it in rows]
+    sizes = [abs(it.error) for it in rows if it.error is not None]
     inside = sum(it.inside for it in rows)
     return {"rows": len(rows), "mean": sum(sizes) / len(sizes), "worst": max(sizes), "inside_bounds": inside}
 
@@ -128,9 +129,9 @@ def _table(rows: Sequence[Forecast]) -> list[str]:
             unit = "%" if row.metric.kind is Kind.EFFICIENCY else "ms"
         mark = "" if row.well_posed else " *"
         values = [
-            f"{row.measured:g} {unit}".rstrip(),
+            "-" if row.measured is None else f"{row.measured:g} {unit}".rstrip(),
             f"{units.digits(it.value)} {unit}".rstrip(),
-            f"{it.error:+.1%}{mark}",
+            "" if it.error is None else f"{it.error:+.1%}{mark}",
         ]
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         group.append(["" if group else row.system, row.model, gpus, *values, it.position])
