@@ -70,14 +70,15 @@ def test_the_slowest_rank_is_removed(tmp_path):
     assert 1.5 < change["gain"] <= 2
 
 
-def test_the_band_is_of_the_strategys_own_errors():
-    told, _ = explained("resnet-50", "--workers", 4, "--strategy", "ring")
-    band = told["band"]
-    assert band["least_s"] <= told["iteration_s"] <= band["most_s"]
-    assert band["cells"] >= 5
-    assert abs(band["worst"]) < 0.05
-    text = " ".join(call("resnet-50", "--workers", 4, "--strategy", "ring", "--explain").split())
-    assert "an iteration takes between" in text
+def test_the_interval_is_of_comparable_measurements():
+    words = ("resnet-50", "--cluster", "p3.16xlarge", "--workers", 64, "--strategy", "native")
+    told, _ = explained(*words)
+    likely = told["interval"]
+    assert likely["low_s"] < told["iteration_s"] < likely["high_s"]
+    assert (likely["level"], likely["cases"]) == (0.8, 7)
+    assert told["evidence"] == likely["basis"] == "nccl over TCP: HVD16, I779"
+    text = " ".join(call(*words, "--explain").split())
+    assert "With a probability of 80% native takes" in text and "7 comparable forecasts" in text
 
 
 def test_one_of_explain_and_csv():

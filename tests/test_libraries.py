@@ -1,5 +1,6 @@
 """Libraries and channels: their files, how they become a simulation, and which of them a forecast has."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import all_libraries, find_library, library_names, read_library
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
 from paceline.forecast.simulate import Scenario
 
@@ -214,3 +216,56 @@ def test_libraries_are_consistent():
     for library in all_libraries():
         assert library.family
         assert set(library.options) <= {"pull", "inside", "chunk", "servers", "overlap"}
+
+
+def test_intervals_hold_what_was_not_calibrated_on():
+    """Of rows whose source neither fitted a constant nor an interval, 80 % lie in the 80 % interval."""
+    inside, known, _ = evidence.coverage()
+    assert known >= 30
+    assert inside / known >= evidence.LEVEL
+
+
+def test_few_sources_widen_an_interval():
+    assert evidence.spread({"a": [0.1, -0.1, 0.05, 0.1]}) == pytest.approx(0.1 * 2.40)
+    assert evidence.spread({"a": [0.1], "b": [0.2]}) == pytest.approx(0.2 * 1.47)
+    ten = {str(source): [0.01 * source] for source in range(10)}
+    assert evidence.spread(ten) == pytest.approx(0.08 * 1.09)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--workers", 1024], "measurements end at 128 GPUs"),
+        (["--workers", 64, "--bandwidth", "1Gbps"], "measurements have links of 25 to 25 Gbit/s"),
+        (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
+        (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
+        (["--workers", 64, "--library", "byteps"], "nothing has been published"),
+        (["--workers", 64, "--library", "none"], "was run on up to 8 workers, one a node"),
+        (["--workers", 1], "nothing is communicated"),
+    ],
+)
+def test_outside_the_evidence_there_is_no_interval(words, reason):
+    strategy = [] if "--strategy" in words or "--library" in words else ["--strategy", "native"]
+    (found,) = told("resnet-50", "--cluster", "p3.16xlarge", *words, *strategy)
+    assert found["interval"] is None
+    assert reason in found["evidence"]
+    text = " ".join(
+        CliRunner()
+        .invoke(main, ["simulate", "resnet-50", "--cluster", "p3.16xlarge", *map(str, words), *strategy])
+        .output.split()
+    )
+    assert reason in text
+
+
+def test_bare_schedules_have_the_evidence_of_validate():
+    (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
+    assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]
+    assert "emulated network, 2 to 8 workers" in ring["evidence"]
+
+
+@pytest.mark.slow
+def test_residuals_are_current():
+    path = ROOT / "scripts/write_residuals.py"
+    script = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("write_residuals", path))
+    spec.loader.exec_module(script)
+    assert script.FILE.read_text(encoding="utf-8") == script.text(script.cases())

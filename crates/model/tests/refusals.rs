@@ -283,7 +283,7 @@ fn clusters() {
         "\"tpc\"",
         "unknown channel 'tpc'; did you mean 'tcp'? valid are none, auto, tcp, rdma",
     );
-    cluster_refused_with("\"tcp\"", "\"tcp\", \"efficiency\": 0", "efficiency: is 0 and must lie between 0.01 and 1");
+    cluster_refused_with("\"tcp\"", "\"tcp\", \"efficiency\": 0", "efficiency: is '0' and must lie between 0.01 and 1");
     cluster_refused_with(
         "\"tcp\"",
         "\"tcp\", \"node_contention\": -1",

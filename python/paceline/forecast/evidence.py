@@ -1,16 +1,18 @@
 """How far forecasts of comparable cases have been off, and the interval that follows: docs/explanation/accuracy.md.
 
-residuals.json holds one entry for each published row, by `scripts/write_residuals.py`. Its residual is that of a
-forecast whose constants were fitted without the row's source. The interval is that of split conformal prediction (V.
-Vovk et al., "Algorithmic Learning in a Random World", 2005): with n comparable residuals, the next one is at most the
-⌈(n + 1) 0.8⌉-th smallest in absolute value with a probability of 80 %, if it is drawn like them.
+residuals.json has an entry for each published row, by `scripts/write_residuals.py`: how far a forecast is off whose
+constants were fitted without the row's source. Within a source, the interval is that of split conformal prediction (V.
+Vovk et al., "Algorithmic Learning in a Random World", 2005): of n residuals the ⌈(n + 1) 0.8⌉-th smallest. Sources
+differ more than the rows of one, so the same is done once more over the sources' sizes (R. Dunn et al.,
+"Distribution-free prediction sets for two-layer hierarchical models", 2022), widened by Student's t for their small
+number.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +20,8 @@ from pathlib import Path
 LEVEL = 0.8
 _RESIDUALS = Path(__file__).parent / "residuals.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
-_FEWEST = 4
-"""So many residuals are needed for a quantile of 80 %."""
-_ENOUGH = 8
-"""With so many cases of a similar scale, others do not count."""
+_WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
+"""By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
 _FURTHER = 2.0
 """Evidence reaches up to this factor beyond the largest comparable job, and the fastest and slowest links."""
 
@@ -91,71 +91,80 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     if question.workers < 2 or iteration_s <= 0:
         return None, "no interval: nothing is communicated, so only the trace could be wrong"
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
-    if len(residuals) < _FEWEST:
+    if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"
-    size = quantile(residuals)
-    found = Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, len(residuals), basis)
-    return found, basis
+    size, cases = spread(residuals), sum(map(len, residuals.values()))
+    return Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, cases, basis), basis
 
 
-def quantile(residuals: Sequence[float]) -> float:
-    """Return the size that the next residual does not exceed with a probability of 80 %; at least four are given."""
-    sizes = sorted(map(abs, residuals))
-    return sizes[min(len(sizes), math.ceil((len(sizes) + 1) * LEVEL)) - 1]
+Residuals = Mapping[str, Sequence[float]]
+"""By source."""
 
 
-def _bare(question: Question) -> tuple[list[float], str]:
+def spread(residuals: Residuals) -> float:
+    """Return the size that the residual of another source does not exceed with a probability of 80 %."""
+    sizes = [_quantile([abs(residual) for residual in own]) for own in residuals.values()]
+    return _quantile(sizes) * _WIDER[min(len(sizes), len(_WIDER)) - 1]
+
+
+def _quantile(sizes: Sequence[float]) -> float:
+    """Return the ⌈(n + 1) 0.8⌉-th smallest; the largest, if that is more than there are."""
+    return sorted(sizes)[min(len(sizes), math.ceil((len(sizes) + 1) * LEVEL)) - 1]
+
+
+def coverage() -> tuple[int, int, int]:
+    """Return how many published rows lie in the interval from other sources, how many have one, and how many do not.
+
+    Neither the row's forecast nor its interval depends on the row's source.
+    """
+    inside = known = 0
+    for case in published_cases():
+        question = Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps)
+        found, _ = interval(1.0, question, without=case.source)
+        if found is not None:
+            known += 1
+            inside += found.low_s <= math.exp(case.residual) <= found.high_s
+    return inside, known, len(published_cases()) - known
+
+
+def _bare(question: Question) -> tuple[Residuals, str]:
     """Return the residuals of `paceline validate`, whose ranks execute the bare schedule."""
     rows = [(workers, residual) for strategy, workers, residual in _validated() if strategy == question.strategy]
     if not rows:
-        return [], f"{question.strategy} has not been compared with real runs"
+        return {}, f"{question.strategy} has not been compared with real runs"
     most = max(workers for workers, _ in rows)
     if question.workers > _FURTHER * most or question.nodes != question.workers:
-        return [], f"the bare schedule of {question.strategy} was run on up to {most} workers, one a node"
-    return [residual for _, residual in rows], f"{question.strategy} on an emulated network, 2 to {most} workers"
+        return {}, f"the bare schedule of {question.strategy} was run on up to {most} workers, one a node"
+    residuals = [residual for _, residual in rows]
+    return {"validate": residuals}, f"{question.strategy} on an emulated network, 2 to {most} workers"
 
 
-def _published(question: Question, without: str) -> tuple[list[float], str]:
+def _published(question: Question, without: str) -> tuple[Residuals, str]:
     """Return the residuals of the closest comparable cases, and what they have in common."""
     if not question.own:
-        return [], f"no measurement of {question.library} with {question.strategy} has been published"
+        return {}, f"no measurement of {question.library} with {question.strategy} has been published"
     if not question.computes:
-        return [], "too few measurements of all-reduces alone have been published"
-    one_node = question.nodes == 1
-    cases = [it for it in published_cases() if it.source != without and (it.nodes == 1) == one_node]
-    where = "on one node" if one_node else f"over {question.channel.upper()}"
-
-    def alike(case: Case) -> bool:
-        return case.family == question.family and (one_node or case.channel == question.channel)
-
-    def scaled(case: Case) -> bool:
-        return question.workers / 4 <= case.gpus <= question.workers * 4
-
-    levels: tuple[tuple[str, int, Callable[[Case], bool]], ...] = (
-        (f"{question.family} {where}, a similar number of GPUs", _ENOUGH, lambda case: alike(case) and scaled(case)),
-        (f"{question.family} {where}", _FEWEST, alike),
-        (f"all libraries {where}", _FEWEST, lambda case: one_node or case.channel == question.channel),
-    )
-    reason = f"no measurements {where} have been published"
-    for words, least, matches in levels:
-        found = [case for case in cases if matches(case)]
-        if len(found) < least:
-            continue
-        if reason := _beyond(question, found, one_node=one_node):
-            continue
-        sources = sorted({case.source for case in found})
-        return [case.residual for case in found], f"{words} ({', '.join(sources)})"
-    return [], reason or f"no measurements {where} have been published"
+        return {}, "too few measurements of all-reduces alone have been published"
+    if question.nodes == 1:
+        on_one = [case for case in published_cases() if case.nodes == 1]
+        return _comparable(question, on_one, "GPUs of one node", without)
+    family = [case for case in published_cases() if case.nodes > 1 and case.family == question.family]
+    over = [case for case in family if case.channel == question.channel]
+    found, words = _comparable(question, over, f"{question.family} over {question.channel.upper()}", without)
+    return (found, words) if found else _comparable(question, family, f"{question.family} between nodes", without)
 
 
-def _beyond(question: Question, cases: Sequence[Case], *, one_node: bool) -> str:
-    """Return how the question lies beyond the cases; empty if it does not."""
+def _comparable(question: Question, cases: Sequence[Case], words: str, without: str) -> tuple[Residuals, str]:
+    sources = sorted({case.source for case in cases})
+    if not sources:
+        return {}, f"{words}: nothing has been published"
+    if len(sources) == 1:
+        return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
     most = max(case.gpus for case in cases)
     if question.workers > _FURTHER * most:
-        return f"measurements end at {most} GPUs"
-    if one_node:
-        return ""
+        return {}, f"{words}: measurements end at {most} GPUs"
     links = [case.link_bps for case in cases]
-    if not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
-        return f"measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
-    return ""
+    if question.nodes > 1 and not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
+        return {}, f"{words}: measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
+    found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
+    return found, f"{words}: {', '.join(found)}"

@@ -15,6 +15,7 @@ from paceline.catalog import names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
@@ -96,6 +97,10 @@ class Result:
     """What carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
     flow_bandwidth_bps: float = 0.0
     """What the messages of a node get of its rate, in bits per second."""
+    interval: Interval | None = None
+    """The interval that holds a measured iteration with a probability of 80 %; None outside the evidence."""
+    evidence: str = ""
+    """The measurements that the interval is based on, or why there is none."""
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
     busy: tuple[Busy, ...] | None = None
@@ -122,6 +127,7 @@ class Result:
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
+        plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
         for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy"):
             if plain[name] is None:
@@ -217,9 +223,26 @@ class Scenario:
         low = lowered(self)
         with naming_core_errors():
             text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline)
+        found = Result.from_json(text)
+        fields = json.loads(self.cluster.to_json())
+        link = _core.parse_rate(fields["bandwidth"])
+        question = Question(
+            library=self.library.name,
+            family=self.library.family,
+            strategy=found.strategy,
+            channel=low.channel,
+            workers=self.workers,
+            nodes=-(-self.workers // int(fields["gpus_per_node"])),
+            link_bps=link,
+            own=found.strategy == self.library.strategy,
+            computes=found.compute_s > 0,
+        )
+        likely, evidence = interval(found.iteration_s, question)
         return replace(
-            Result.from_json(text),
-            bandwidth_bps=_core.parse_rate(json.loads(self.cluster.to_json())["bandwidth"]),
+            found,
+            bandwidth_bps=link,
+            interval=likely,
+            evidence=evidence,
             library=self.library.name,
             channel=low.channel,
             flow_bandwidth_bps=low.flow_bps,

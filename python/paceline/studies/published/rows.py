@@ -10,8 +10,10 @@ from paceline._core import Cluster, Trace
 from paceline.catalog import channels
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, rates_of
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.evidence import Question, interval
 from paceline.forecast.simulate import Result, simulate
 from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
@@ -40,11 +42,22 @@ class Forecast:
     high: float
     iteration_s: float
     assumed: tuple[str, ...]
+    likely: tuple[float, float] | None = None
+    """The interval that holds a measurement with a probability of 80 %, from other sources than the row's."""
+    evidence: str = ""
+    """What the interval is based on, or why there is none."""
 
     @property
     def error(self) -> float | None:
         """Forecast divided by published, minus 1; None if nothing is published."""
         return None if self.row.measured is None else self.value / self.row.measured - 1
+
+    @property
+    def is_likely(self) -> bool | None:
+        """Return whether the published value lies in the 80 % interval; None without one of them."""
+        if self.likely is None or self.row.measured is None:
+            return None
+        return self.likely[0] <= self.row.measured <= self.likely[1]
 
     @property
     def inside(self) -> bool:
@@ -94,13 +107,41 @@ def forecast(row: Row) -> Forecast:
     engine = engine_of(row)
     try:
         step = _step(row)
-        iteration = _run(row, engine, step).iteration_s
+        found = _run(row, engine, step)
+        iteration = found.iteration_s
         iterations = (iteration, *_bounds(row, step))
         value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    return Forecast(row, engine.name, value, low, high, iteration, (*step.assumed, *engine.assumed))
+    likely, evidence = interval(iteration, _question(row, engine, found), without=row.id)
+    span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
+    return Forecast(
+        row,
+        engine.name,
+        value,
+        low,
+        high,
+        iteration,
+        (*step.assumed, *engine.assumed),
+        None if span is None else (span[0], span[1]),
+        evidence,
+    )
+
+
+def _question(row: Row, engine: Engine, found: Result) -> Question:
+    library = find_library(engine.library)
+    return Question(
+        library=library.name,
+        family=library.family,
+        strategy=found.strategy,
+        channel=engine.channel,
+        workers=row.gpus,
+        nodes=row.nodes,
+        link_bps=row.link_bps or found.bandwidth_bps,
+        own=found.strategy == library.strategy,
+        computes=found.compute_s > 0,
+    )
 
 
 def _step(row: Row) -> _Step:
