@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the table of docs/results/published.md: every row with its forecast.
+"""Writes the tables of docs/results/published.md: every row with its forecast, and errors without its source.
 
 python scripts/write_published.py
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from paceline._internal import units
+from paceline.forecast.evidence import published_cases
 from paceline.studies.published import run
 
 PAGE = Path(__file__).parent.parent / "docs/results/published.md"
@@ -30,6 +32,17 @@ def rows() -> list[str]:
     return lines
 
 
+def sources() -> list[str]:
+    """Errors with constants that were fitted without the source."""
+    lines = ["| source | rows | mean error | greatest |", "| --- | --- | --- | --- |"]
+    cases = published_cases()
+    for source in dict.fromkeys(case.source for case in cases):
+        errors = [math.expm1(case.residual) for case in cases if case.source == source]
+        mean = sum(map(abs, errors)) / len(errors)
+        lines.append(f"| {source} | {len(errors)} | {mean:.1%} | {max(errors, key=abs):+.1%} |")
+    return lines
+
+
 def placed(text: str, name: str, lines: list[str]) -> str:
     """The page with the tables below their markers replaced."""
     head, mark, tail = text.partition(f"<!-- {name} -->\n")
@@ -42,6 +55,7 @@ def placed(text: str, name: str, lines: list[str]) -> str:
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     text = placed(text, "rows", rows())
+    text = placed(text, "sources", sources())
     PAGE.write_text(text, encoding="utf-8")
 
 
