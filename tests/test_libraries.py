@@ -154,6 +154,7 @@ def test_explicit_options_win():
     [
         (["--library", "dpd"], "--library: unknown library 'dpd' (did you mean 'ddp'?)"),
         (["--channel", "udp"], "--channel: 'udp' is unknown"),
+        (["--channel", "rdma", "--library", "ray-sgd"], "--channel: has no effect on ray-sgd, which sends over tcp"),
     ],
 )
 def test_mistakes_are_named(words, message):

@@ -128,6 +128,10 @@ class Sweep:
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
+        if self.get("channel") not in (None, library.channel) and library.channel:
+            raise InvalidArgumentError(
+                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+            )
         channel = self.get("channel") or library.channel or None
         linked = [
             with_channel(load_cluster(machine, bandwidth=rate), channel, bare=library.is_bare)

@@ -336,7 +336,7 @@ _ALL: tuple[Setting, ...] = (
         help="How flows share a link.",
         default="fifo",
         section=_CLUSTER,
-        uses=_in(*FORECASTS, validate=Use(default="fluid")),
+        uses=_in(*FORECASTS, "validate"),
     ),
     Setting(
         name="bucket_size",
