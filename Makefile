@@ -70,8 +70,8 @@ test-process: setup
 	$(PYTEST) -m 'process and not slow'
 
 test-all: setup
-	cargo test --locked --quiet
-	PROPTEST_CASES=5000 cargo test --locked --quiet -p paceline-model -p paceline-schedule
+	PACELINE_TEST_ALL=1 cargo test --locked --quiet
+	PROPTEST_CASES=5000 PACELINE_TEST_ALL=1 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
 	$(MAKE) loom
 	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"

@@ -13,15 +13,46 @@ import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline.cli.main import main
+from paceline.job import failure, timeline_files
 from paceline.launch import processes
 from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
-from paceline.launch.outcomes import runs
+from paceline.launch.outcomes import Notes, runs
 from paceline.launch.output import prefixed
 
 RUN = [sys.executable, "-m", "paceline.cli", "run"]
 SHOW = "import os,json;print(json.dumps(dict(os.environ)))"
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def test_a_timeline_replaces_files_only(tmp_path):
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_text("an earlier one")
+    link.symlink_to(file)
+    for path in (pipe, tmp_path):
+        with pytest.raises(InvalidArgumentError, match="name a file"):
+            timeline_files.clear(str(path))
+        assert path.exists()
+    timeline_files.clear(str(link))
+    assert link.is_symlink() and not file.exists()
+
+
+def test_a_rank_reports_to_the_launchers_pipe_only(monkeypatch):
+    reports = Notes()
+    with reports.pipe_for(0, {}) as (environment, _):
+        monkeypatch.setenv(failure.PIPE, environment[failure.PIPE])
+        with failure.joining(1):
+            pass
+        monkeypatch.setenv("WORLD_SIZE", "1")
+        number, inode = environment[failure.PIPE].split(":")
+        with failure.joining(1):
+            assert reports.read(0)[0] == ["begun"]
+        monkeypatch.setenv(failure.PIPE, f"{number}:{int(inode) + 1}")
+        with failure.joining(1):
+            assert reports.read(0)[0] == ["done"]
+        os.write(int(number), b"[" * 4000 + b"\n")
+        assert reports.read(0) == ([], False)
 
 
 def clean():
@@ -312,6 +343,7 @@ def test_what_ranks_leave_behind_is_ended(begin):
 
 def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
     assert refused("-np", 2, "--", "no-such-command") == "paceline: error: there is no command 'no-such-command'\n"
+    assert refused("-np", 2, "--", "") == "paceline: error: the command is empty; name a program after --\n"
     script = tmp_path / "train.py"
     script.write_text("print(1)")
     assert "did you mean: python " in refused("-np", 2, "--", script)

@@ -164,6 +164,25 @@ def errors(rank, size):
     )
 
 
+def results_that_tensors_take_or_refuse(rank, size):
+    """What must be copied back is copied in inference mode, too; a tensor that refuses it fails its future and wait."""
+    signal = dist.new_group(range(size))
+
+    def begin(tensor):
+        work = _after_rank_0(signal, lambda: dist.all_reduce(tensor, async_op=True), rank)
+        return work, work.get_future()
+
+    with torch.inference_mode():
+        tensor = torch.ones(4, dtype=torch.int8)
+        work, future = begin(tensor)
+    assert future.wait()[0].tolist() == [size] * 4
+    assert work.wait()
+    work, future = begin(torch.zeros(1).expand(4))
+    raises(Exception, "more than one element", future.wait)
+    raises(RuntimeError, "more than one element", work.wait)
+    assert _reduced().wait()[0][0] == size
+
+
 def out_of_order(rank, size):
     """A callback that begins an operation after another thread did gets an error, so that ranks do not mix tensors."""
     begun, told = threading.Event(), []
@@ -188,7 +207,19 @@ def out_of_order(rank, size):
 
 
 def everything(rank, size):
-    run_all([nested, one_in_the_other, made_elsewhere, errors, out_of_order, several_buckets], rank, size)
+    run_all(
+        [
+            nested,
+            one_in_the_other,
+            made_elsewhere,
+            errors,
+            results_that_tensors_take_or_refuse,
+            out_of_order,
+            several_buckets,
+        ],
+        rank,
+        size,
+    )
 
 
 def the_end(store, rank, size):

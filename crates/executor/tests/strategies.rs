@@ -91,9 +91,12 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
 
 #[test]
 fn every_strategy_over_every_transport() {
+    // All sizes with `PACELINE_TEST_ALL` (`make test-all`): more ranks than cores take long.
+    let sizes: &[u32] =
+        if std::env::var_os("PACELINE_TEST_ALL").is_some() { &[1, 2, 3, 4, 5, 8] } else { &[1, 2, 3, 5] };
     for entry in registry() {
         for transport in TRANSPORTS {
-            for size in [1, 2, 3, 4, 5, 8] {
+            for &size in sizes {
                 check(entry.name, size, transport, &Knobs::default(), 1 + size % 3, &[0, 1, 5, 1000, 40_000, 30_000]);
             }
         }

@@ -111,6 +111,13 @@ pub trait Schedule: Send + Sync {
         None
     }
 
+    /// The worker at which this lane starts, if the lane is one piece that makes 2(W-1) hops over all workers in rank
+    /// order, each worker forwarding it as soon as it has arrived, and is sent first by step 0 of that worker. The
+    /// simulator then needs no programs.
+    fn ring_origin(&self, _bucket: &Bucket, _lane: u32) -> Option<u32> {
+        None
+    }
+
     /// The minimum latency of a message of this bucket, if a library's publications give one: between nodes and inside
     /// one.
     fn least_latency(&self, _bucket: &Bucket) -> Option<Least> {

@@ -15,7 +15,7 @@ pub(crate) enum EventKind {
     Added,
     /// Rates of the fluid network must be computed again.
     Resolve,
-    /// A flow of the fluid network may have ended; `bytes` is the generation of the rates.
+    /// A flow of the fluid network may have ended, on path `inst`.
     FlowEnd,
     /// Worker `dst` finished a forward layer, or all of them.
     LayerDone,
@@ -59,6 +59,11 @@ impl<C: Chain> Event<C> {
     #[inline]
     pub fn to(&self) -> u32 {
         u32::from(self.dst)
+    }
+
+    /// Tells apart the messages between two roles that are on their way at the same time.
+    pub fn message(&self) -> u64 {
+        u64::from(self.inst) << 40 ^ u64::from(self.slot) << 34 ^ u64::from(self.lane)
     }
 
     /// The end of the event queue.

@@ -71,6 +71,11 @@ impl<C: Chain> EventQueue<C> {
         }
     }
 
+    /// Whether no event is left at the time of the last one taken.
+    pub fn is_moment_over(&self) -> bool {
+        self.queue.is_moment_over()
+    }
+
     /// The next event; one of kind `Nothing` if there is none. (The memory layout of an optional event would make every
     /// copy of it stall.)
     #[inline]

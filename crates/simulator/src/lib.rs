@@ -8,6 +8,7 @@
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
 //! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
+//! | `ring` | rings of identical workers, without events |
 //! | `path` | the composition of the critical path |
 //! | `replay` | a worker's schedule, for a real process that replays it |
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
@@ -28,6 +29,7 @@ mod prepare;
 mod radix_heap;
 mod random;
 mod replay;
+mod ring;
 mod run;
 mod simulation;
 pub mod timeline;

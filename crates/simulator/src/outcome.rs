@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::network::topology::NetworkLinks;
 use crate::options::Options;
-use crate::path::{COUNT, PARTS};
+use crate::path::COUNT;
 use crate::prepare::Prepared;
 
 /// How busy the links of one kind were.
@@ -121,7 +121,7 @@ impl Usage<'_> {
     fn list(&self) -> Vec<Busy> {
         let compute = (0..).zip(&self.workers).map(|(worker, &busy): (u32, _)| Busy {
             name: format!("worker {worker} compute"),
-            kind: PARTS[0],
+            kind: self.wires.part_names()[0],
             busy_s: self.seconds(busy),
         });
         // Parallel uplinks of a rack are reported as one: messages use whichever is free.
@@ -130,7 +130,7 @@ impl Usage<'_> {
             let (name, busy_s) = (self.wires.name(link.name), self.seconds(link.busy));
             match links.last_mut().filter(|last| last.name == name) {
                 Some(last) => last.busy_s += busy_s,
-                None => links.push(Busy { name, kind: PARTS[link.part as usize], busy_s }),
+                None => links.push(Busy { name, kind: self.wires.part_names()[link.part as usize], busy_s }),
             }
         }
         compute.chain(links).collect()
@@ -164,7 +164,7 @@ pub(crate) fn outcome(
             bus_bandwidth_bps: algorithm * 2.0 * (workers - 1.0) / workers,
         }
     });
-    let (critical_path, queued_s) = path_parts(path);
+    let (critical_path, queued_s) = path_parts(path, usage.wires.part_names());
     Outcome {
         trace: trace.name.clone(),
         strategy: prepared.entry.name,
@@ -198,9 +198,9 @@ fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
     if exposed > 1e-12 * iteration_s { exposed } else { 0.0 }
 }
 
-fn path_parts(path: PathSeconds) -> (Vec<PathPart>, Option<f64>) {
+fn path_parts(path: PathSeconds, names: [&'static str; COUNT]) -> (Vec<PathPart>, Option<f64>) {
     let Some((parts, queued)) = path else { return (Vec::new(), None) };
-    let mut list: Vec<_> = PARTS
+    let mut list: Vec<_> = names
         .into_iter()
         .zip(parts)
         .filter(|&(_, seconds)| seconds > 0.0)
@@ -211,13 +211,13 @@ fn path_parts(path: PathSeconds) -> (Vec<PathPart>, Option<f64>) {
 }
 
 fn link_use(usage: &Usage<'_>) -> Vec<LinkUse> {
-    (1..PARTS.len() - 1)
+    (1..COUNT - 1)
         .filter_map(|part| {
             let links = usage.wires.links.iter().filter(|link| link.part as usize == part && link.busy > 0);
             let busy: Vec<f64> = links.map(|link| usage.seconds(link.busy)).collect();
             let busiest_s = busy.iter().copied().max_by(f64::total_cmp)?;
             Some(LinkUse {
-                kind: PARTS[part],
+                kind: usage.wires.part_names()[part],
                 links: busy.len() as u32,
                 busiest_s,
                 mean_s: busy.iter().sum::<f64>() / busy.len() as f64,

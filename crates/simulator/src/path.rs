@@ -12,16 +12,19 @@ pub(crate) enum Part {
     ServerEgress,
     ServerIngress,
     IntraNode,
+    /// Or, with a fabric, the links next to the nodes' switches.
     RackUplink,
     Host,
     Reduction,
+    /// The upper links of a fabric.
+    Global,
     Latency,
 }
 
 /// Number of parts.
-pub(crate) const COUNT: usize = 10;
+pub(crate) const COUNT: usize = 11;
 
-/// Names of the parts, in order, as in the JSON.
+/// Names of the parts, in order, as in the JSON; a fabric has its own for its links.
 pub(crate) const PARTS: [&str; COUNT] = [
     "compute",
     "worker egress",
@@ -32,6 +35,7 @@ pub(crate) const PARTS: [&str; COUNT] = [
     "rack uplink",
     "host copies",
     "additions",
+    "global link",
     "latency",
 ];
 

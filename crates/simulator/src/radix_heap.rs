@@ -57,6 +57,12 @@ impl<E: Timed> RadixHeap<E> {
         Some(event)
     }
 
+    /// Whether no event is left at the time of the last one taken.
+    #[inline]
+    pub fn is_moment_over(&self) -> bool {
+        self.next == self.buckets[0].len()
+    }
+
     /// Moves the earliest events to bucket 0.
     fn refill(&mut self) -> bool {
         self.buckets[0].clear();

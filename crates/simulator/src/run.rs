@@ -7,7 +7,8 @@ use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
 use crate::path::{COUNT, Chain, Composition};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, prepare, with_least_latency};
+use crate::ring;
 use crate::simulation::{Boundary, Mark, Simulation};
 use crate::timeline::{Recorder, Timeline};
 use crate::worker::workers;
@@ -20,9 +21,9 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     if options.critical_path {
-        Ok(run::<Composition, ()>(trace, cluster, options, &prepared, ())?.0)
+        Ok(run::<Composition, ()>(trace, cluster, options, &prepared, true, ())?.0)
     } else {
-        Ok(run::<(), ()>(trace, cluster, options, &prepared, ())?.0)
+        Ok(run::<(), ()>(trace, cluster, options, &prepared, true, ())?.0)
     }
 }
 
@@ -39,7 +40,7 @@ pub fn simulate_with_timeline(
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let (outcome, recorder, wires) =
-        run::<Composition, Recorder>(trace, cluster, options, &prepared, Recorder::default())?;
+        run::<Composition, Recorder>(trace, cluster, options, &prepared, false, Recorder::default())?;
     let overlapping = options.network == Network::Fluid;
     Ok((outcome, Timeline::new(&recorder, trace, &prepared, &wires, overlapping, ranks)))
 }
@@ -72,7 +73,8 @@ fn run<C: Chain, O: Observer>(
     cluster: &Cluster,
     options: &Options,
     prepared: &Prepared,
-    observer: O,
+    shortcuts: bool,
+    watching: O,
 ) -> Result<(Outcome, O, NetworkLinks), SimulationError> {
     let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
     let boundary = match (servers, options.barrier) {
@@ -88,33 +90,46 @@ fn run<C: Chain, O: Observer>(
         (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
         (Boundary::FirstSend, _) => 2,
     };
-    let mut simulation = Simulation::<C, O>::new(
-        prepared,
-        cluster,
-        workers(trace, cluster, options, prepared.buckets.len()),
-        boundary,
-        // Parameter servers synchronise their workers with a barrier of their own.
-        options.barrier && !servers,
-        (warm_up, iterations + warm_up),
-        options.network == Network::Fluid,
-        observer,
-    );
-    simulation.run().map_err(SimulationError)?;
-    let start = match warm_up {
-        0 => Mark { time: 0, chain: C::default() },
-        n => simulation.marks[n - 1],
+    let fluid = options.network == Network::Fluid;
+    let roles = prepared.schedule.roles();
+    let mut wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid, options.seed)
+        .map_err(SimulationError)?;
+    let mut start = Mark { time: 0, chain: C::default() };
+    let (end, busy, observer);
+    let ringed = if shortcuts && !O::ACTIVE && boundary == Boundary::Sums {
+        ring::run::<C>(trace, cluster, options, prepared, &mut wires, iterations)
+    } else {
+        None
     };
-    let end = simulation.marks[simulation.marks.len() - 1];
+    if let Some(ringed) = ringed {
+        (end, busy, observer) = (ringed.end, ringed.busy, watching);
+    } else {
+        let mut simulation = Simulation::<C, O>::new(
+            prepared,
+            cluster,
+            workers(trace, cluster, options, prepared.buckets.len()),
+            boundary,
+            // Parameter servers synchronise their workers with a barrier of their own.
+            options.barrier && !servers,
+            (warm_up, iterations + warm_up),
+            wires,
+            fluid,
+            watching,
+        );
+        simulation.run().map_err(SimulationError)?;
+        if warm_up > 0 {
+            start = simulation.marks[warm_up - 1];
+        }
+        end = simulation.marks[simulation.marks.len() - 1];
+        busy = simulation.workers.iter().map(|worker| worker.busy).collect();
+        (wires, observer) = (simulation.wires, simulation.observer);
+    }
     let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
     let iteration_s = seconds(end.time - start.time) / iterations as f64;
     let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
-    let usage = Usage {
-        wires: &simulation.wires,
-        workers: simulation.workers.iter().map(|worker| worker.busy).collect(),
-        iterations: iterations as f64,
-    };
+    let usage = Usage { wires: &wires, workers: busy, iterations: iterations as f64 };
     let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, &usage);
-    Ok((outcome, simulation.observer, simulation.wires))
+    Ok((outcome, observer, wires))
 }
 
 /// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between
@@ -132,4 +147,105 @@ fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64
         *part = f64::from(all - earlier).max(0.0) * scale;
     }
     Some((parts, f64::from(queued - queued_before).max(0.0) * scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
+    use paceline_model::{Rate, Time};
+    use paceline_schedule::ChunkBytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Layer i has tensor i, whose gradient is ready at a multiple of the unit, so that events coincide often.
+    fn trace(tensors: &[(u64, u64)], unit: u64, forward: u64, more: u64, optimizer: u64) -> Trace {
+        let count = tensors.len() as u32;
+        let ready: Vec<u64> = tensors
+            .iter()
+            .scan(0, |time, &(_, step)| {
+                *time += step * unit;
+                Some(*time)
+            })
+            .collect();
+        let backward = ready.last().copied().unwrap_or(0) + more * unit;
+        Trace {
+            name: "model".into(),
+            provenance: String::new(),
+            batch: 4,
+            dtype: Dtype::Float32,
+            device: String::new(),
+            distribution: (0..count).collect(),
+            tensors: (0..)
+                .zip(tensors)
+                .map(|(i, &(len, _))| Tensor { name: format!("t{i}"), bytes: 4 * len, pull_bytes: 4 * len })
+                .collect(),
+            workers: vec![WorkerTrace {
+                forward: (0..count)
+                    .map(|i| Layer { name: format!("l{i}"), duration: Time(forward * unit), tensors: vec![i] })
+                    .collect(),
+                gradients: (0..count).map(|i| Gradient { tensor: i, ready: Time(ready[i as usize]) }).collect(),
+                backward: Time(backward),
+                optimizer: Time(optimizer * unit),
+            }],
+            backward_spread: 0.0,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// A ring without events has the result of the event loop, bit for bit.
+        #[test]
+        fn rings_without_events_are_those_of_the_event_loop(
+            tensors in prop::collection::vec((1u64..200, 0u64..6), 1..12),
+            unit in prop::sample::select(vec![320u64, 1280, 7_919, 100_000, 5_000_000]),
+            (forward, more, optimizer) in (0u64..4, 0u64..4, 0u64..3),
+            workers in 2u32..18,
+            gpus_per_node in prop::sample::select(vec![1u32, 1, 2, 3, 8]),
+            (latency, overhead) in (0u64..4, 0u64..3),
+            iterations in prop::option::of(1u32..4),
+            strategy in prop::sample::select(vec!["ring", "ring", "native"]),
+            chunk in prop::option::of(prop::sample::select(vec![
+                ChunkBytes::Whole, ChunkBytes::PerWorker, ChunkBytes::Size(64),
+            ])),
+            bucket_size in prop::option::of(1u64..900),
+            overlap in any::<bool>(),
+        ) {
+            let trace = trace(&tensors, unit, forward, more, optimizer);
+            let cluster = Cluster {
+                bandwidth: Rate(25e9),
+                intra_bandwidth: Rate(100e9),
+                latency: Time(latency * unit),
+                intra_latency: Time(latency * unit / 2),
+                message_overhead: Time(overhead * unit),
+                gpus_per_node,
+                ..Cluster::default()
+            };
+            let chunk = chunk.filter(|_| strategy == "ring");
+            let options =
+                Options { chunk, bucket_size, overlap, iterations, detail: true, ..Options::new(strategy, workers) };
+            let prepared = prepare(&trace, &cluster, &options).unwrap();
+            let outcome = |shortcuts| run::<Composition, ()>(&trace, &cluster, &options, &prepared, shortcuts, ()).unwrap().0;
+            prop_assert_eq!(outcome(true), outcome(false));
+        }
+    }
+
+    #[test]
+    fn the_shortcut_is_taken() {
+        let trace = trace(&[(64, 1), (1000, 2), (128, 3)], 100_000, 1, 1, 1);
+        let options = Options::new("ring", 8);
+        let taken = |cluster: &Cluster| {
+            let prepared = prepare(&trace, cluster, &options).unwrap();
+            {
+                let roles = prepared.schedule.roles();
+                let mut wires = NetworkLinks::new(cluster, roles, false, 0).unwrap();
+                ring::run::<()>(&trace, cluster, &options, &prepared, &mut wires, 1).is_some()
+            }
+        };
+        assert!(taken(&Cluster::default()));
+        assert!(taken(&Cluster { gpus_per_node: 4, ..Cluster::default() }));
+        assert!(!taken(&Cluster { stragglers: vec![(0, 1.5)], ..Cluster::default() }));
+        assert!(!taken(&Cluster { reduction_bandwidth: Some(Rate(1e9)), ..Cluster::default() }));
+    }
 }

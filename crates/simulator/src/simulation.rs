@@ -11,7 +11,7 @@ use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
-use crate::prepare::{Prepared, with_least_latency};
+use crate::prepare::Prepared;
 use crate::worker::{Phase, Worker};
 
 /// The start or end of a measured iteration, and the chain of causes behind it.
@@ -30,6 +30,16 @@ pub(crate) enum Boundary {
     Barrier,
     /// The first server sends the first sum; used without the barrier.
     FirstSend,
+}
+
+/// Workers that have finished an iteration, and the last of them. Of several that end together it is the first rank, so
+/// that the critical path does not depend on the order of simultaneous events.
+#[derive(Clone, Copy)]
+struct Ended<C> {
+    workers: u32,
+    time: u64,
+    rank: u32,
+    chain: C,
 }
 
 pub(crate) struct Simulation<'a, C, O> {
@@ -53,8 +63,8 @@ pub(crate) struct Simulation<'a, C, O> {
     lanes_of: Vec<u32>,
     at_barrier: Vec<(u32, u32, u32)>,
     barriers: usize,
-    /// Workers that have finished the iteration of the next mark.
-    ended: Vec<u32>,
+    /// Workers that have finished each iteration.
+    ended: Vec<Ended<C>>,
 }
 
 impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
@@ -66,13 +76,13 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         boundary: Boundary,
         together: bool,
         (first_mark, marks_wanted): (usize, usize),
+        wires: NetworkLinks,
         fluid: bool,
         observer: O,
     ) -> Self {
         let roles = prepared.schedule.roles();
         let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
         let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
-        let wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid);
         Simulation {
             prepared,
             cluster,
@@ -82,9 +92,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             marks_wanted,
             marks: Vec::with_capacity(marks_wanted),
             events: EventQueue::new(wires.links.len()),
+            fluid: fluid.then(|| Fluid::new(&wires)),
             wires,
             observer,
-            fluid: fluid.then(Fluid::new),
             memory: memory.map(|bytes| Memory::new(bytes, roles.workers)),
             lanes: Lanes::new(
                 roles.total(),
@@ -141,7 +151,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             EventKind::Inside => fifo::inside(&mut self.wires, &mut self.events, &mut self.observer, event),
             EventKind::Resolve => {
                 if let Some(fluid) = &mut self.fluid {
-                    fluid.resolve(&self.wires, &mut self.events, event.time);
+                    fluid.resolve(&mut self.events, event.time);
                 }
             }
             EventKind::FlowEnd => {
@@ -516,12 +526,17 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let iteration = w.iteration as usize;
         w.iteration += 1;
         if self.ended.len() <= iteration {
-            self.ended.resize(iteration + 1, 0);
+            self.ended.resize(iteration + 1, Ended { workers: 0, time: 0, rank: 0, chain: C::default() });
         }
-        self.ended[iteration] += 1;
-        let all = self.ended[iteration] == self.workers.len() as u32;
+        let ended = &mut self.ended[iteration];
+        ended.workers += 1;
+        if now > ended.time || worker < ended.rank || ended.workers == 1 {
+            (ended.time, ended.rank, ended.chain) = (now, worker, chain);
+        }
+        let last = *ended;
+        let all = last.workers == self.workers.len() as u32;
         if all && self.boundary == Boundary::Sums {
-            self.mark(now, chain);
+            self.mark(now, last.chain);
         }
         if self.is_over() {
             return;
@@ -534,7 +549,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 if now > since {
                     self.observer.worker(worker, Activity::WaitForSums, since, now);
                 }
-                self.begin_iteration(worker, now, chain);
+                self.begin_iteration(worker, now, last.chain);
             }
         }
     }

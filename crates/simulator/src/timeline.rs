@@ -113,6 +113,7 @@ impl Timeline {
                 LinkName::Adder(r) => (r + 1, 7, role_name(r)),
                 LinkName::RackUp(r) => (RACKS + r, 1, format!("rack {r}")),
                 LinkName::RackDown(r) => (RACKS + r, 2, format!("rack {r}")),
+                LinkName::Between { from, id, .. } => (RACKS + id, tracks.len() as u32, from.to_string()),
             };
             let track = Track { process, thread };
             tracks.push(NamedTrack { track, process: process_name, thread: wires.name(link.name) });

@@ -180,7 +180,8 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     rows = table.table(groups, most)
     if explanation is None:
         try:
-            sentences = advise(groups)
+            largest = max(groups, key=lambda group: group.results[0].workers)
+            sentences = [*advise(groups), *map(table.likely, table.with_evidence(largest))]
         except KeyboardInterrupt:
             say(rows)
             raise

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_writable
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
+from paceline.catalog.libraries import DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
@@ -57,6 +59,8 @@ class Sweep:
     """Other fields of the cluster, from Python."""
     timeline: Path | None = None
     plot: Path | None = None
+    one_strategy: bool = False
+    """If no strategy is named, it is the library's own instead of all."""
 
     @classmethod
     def of(
@@ -69,6 +73,7 @@ class Sweep:
         where: str = "",
         timeline: Path | None = None,
         plot: Path | None = None,
+        one_strategy: bool = False,
     ) -> Sweep:
         """Check the values given to `place`, a command or function of the table; None counts as not given.
 
@@ -90,7 +95,7 @@ class Sweep:
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
             raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
-        return cls(listed, values, sources, given_by, others, timeline, plot)
+        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
 
     @property
     def trace(self) -> str | Path | Trace:
@@ -110,17 +115,42 @@ class Sweep:
         """Numbers of workers, at least one."""
         return self.get("workers") or DEFAULT_WORKERS
 
-    def machine(self) -> Cluster:
-        """Return the cluster, except for its bandwidth and latency. Raises InvalidArgumentError."""
-        fields = {name: self.get(name) for name in _CLUSTER}
-        return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
+    def library_of(self, trace: Trace) -> Library:
+        """Return the library that was asked for, or else that of the trace, or else the usual one.
 
-    def machines(self, machine: Cluster) -> list[Cluster]:
-        """Return a cluster for each bandwidth and latency. Raises InvalidArgumentError."""
-        return [
-            load_cluster(machine, bandwidth=rate, latency=latency)
+        A trace that computes nothing is one exchange: nobody's training, so it is bare.
+        """
+        name = self.get("library")
+        if name is None:
+            summary = json.loads(trace.summary())
+            computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
+            recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
+            name = recorded if computes else NONE
+        return find_library(name)
+
+    def machine(self) -> Cluster:
+        """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
+        return load_cluster(self.get("cluster"), **self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+
+    def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
+        """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
+        if self.get("channel") not in (None, library.channel) and library.channel:
+            raise InvalidArgumentError(
+                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+            )
+        channel = self.get("channel") or library.channel or None
+        linked = [
+            (
+                with_channel(load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare),
+                latency,
+            )
             for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
         ]
+        # What was given explicitly wins over the channel's.
+        return [load_cluster(cluster, **self._fields(), latency=latency) for cluster, latency in linked]
 
     def steps(self) -> list[Trace]:
         """Return the traces as changed by the options. Raises InvalidArgumentError."""
@@ -179,24 +209,31 @@ def _prepared(sweep: Sweep) -> Prepared:
             setting="coordinator_constants",
         )
     _check_outputs(sweep)
-    strategies, by_name = _strategies(sweep.get("strategy"), servers_first=sweep.get("servers") is not None)
-    servers_meant = sweep.get("servers") is not None or any("servers" in strategy.knobs for strategy in by_name)
     traces, machine = sweep.steps(), sweep.machine()
+    library = sweep.library_of(traces[0])
+    own = sweep.get("strategy") or _own(sweep, library)
+    strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
+    servers_meant = sweep.get("servers") is not None or any("servers" in strategy.knobs for strategy in by_name)
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep)
-    scenarios = plan(
-        traces,
-        sweep.machines(machine),
-        strategies,
-        workers=sweep.workers,
-        servers=sweep.get("servers") or [None],
-        compute_speedups=sweep.get("compute_speedup") or [None],
-        bucket_sizes=sweep.get("bucket_size") or [None],
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces)},
-    )
+    scenarios = [
+        scenario
+        for trace, its_library in ((trace, sweep.library_of(trace)) for trace in traces)
+        for scenario in plan(
+            [trace],
+            sweep.machines(machine, its_library),
+            strategies,
+            workers=sweep.workers,
+            servers=sweep.get("servers") or [None],
+            compute_speedups=sweep.get("compute_speedup") or [None],
+            library=its_library,
+            bucket_sizes=sweep.get("bucket_size") or [None],
+            options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
+        )
+    ]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
@@ -214,6 +251,7 @@ def plan(
     workers: Sequence[int],
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
+    library: Library,
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
 ) -> list[Scenario]:
@@ -227,6 +265,7 @@ def plan(
             cluster,
             strategy,
             count,
+            library=library,
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
@@ -265,12 +304,16 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _strategies(words: Sequence[str] | None, *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
+def _own(sweep: Sweep, library: Library) -> list[str]:
+    """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
+    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+
+
+def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
     """Return the requested strategies, each once, and those requested by name.
 
     Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
     """
-    words = words if words is not None else ["all"]
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
     if not servers_first:
@@ -327,7 +370,7 @@ def _check_stragglers(sweep: Sweep) -> None:
             )
 
 
-def _placement(sweep: Sweep, traces: Sequence[Trace]) -> str | list[int] | None:
+def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:
     placement: str | list[int] | None = sweep.get("placement")
     if placement is None or placement in PLACEMENTS:
         return placement
@@ -337,8 +380,16 @@ def _placement(sweep: Sweep, traces: Sequence[Trace]) -> str | list[int] | None:
         raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
     if isinstance(placement, list):
         return placement
+    bucket_size = bucket_size or library.value("bucket_size")
+    if bucket_size is None and "fused_per_cycle" in library.constants:
+        raise InvalidArgumentError(
+            f"a file places buckets, and those of {library.name} depend on the network; give "
+            f"{sweep.spelling('bucket_size')} too",
+            setting="placement",
+        )
     fewest = min(sweep.get("servers") or [1])
-    return read_placement(Path(placement), traces[0], None if bucket_size == "none" else bucket_size, fewest)
+    size = None if bucket_size in (None, "none") else int(bucket_size)
+    return read_placement(Path(placement), traces[0], size, fewest)
 
 
 def _several(sweep: Sweep, strategies: list[Strategy]) -> str:

@@ -16,7 +16,7 @@ from types import TracebackType
 from paceline.errors import InvalidArgumentError, JobError
 
 PIPE = "PACELINE_RUN_FAILURE"
-"""Environment variable with the number of the descriptor to which it is written, one JSON document a line."""
+"""Environment variable with the descriptor and the inode of the pipe to which it is written, one JSON document a line."""
 MOST = 4096
 """Bytes that a pipe takes atomically (PIPE_BUF)."""
 
@@ -79,11 +79,13 @@ def joining(size: int) -> Iterator[None]:
 
 
 def _write(report: Mapping[str, object]) -> None:
-    descriptor = os.environ.get(PIPE, "")
-    if not descriptor.isdecimal():
+    descriptor, _, inode = os.environ.get(PIPE, "").partition(":")
+    if not (descriptor.isdecimal() and inode.isdecimal()):
         return
     try:
-        if stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
+        pipe = os.fstat(int(descriptor))
+        # The script may have closed the descriptor and got a pipe of its own under the same number.
+        if stat.S_ISFIFO(pipe.st_mode) and pipe.st_ino == int(inode):
             os.write(int(descriptor), json.dumps(report).encode() + b"\n")
     except (OSError, ValueError):  # The launcher is gone, or the script has closed the descriptor.
         pass

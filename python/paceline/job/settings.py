@@ -249,7 +249,7 @@ def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
     text = environ.get(name, "")
     try:
         value = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     if value is None or (isinstance(value, dict) and all(isinstance(rate, int | float) for rate in value.values())):
         return value

@@ -34,9 +34,20 @@ def _run() -> str:
 
 
 def clear(path: str) -> None:
-    """Remove the timeline of an earlier job, so that a file that exists at the end is another job's."""
+    """Remove the timeline of an earlier job, so that a file that exists at the end is another job's.
+
+    Raises InvalidArgumentError if this is something other than a file, which the timeline cannot replace.
+    """
+    check(path)
     with contextlib.suppress(OSError):
-        Path(path).unlink()
+        Path(path).resolve().unlink()
+
+
+def check(path: str) -> None:
+    """Raise InvalidArgumentError if this is a device, a pipe or a folder."""
+    if Path(path).exists() and not Path(path).is_file():
+        kind = "a folder" if Path(path).is_dir() else "a device or a pipe"
+        raise InvalidArgumentError(f"{path} is {kind}; name a file, which the timeline replaces", setting="timeline")
 
 
 def _launched(path: str) -> bool:
@@ -46,6 +57,7 @@ def _launched(path: str) -> bool:
 
 def begin(engine: Engine, path: str) -> None:
     """Start recording this rank. Raises InvalidArgumentError if the file cannot be written."""
+    check(path)
     if engine.rank == 0 and not _launched(path):
         clear(path)
     engine.start_timeline(str(part(path, engine.rank, _run())))
@@ -68,6 +80,11 @@ def gather(path: str, run: str) -> str | None:
     """
     parts = _found(Path(path)).get(run, [])
     if not parts:
+        if part(path, 0, run).exists():
+            raise InvalidArgumentError(
+                f"timeline {path}: no rank has completed its part, such as {part(path, 0, run)}: they were killed, or "
+                "the disk is full"
+            )
         return None
     kept = f"the parts are {part(path, 0, run)} and so on"
     if Path(path).exists():
@@ -117,6 +134,7 @@ def _complete(path: Path) -> bool:
 
 def _merge(path: Path, parts: list[Path]) -> None:
     """Merge all parts into one file, and remove them. Raises OSError; FileExistsError if another process is merging."""
+    path = path.resolve()
     new = Path(f"{path}.merging")
     with new.open("x") as out:
         out.write(_FIRST + "\n")

@@ -39,6 +39,8 @@ def enter(folder: str) -> None:
 def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Refuse a command that cannot be executed here. Raises Problem."""
     name = command[0]
+    if not name:
+        raise Problem("the command is empty; name a program after --", usage=True)
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
     hint = f"; did you mean: python {name}" if name.endswith(".py") else ""

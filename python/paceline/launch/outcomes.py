@@ -106,7 +106,7 @@ class Notes:
         os.set_blocking(mine, False)
         self._pipes[rank], self._partial[rank] = mine, b""
         try:
-            yield {**environment, PIPE: str(its)}, its
+            yield {**environment, PIPE: f"{its}:{os.fstat(its).st_ino}"}, its
         finally:
             os.close(its)
 
@@ -129,7 +129,9 @@ class Notes:
         return joins, False
 
     def _understand(self, rank: int, line: bytes) -> Iterator[str]:
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # The script may have written anything.
+        with contextlib.suppress(
+            ValueError, TypeError, KeyError, RecursionError
+        ):  # The script may have written anything.
             report = json.loads(line)
             if "joining" in report:
                 yield str(report["joining"])

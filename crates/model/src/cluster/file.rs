@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::{Cluster, Jitter, Racks, ServerPlace, Switch};
+use super::{Channel, Cluster, Degraded, Fabric, Jitter, Mesh, Racks, Routing, ServerPlace, Shape, Switch};
 use crate::document::fields::{
-    name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
+    name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
 use crate::document::strict::{object, objects};
 use crate::document::{DocumentError, Format, Problem, parse, read, shown};
@@ -51,6 +51,12 @@ struct ClusterFile {
     provenance: String,
     #[serde(deserialize_with = "rate")]
     bandwidth: Rate,
+    #[serde(default, deserialize_with = "channel")]
+    channel: Channel,
+    #[serde(default, deserialize_with = "efficiency")]
+    efficiency: Option<f64>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    stream_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "optional_delay")]
     latency: Option<Time>,
     #[serde(default, deserialize_with = "optional_delay")]
@@ -59,16 +65,24 @@ struct ClusterFile {
     gpus_per_node: Option<u32>,
     #[serde(default, deserialize_with = "optional_rate")]
     intra_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "object")]
+    mesh: Option<MeshFile>,
     #[serde(default, deserialize_with = "optional_delay")]
     intra_latency: Option<Time>,
     #[serde(default, deserialize_with = "optional_rate")]
     host_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "optional_rate")]
     reduction_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "contention")]
+    node_contention: f64,
     #[serde(default, deserialize_with = "server_place")]
     servers: Option<ServerPlace>,
     #[serde(default, deserialize_with = "object")]
     racks: Option<RacksFile>,
+    #[serde(default, deserialize_with = "object")]
+    fabric: Option<FabricFile>,
+    #[serde(default, deserialize_with = "objects")]
+    degraded: Vec<DegradedFile>,
     #[serde(default, deserialize_with = "object")]
     switch: Option<SwitchFile>,
     #[serde(default, deserialize_with = "objects")]
@@ -78,11 +92,173 @@ struct ClusterFile {
 }
 
 #[derive(Deserialize)]
+struct MeshFile {
+    #[serde(deserialize_with = "peers")]
+    peers: u32,
+    #[serde(deserialize_with = "rate")]
+    bridge: Rate,
+}
+
+#[derive(Deserialize)]
 struct RacksFile {
     #[serde(deserialize_with = "nodes_per_rack")]
     nodes_per_rack: u32,
     #[serde(deserialize_with = "oversubscription")]
     oversubscription: f64,
+}
+
+/// One of [`Shape::NAMES`].
+#[derive(Clone, Copy)]
+struct Kind(&'static str);
+
+/// Which fields it has depends on its kind.
+#[derive(Deserialize)]
+struct FabricFile {
+    #[serde(deserialize_with = "kind")]
+    kind: Kind,
+    #[serde(default, deserialize_with = "count")]
+    nodes_per_leaf: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
+    spines: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
+    radix: Option<u32>,
+    #[serde(default, deserialize_with = "optional_oversubscription")]
+    oversubscription: Option<f64>,
+    #[serde(default, deserialize_with = "count")]
+    nodes_per_router: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
+    routers_per_group: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
+    global_links: Option<u32>,
+    #[serde(default, deserialize_with = "count")]
+    groups: Option<u32>,
+    #[serde(default)]
+    dimensions: Option<Vec<u32>>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    link_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "optional_delay")]
+    hop_latency: Option<Time>,
+    #[serde(default, deserialize_with = "routing")]
+    routing: Option<Routing>,
+}
+
+/// More switches than this need more memory than a simulation should.
+const MAX_SWITCHES: u64 = 65_536;
+
+impl FabricFile {
+    fn checked(self) -> Result<Fabric, Problem> {
+        let problem = |field: &str, message: String| Err(Problem::new(format!("fabric.{field}"), message));
+        let Kind(kind) = self.kind;
+        let of_kind: &[&str] = match kind {
+            "leaf-spine" | "rails" => &["nodes_per_leaf", "spines", "oversubscription"],
+            "fat-tree" => &["radix", "oversubscription"],
+            "dragonfly" => &["nodes_per_router", "routers_per_group", "global_links", "groups"],
+            _ => &["dimensions"],
+        };
+        let given = [
+            ("nodes_per_leaf", self.nodes_per_leaf.is_some()),
+            ("spines", self.spines.is_some()),
+            ("radix", self.radix.is_some()),
+            ("oversubscription", self.oversubscription.is_some()),
+            ("nodes_per_router", self.nodes_per_router.is_some()),
+            ("routers_per_group", self.routers_per_group.is_some()),
+            ("global_links", self.global_links.is_some()),
+            ("groups", self.groups.is_some()),
+            ("dimensions", self.dimensions.is_some()),
+        ];
+        for (field, given) in given {
+            if given && !of_kind.contains(&field) {
+                return problem(field, format!("is no field of a {kind}, which has {}", of_kind.join(", ")));
+            }
+        }
+        let needed = |field: &str, value: Option<u32>| match value {
+            Some(value) => Ok(value),
+            None => Err(Problem::new(
+                format!("fabric.{field}"),
+                format!("is missing; give {}", hint(field).unwrap_or("a number")),
+            )),
+        };
+        let oversubscription = self.oversubscription.unwrap_or(1.0);
+        let shape = match kind {
+            "leaf-spine" | "rails" => {
+                if self.oversubscription.is_some() && self.link_bandwidth.is_some() {
+                    return problem("link_bandwidth", "follows from oversubscription; give one of the two".into());
+                }
+                let (nodes_per_leaf, spines) =
+                    (needed("nodes_per_leaf", self.nodes_per_leaf)?, needed("spines", self.spines)?);
+                if kind == "rails" {
+                    Shape::Rails { nodes_per_leaf, spines, oversubscription }
+                } else {
+                    Shape::LeafSpine { nodes_per_leaf, spines, oversubscription }
+                }
+            }
+            "fat-tree" => {
+                let radix = needed("radix", self.radix)?;
+                if radix % 2 != 0 || !(2..=128).contains(&radix) {
+                    return problem(
+                        "radix",
+                        format!("is {radix}; half of a switch's ports lead up, so give an even number from 2 to 128"),
+                    );
+                }
+                let nodes = f64::from(radix / 2) * oversubscription;
+                if (nodes - nodes.round()).abs() > 1e-9 {
+                    return problem(
+                        "oversubscription",
+                        format!(
+                            "would put {nodes} nodes on an edge switch with {} uplinks; give a ratio of whole numbers of ports",
+                            radix / 2
+                        ),
+                    );
+                }
+                Shape::FatTree { radix, oversubscription }
+            }
+            "dragonfly" => {
+                let nodes_per_router = needed("nodes_per_router", self.nodes_per_router)?;
+                let routers_per_group = needed("routers_per_group", self.routers_per_group)?;
+                let global_links = needed("global_links", self.global_links)?;
+                let most = u64::from(routers_per_group) * u64::from(global_links) + 1;
+                let groups = self.groups.map_or(most, u64::from);
+                if groups > most {
+                    return problem(
+                        "groups",
+                        format!("is {groups}, but a group's {} global links reach only {}", most - 1, most - 1),
+                    );
+                }
+                if groups * u64::from(routers_per_group) > MAX_SWITCHES {
+                    return problem(
+                        "groups",
+                        format!("{groups} groups of {routers_per_group} routers are more than {MAX_SWITCHES} routers"),
+                    );
+                }
+                Shape::Dragonfly { nodes_per_router, routers_per_group, global_links, groups: groups as u32 }
+            }
+            _ => {
+                let dimensions = match self.dimensions {
+                    Some(dimensions) if !dimensions.is_empty() => dimensions,
+                    _ => return problem("dimensions", "is missing; give a list such as [4, 4, 4]".into()),
+                };
+                let nodes = dimensions.iter().fold(1u64, |all, &size| all.saturating_mul(u64::from(size)));
+                if nodes == 0 || nodes > MAX_SWITCHES {
+                    return problem("dimensions", format!("make {nodes} nodes; 1 to {MAX_SWITCHES} are possible"));
+                }
+                Shape::Torus { dimensions }
+            }
+        };
+        Ok(Fabric {
+            shape,
+            routing: self.routing.unwrap_or(Routing::Ecmp),
+            hop_latency: self.hop_latency.unwrap_or(Time::ZERO),
+            link_bandwidth: self.link_bandwidth,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct DegradedFile {
+    #[serde(deserialize_with = "name")]
+    link: String,
+    #[serde(deserialize_with = "left")]
+    factor: f64,
 }
 
 #[derive(Default, Deserialize)]
@@ -113,6 +289,18 @@ impl ClusterFile {
     fn checked(self, source: &str) -> Result<Cluster, Problem> {
         let default = Cluster::default();
         let switch = self.switch.unwrap_or_default();
+        let fabric = self.fabric.map(FabricFile::checked).transpose()?;
+        if fabric.is_some() {
+            if self.racks.is_some() {
+                return Err(Problem::new("fabric", "describes the racks, too; leave out one of fabric and racks"));
+            }
+            if switch.multicast == Some(true) || switch.aggregation == Some(true) {
+                let message =
+                    "multicast and aggregation are modelled in one switch, not in a fabric; set both to false";
+                return Err(Problem::new("switch", message));
+            }
+        }
+        let one_switch = fabric.is_none();
         let mut places: HashMap<u32, usize> = HashMap::new();
         for (at, straggler) in self.stragglers.iter().enumerate() {
             if let Some(before) = places.insert(straggler.rank, at) {
@@ -124,20 +312,31 @@ impl ClusterFile {
             name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
             provenance: self.provenance,
             bandwidth: self.bandwidth,
+            channel: self.channel,
+            efficiency: self.efficiency,
+            stream_bandwidth: self.stream_bandwidth,
             latency: self.latency.unwrap_or(default.latency),
             message_overhead: self.message_overhead.unwrap_or(default.message_overhead),
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
+            mesh: self.mesh.map(|MeshFile { peers, bridge }| Mesh { peers, bridge }),
             intra_latency: self.intra_latency.unwrap_or(default.intra_latency),
             host_bandwidth: self.host_bandwidth,
             reduction_bandwidth: self.reduction_bandwidth,
+            node_contention: self.node_contention,
             servers: self.servers.unwrap_or(default.servers),
             racks: self
                 .racks
                 .map(|RacksFile { nodes_per_rack, oversubscription }| Racks { nodes_per_rack, oversubscription }),
+            fabric,
+            degraded: self
+                .degraded
+                .into_iter()
+                .map(|DegradedFile { link, factor }| Degraded { link, factor })
+                .collect(),
             switch: Switch {
-                multicast: switch.multicast.unwrap_or(default.switch.multicast),
-                aggregation: switch.aggregation.unwrap_or(default.switch.aggregation),
+                multicast: switch.multicast.unwrap_or(default.switch.multicast && one_switch),
+                aggregation: switch.aggregation.unwrap_or(default.switch.aggregation && one_switch),
                 cut_through: switch.cut_through.unwrap_or(default.switch.cut_through),
                 memory: switch.memory,
                 radix: switch.radix,
@@ -164,6 +363,26 @@ fn radix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     whole(deserializer, 2..=u32::MAX).map(Some)
 }
 
+fn optional_oversubscription<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    oversubscription(deserializer).map(Some)
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    whole(deserializer, 1..=65_536).map(Some)
+}
+
+fn left<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, 0.0..=1.0)
+}
+
+fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+    one_of(deserializer, "kind", &Shape::NAMES.map(|name| (name, Kind(name))))
+}
+
+fn routing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Routing>, D::Error> {
+    one_of(deserializer, "routing", &[Routing::Ecmp, Routing::Adaptive].map(|way| (way.name(), way))).map(Some)
+}
+
 fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.01..=1000.0)
 }
@@ -172,36 +391,83 @@ fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.0..=2.0)
 }
 
+fn efficiency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    number(deserializer, 0.01..=1.0).map(Some)
+}
+
+fn peers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, 1..=1024)
+}
+
+fn contention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, 0.0..=10.0)
+}
+
+fn channel<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Channel, D::Error> {
+    let channels = [Channel::Unknown, Channel::Auto, Channel::Tcp, Channel::Rdma];
+    one_of(deserializer, "channel", &channels.map(|channel| (channel.name(), channel)))
+}
+
 fn server_place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServerPlace>, D::Error> {
-    let found = String::deserialize(deserializer)?;
     let places = [ServerPlace::OwnNodes, ServerPlace::Colocated];
-    if let Some(place) = places.into_iter().find(|place| place.name() == found) {
-        return Ok(Some(place));
+    one_of(deserializer, "place", &places.map(|place| (place.name(), place))).map(Some)
+}
+
+/// One of several names, and what it means.
+fn one_of<'de, D: Deserializer<'de>, T: Copy>(
+    deserializer: D,
+    what: &str,
+    known: &[(&'static str, T)],
+) -> Result<T, D::Error> {
+    let found = String::deserialize(deserializer)?;
+    if let Some(&(_, value)) = known.iter().find(|(name, _)| *name == found) {
+        return Ok(value);
     }
-    let names = places.map(ServerPlace::name);
-    let hint = nearest(&found, names).map_or(String::new(), |known| format!("did you mean '{known}'? "));
-    Err(D::Error::custom(format!("unknown place {}; {hint}valid are {}", shown(&found), names.join(", "))))
+    let names: Vec<&str> = known.iter().map(|&(name, _)| name).collect();
+    let hint = nearest(&found, names.iter().copied()).map_or(String::new(), |near| format!("did you mean '{near}'? "));
+    Err(D::Error::custom(format!("unknown {what} {}; {hint}valid are {}", shown(&found), names.join(", "))))
 }
 
 /// The expected value of each field, for errors.
 fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",
-        "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" => {
+        "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" | "stream_bandwidth" | "bridge" => {
             "a rate with its unit in quotes, such as \"25Gbps\""
         }
         "latency" | "message_overhead" | "intra_latency" => "a time with its unit in quotes, such as \"10us\"",
+        "channel" => "\"tcp\", \"rdma\", \"auto\" or \"none\"",
+        "efficiency" => "a share such as 0.94",
+        "mesh" => "an object such as {\"peers\": 4, \"bridge\": \"40Gbps\"}",
+        "peers" => "how many GPUs each one has a link to, a whole number of at least 1",
+        "node_contention" => "a share such as 0.04",
         "gpus_per_node" => "a whole number of at least 1",
         "servers" => "\"own-nodes\" or \"colocated\"",
         "racks" => "an object such as {\"nodes_per_rack\": 16, \"oversubscription\": 4}",
         "nodes_per_rack" => "how many nodes share an uplink, a whole number of at least 1",
         "oversubscription" => "the nodes' rates over the uplink's, a number of at least 1",
+        "fabric" => "an object such as {\"kind\": \"leaf-spine\", \"nodes_per_leaf\": 16, \"spines\": 4}",
+        "kind" => "\"leaf-spine\", \"rails\", \"fat-tree\", \"dragonfly\" or \"torus\"",
+        "nodes_per_leaf" => "how many nodes are on a leaf, a whole number of at least 1",
+        "spines" => "how many spines there are, a whole number of at least 1",
+        "nodes_per_router" => "how many nodes are on a router, a whole number of at least 1",
+        "routers_per_group" => "how many routers are in a group, a whole number of at least 1",
+        "global_links" => "how many links of a router lead to other groups, a whole number of at least 1",
+        "groups" => "how many groups there are, a whole number of at least 1",
+        "dimensions" => "a list such as [4, 4, 4]",
+        "link_bandwidth" => "a rate with its unit in quotes, such as \"100Gbps\"",
+        "hop_latency" => "a time with its unit in quotes, such as \"500ns\"",
+        "routing" => "\"ecmp\" or \"adaptive\"",
+        "degraded" => "a list such as [{\"link\": \"leaf0-spine1\", \"factor\": 0.5}]",
+        "link" => "a link's name, such as \"node3\" or \"leaf0-spine1\"",
         "switch" => "an object such as {\"multicast\": true, \"aggregation\": false}",
         "memory" => "a size with its unit in quotes, such as \"10MB\"",
-        "radix" => "how many workers one aggregation takes, a whole number of at least 2",
+        "radix" => {
+            "how many workers one aggregation takes (in a fat tree: ports of a switch), a whole number of at least 2"
+        }
         "stragglers" => "a list such as [{\"rank\": 3, \"factor\": 1.5}]",
         "rank" => "a rank, a whole number of at least 0",
-        "factor" => "by how much the rank is slower, such as 1.5",
+        "factor" => "by how much the rank is slower, such as 1.5, or what is left of a link, such as 0.5",
         "jitter" => "an object such as {\"sigma\": 0.05}",
         "sigma" => "the standard deviation of the factor's logarithm, such as 0.05",
         _ => return None,

@@ -1,5 +1,5 @@
 //! Writes a cluster, with units as people write them.
-use super::Cluster;
+use super::{Channel, Cluster, Fabric, Shape};
 use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
@@ -13,19 +13,42 @@ impl Cluster {
             ("name", quoted(&self.name)),
             ("provenance", quoted(&self.provenance)),
             ("bandwidth", rate(self.bandwidth)),
+        ];
+        if self.channel != Channel::Unknown {
+            fields.push(("channel", quoted(self.channel.name())));
+        }
+        fields.extend(self.efficiency.map(|share| ("efficiency", format!("{share:?}"))));
+        fields.extend(self.stream_bandwidth.map(|stream| ("stream_bandwidth", rate(stream))));
+        fields.extend([
             ("latency", time(self.latency)),
             ("message_overhead", time(self.message_overhead)),
             ("gpus_per_node", self.gpus_per_node.to_string()),
             ("intra_bandwidth", rate(self.intra_bandwidth)),
-            ("intra_latency", time(self.intra_latency)),
-        ];
+        ]);
+        if let Some(mesh) = self.mesh {
+            fields.push(("mesh", format!("{{\"peers\": {}, \"bridge\": {}}}", mesh.peers, rate(mesh.bridge))));
+        }
+        fields.push(("intra_latency", time(self.intra_latency)));
         let own = [("host_bandwidth", self.host_bandwidth), ("reduction_bandwidth", self.reduction_bandwidth)];
         fields.extend(own.into_iter().filter_map(|(field, value)| Some((field, rate(value?)))));
+        if self.node_contention > 0.0 {
+            fields.push(("node_contention", format!("{:?}", self.node_contention)));
+        }
         fields.push(("servers", quoted(self.servers.name())));
         if let Some(racks) = self.racks {
             let (nodes, oversubscription) = (racks.nodes_per_rack, racks.oversubscription);
             let object = format!("{{\"nodes_per_rack\": {nodes}, \"oversubscription\": {oversubscription:?}}}");
             fields.push(("racks", object));
+        }
+        if let Some(shape) = &self.fabric {
+            fields.push(("fabric", fabric(shape)));
+        }
+        if !self.degraded.is_empty() {
+            let links = self
+                .degraded
+                .iter()
+                .map(|one| format!("    {{\"link\": {}, \"factor\": {:?}}}", quoted(&one.link), one.factor));
+            fields.push(("degraded", format!("[\n{}\n  ]", links.collect::<Vec<_>>().join(",\n"))));
         }
         let mut switch =
             format!("{{\"multicast\": {}, \"aggregation\": {}", self.switch.multicast, self.switch.aggregation);
@@ -50,6 +73,39 @@ impl Cluster {
         let lines: Vec<String> = fields.into_iter().map(|(field, value)| format!("  \"{field}\": {value}")).collect();
         format!("{{\n{}\n}}\n", lines.join(",\n"))
     }
+}
+
+fn fabric(fabric: &Fabric) -> String {
+    let mut fields = vec![("kind", quoted(fabric.shape.name()))];
+    match &fabric.shape {
+        Shape::LeafSpine { nodes_per_leaf, spines, oversubscription }
+        | Shape::Rails { nodes_per_leaf, spines, oversubscription } => {
+            fields.push(("nodes_per_leaf", nodes_per_leaf.to_string()));
+            fields.push(("spines", spines.to_string()));
+            if fabric.link_bandwidth.is_none() {
+                fields.push(("oversubscription", format!("{oversubscription:?}")));
+            }
+        }
+        Shape::FatTree { radix, oversubscription } => {
+            fields.push(("radix", radix.to_string()));
+            fields.push(("oversubscription", format!("{oversubscription:?}")));
+        }
+        Shape::Dragonfly { nodes_per_router, routers_per_group, global_links, groups } => {
+            fields.push(("nodes_per_router", nodes_per_router.to_string()));
+            fields.push(("routers_per_group", routers_per_group.to_string()));
+            fields.push(("global_links", global_links.to_string()));
+            fields.push(("groups", groups.to_string()));
+        }
+        Shape::Torus { dimensions } => {
+            let sizes: Vec<String> = dimensions.iter().map(u32::to_string).collect();
+            fields.push(("dimensions", format!("[{}]", sizes.join(", "))));
+        }
+    }
+    fields.extend(fabric.link_bandwidth.map(|value| ("link_bandwidth", rate(value))));
+    fields.push(("hop_latency", time(fabric.hop_latency)));
+    fields.push(("routing", quoted(fabric.routing.name())));
+    let fields: Vec<String> = fields.into_iter().map(|(field, value)| format!("\"{field}\": {value}")).collect();
+    format!("{{{}}}", fields.join(", "))
 }
 
 /// The number in the first unit in which it is at least 1 and is read back unchanged; floats may lose their last bit in

@@ -206,6 +206,10 @@ impl Schedule for Native {
         }
     }
 
+    fn ring_origin(&self, bucket: &Bucket, lane: u32) -> Option<u32> {
+        if self.is_ring(bucket) { self.ring.ring_origin(bucket, lane) } else { None }
+    }
+
     fn volume(&self, bucket: &Bucket) -> Volume {
         if self.is_ring(bucket) {
             return self.ring.volume(bucket);

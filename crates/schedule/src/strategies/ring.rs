@@ -151,6 +151,10 @@ impl Schedule for Ring {
         }
     }
 
+    fn ring_origin(&self, bucket: &Bucket, lane: u32) -> Option<u32> {
+        (!self.multicast).then(|| origin(self.chunk, bucket, lane, self.workers))
+    }
+
     /// With one piece per worker of equal size: 2(W-1)(S/WB + a). With multicast, the second round is one message's
     /// latency and W-1 pieces into each worker, (W-1)S/WB + a; the piece that ends it was the last to be sent.
     fn closed_form(&self, bucket: &Bucket, link: Link) -> Option<f64> {

@@ -159,9 +159,14 @@ fn check(trace: &Trace, cluster: &Cluster, options: &CoordinatedOptions) -> Resu
             cluster.name
         ));
     }
-    if cluster.racks.is_some() || cluster.host_bandwidth.is_some() || cluster.reduction_bandwidth.is_some() {
+    if cluster.racks.is_some()
+        || cluster.fabric.is_some()
+        || !cluster.degraded.is_empty()
+        || cluster.host_bandwidth.is_some()
+        || cluster.reduction_bandwidth.is_some()
+    {
         return wrong(format!(
-            "cluster '{}': racks, host_bandwidth and reduction_bandwidth are not in the closed forms that a coordinator's \
+            "cluster '{}': racks, fabric, degraded, host_bandwidth and reduction_bandwidth are not in the closed forms that a coordinator's \
              collectives take; take them out of the file",
             cluster.name
         ));

@@ -14,7 +14,7 @@ use crate::path::{Chain, Part};
 
 /// Picoseconds a message occupies a link.
 #[inline]
-fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
+pub(crate) fn transmission(bytes: u64, ps_per_byte: f64) -> u64 {
     // Sizes and rates are exact in 53 bits, and rounding to a picosecond is the same on every machine.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
     let time = (bytes as f64 * ps_per_byte + 0.5) as u64;
@@ -86,6 +86,9 @@ pub(crate) fn send<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
+    if wires.fabric.is_some() && wires.node(event.from()) != wires.node(event.to()) {
+        return send_over_fabric(wires, events, observer, event);
+    }
     let (now, route) = (event.time, wires.route(event.from(), event.to()));
     if route.links[OUT as usize] == NONE {
         event.chain.add(Part::Latency, route.latency, 0);
@@ -106,6 +109,26 @@ pub(crate) fn send<C: Chain, O: Observer>(
     }
 }
 
+/// The same over several switches: the route is decided now.
+fn send_over_fabric<C: Chain, O: Observer>(
+    wires: &mut NetworkLinks,
+    events: &mut EventQueue<C>,
+    observer: &mut O,
+    mut event: Event<C>,
+) {
+    let overhead = wires.overhead;
+    let place = wires.first_hop(&event);
+    event.chain.add(Part::Latency, place.latency, 0);
+    let (head, end) = occupy(wires, observer, place.link, &mut event, overhead, 0.0, 0);
+    match place.next {
+        None => deliver(wires, events, place.link, event, head + place.latency, end + place.latency),
+        Some(stage) => {
+            let time = head + place.latency;
+            events.push_behind(place.link, Event { time, stage, kind: EventKind::Head, ..event });
+        }
+    }
+}
+
 /// The head of a unicast is at the next link.
 #[inline]
 pub(crate) fn head<C: Chain, O: Observer>(
@@ -114,7 +137,7 @@ pub(crate) fn head<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    let place = wires.at_stage(event.from(), event.to(), event.stage);
+    let place = wires.hop(&event);
     let early =
         if wires.cuts_through(event.from()) { transmission(event.bytes, wires.links[0].ps_per_byte) } else { 0 };
     let (head, end) = occupy(wires, observer, place.link, &mut event, 0, place.slowest, early);

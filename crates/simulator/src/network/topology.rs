@@ -2,10 +2,12 @@
 use std::ops::Range;
 
 use paceline_model::cluster::ServerPlace;
-use paceline_model::{Cluster, Time};
+use paceline_model::{Cluster, Time, cluster};
 use paceline_schedule::Roles;
 
-use crate::path::Part;
+use crate::event::Event;
+use crate::network::fabric::{Fabric, Graph, Middle, Switch};
+use crate::path::{COUNT, Chain, PARTS, Part};
 
 /// A link in one direction.
 pub(crate) struct Link {
@@ -30,6 +32,12 @@ pub(crate) enum LinkName {
     Adder(u32),
     RackUp(u32),
     RackDown(u32),
+    /// From one switch to another; `id` numbers the first.
+    Between {
+        from: Switch,
+        to: Switch,
+        id: u32,
+    },
 }
 
 /// No link: the message starts or ends at the switch.
@@ -50,6 +58,9 @@ pub(crate) const DOWN: u8 = 3;
 
 /// The stage at the receiver's NIC.
 pub(crate) const IN: u8 = 4;
+
+/// The stage at the first link of a fabric; the others follow. They come between the stages `OUT` and `IN`.
+const MIDDLE: u8 = 16;
 
 /// The route from one role to another: a link for each stage; stages without one are [`NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +95,9 @@ pub(crate) struct NetworkLinks {
     gpus_per_node: u32,
     worker_nodes: u32,
     nodes: u32,
+    /// NICs: one per node, or with rails one per rank.
+    cards: u32,
+    rails: bool,
     colocated: bool,
     nodes_per_rack: Option<u32>,
     /// Parallel uplinks of a rack.
@@ -96,24 +110,35 @@ pub(crate) struct NetworkLinks {
     /// Roles' additions take time.
     pub adds: bool,
     cut_through: bool,
+    pub fabric: Option<Fabric>,
+    part_names: [&'static str; COUNT],
     /// All links that messages use have the same rate.
     pub uniform: bool,
 }
 
 impl NetworkLinks {
     /// A rack's uplink consists of parallel links of the nodes' rate, as many as oversubscription leaves (the leaf of a
-    /// leaf-spine network with ideally balanced load); for fluid sharing it is one wide link.
-    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool) -> NetworkLinks {
+    /// leaf-spine network with ideally balanced load); for fluid sharing it is one wide link. `seed` decides routes.
+    ///
+    /// # Errors
+    /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
+    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, String> {
         let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
         let colocated = cluster.servers == ServerPlace::Colocated;
         let nodes = worker_nodes + if colocated { 0 } else { roles.servers };
+        let rails = matches!(&cluster.fabric, Some(fabric) if matches!(fabric.shape, cluster::Shape::Rails { .. }));
+        let (worker_cards, cards) = match (rails, colocated) {
+            (false, _) => (worker_nodes, nodes),
+            (true, true) => (roles.workers, roles.workers),
+            (true, false) => (roles.workers, roles.workers + roles.servers),
+        };
         let mut links = Vec::new();
         let mut add = |name, part, ps_per_byte: f64| links.push(Link { ps_per_byte, free: 0, busy: 0, part, name });
         let rate = cluster.bandwidth.ps_per_byte();
-        for node in 0..nodes {
-            let server = node >= worker_nodes;
-            add(LinkName::NodeOut(node), if server { Part::ServerEgress } else { Part::WorkerEgress }, rate);
-            add(LinkName::NodeIn(node), if server { Part::ServerIngress } else { Part::WorkerIngress }, rate);
+        for card in 0..cards {
+            let server = card >= worker_cards;
+            add(LinkName::NodeOut(card), if server { Part::ServerEgress } else { Part::WorkerEgress }, rate);
+            add(LinkName::NodeIn(card), if server { Part::ServerIngress } else { Part::WorkerIngress }, rate);
         }
         let intra = cluster.intra_bandwidth.ps_per_byte();
         for role in 0..roles.workers + roles.servers {
@@ -144,12 +169,35 @@ impl NetworkLinks {
                 (0..uplinks).for_each(|_| add(LinkName::RackDown(rack), Part::RackUplink, each));
             }
         }
-        NetworkLinks {
+        let graph = match &cluster.fabric {
+            Some(fabric) => {
+                if fabric.capacity().is_some_and(|most| u64::from(nodes) > most) {
+                    return Err(format!(
+                        "workers: {nodes} nodes do not fit into the {} of cluster '{}', which has {} (fabric)",
+                        fabric.shape.name(),
+                        cluster.name,
+                        fabric.capacity().unwrap_or_default()
+                    ));
+                }
+                let each = fabric.link_rate(cluster.bandwidth).ps_per_byte();
+                let graph = Graph::new(fabric, nodes, cluster.gpus_per_node);
+                for edge in &graph.edges {
+                    let [from, to] = [edge.from, edge.to].map(|switch| graph.switches[switch as usize]);
+                    add(LinkName::Between { from, to, id: edge.from }, edge.part, each);
+                }
+                Some(graph)
+            }
+            None => None,
+        };
+        let first_between = links.len() - graph.as_ref().map_or(0, |graph| graph.edges.len());
+        let mut network = NetworkLinks {
             links,
             roles,
             gpus_per_node: cluster.gpus_per_node,
             worker_nodes,
             nodes,
+            cards,
+            rails,
             colocated,
             nodes_per_rack: cluster.racks.map(|r| r.nodes_per_rack),
             uplinks,
@@ -159,11 +207,172 @@ impl NetworkLinks {
             copies: cluster.host_bandwidth.is_some(),
             adds: cluster.reduction_bandwidth.is_some(),
             cut_through: cluster.switch.cut_through,
+            fabric: None,
+            part_names: part_names(cluster.fabric.as_ref()),
             uniform: cluster.gpus_per_node == 1
                 && !colocated
                 && cluster.racks.is_none()
+                && cluster.fabric.is_none()
+                && cluster.degraded.is_empty()
                 && cluster.host_bandwidth.is_none(),
+        };
+        let removed = network.degrade(cluster)?;
+        if let (Some(description), Some(graph)) = (&cluster.fabric, &graph) {
+            let number = |edge| Some((first_between + edge) as u32).filter(|link| !removed.contains(link));
+            let numbers: Vec<_> = (0..graph.edges.len()).map(number).collect();
+            let switch_of = (0..cards).map(|card| network.switch_of(description, card)).collect();
+            let fabric = Fabric::new(description, graph, &numbers, switch_of, seed);
+            if let Some((card, other)) = fabric.cut_off() {
+                return Err(format!(
+                    "degraded: {} is cut off from {}: all links between them are removed",
+                    network.card_name(card),
+                    network.card_name(other)
+                ));
+            }
+            network.fabric = Some(fabric);
         }
+        Ok(network)
+    }
+
+    /// Slows links down. Returns those that are removed.
+    fn degrade(&mut self, cluster: &Cluster) -> Result<Vec<u32>, String> {
+        let mut removed = Vec::new();
+        for one in &cluster.degraded {
+            let wanted: String = one.link.chars().filter(|c| !c.is_whitespace()).collect();
+            let mut found = false;
+            for link in 0..self.links.len() {
+                let name = self.links[link].name;
+                let is_meant = match name {
+                    LinkName::NodeOut(card) | LinkName::NodeIn(card) => {
+                        wanted == format!("node{}", self.node_of_card(card))
+                            || self.rails && wanted == self.card_name(card).replace(' ', "")
+                    }
+                    LinkName::RackUp(rack) | LinkName::RackDown(rack) => wanted == format!("rack{rack}"),
+                    LinkName::Between { from, to, .. } => {
+                        [from.to_string(), to.to_string(), format!("{from}-{to}"), format!("{to}-{from}")]
+                            .contains(&wanted)
+                    }
+                    _ => false,
+                };
+                if !is_meant {
+                    continue;
+                }
+                found = true;
+                if one.factor > 0.0 {
+                    self.links[link].ps_per_byte /= one.factor;
+                } else if matches!(name, LinkName::Between { .. }) {
+                    removed.push(link as u32);
+                } else {
+                    return Err(format!(
+                        "degraded: {wanted} is cut off without its only link; leave it out, or give a factor above 0"
+                    ));
+                }
+            }
+            if !found {
+                let nodes = match self.nodes {
+                    1 => "node0".into(),
+                    nodes => format!("node0 to node{}", nodes - 1),
+                };
+                let racks = cluster.racks.map(|_| format!(", rack0 to rack{}", self.rack(self.nodes - 1)));
+                let between = cluster.fabric.as_ref().map(|fabric| format!(", {}, and switches", fabric.link_names()));
+                return Err(format!(
+                    "degraded: cluster '{}' has no link '{}' with {} workers; it has {nodes}{}{}",
+                    cluster.name,
+                    one.link,
+                    self.roles.workers,
+                    racks.unwrap_or_default(),
+                    between.unwrap_or_default()
+                ));
+            }
+        }
+        Ok(removed)
+    }
+
+    fn node_of_card(&self, card: u32) -> u32 {
+        match card.checked_sub(self.roles.workers) {
+            _ if !self.rails => card,
+            None => card / self.gpus_per_node,
+            Some(server) => self.worker_nodes + server,
+        }
+    }
+
+    /// The switch to which a NIC is connected.
+    fn switch_of(&self, fabric: &cluster::Fabric, card: u32) -> u32 {
+        let switch = self.node_of_card(card) / fabric.nodes_per_switch();
+        if !self.rails {
+            return switch;
+        }
+        let rail = match card.checked_sub(self.roles.workers) {
+            None => card % self.gpus_per_node,
+            Some(server) => server % self.gpus_per_node,
+        };
+        switch * self.gpus_per_node + rail
+    }
+
+    /// The NIC of a worker or server.
+    #[inline]
+    fn card(&self, role: u32) -> u32 {
+        let Some(server) = role.checked_sub(self.roles.workers).filter(|_| self.rails) else {
+            return if self.rails { role } else { self.node(role) };
+        };
+        if !self.colocated {
+            return role;
+        }
+        let ranks = self.ranks_of(server % self.worker_nodes * self.gpus_per_node);
+        ranks.start + server / self.worker_nodes % (ranks.end - ranks.start)
+    }
+
+    /// The route between two nodes over a fabric; `None`: there is no fabric, or it is not used.
+    pub fn middle(&self, from: u32, to: u32, message: u64, load: impl Fn(u32) -> f64) -> Option<(&Fabric, Middle)> {
+        let fabric = self.fabric.as_ref().filter(|_| self.node(from) != self.node(to))?;
+        let cards = (self.card(from), self.card(to));
+        Some((fabric, fabric.route(cards, (from, to), message, load)))
+    }
+
+    /// The link at which a message between nodes starts.
+    pub fn first_hop<C: Chain>(&self, event: &Event<C>) -> Hop {
+        self.hop_over_fabric(event, if self.copies { 0 } else { OUT })
+    }
+
+    /// The link of a unicast at its stage.
+    #[inline]
+    pub fn hop<C: Chain>(&self, event: &Event<C>) -> Hop {
+        if self.fabric.is_none() || self.node(event.from()) == self.node(event.to()) {
+            return self.at_stage(event.from(), event.to(), event.stage);
+        }
+        self.hop_over_fabric(event, event.stage)
+    }
+
+    fn hop_over_fabric<C: Chain>(&self, event: &Event<C>, stage: u8) -> Hop {
+        let (from, to, message) = (event.from(), event.to(), event.message());
+        let waiting = |link: u32| self.links[link as usize].free.saturating_sub(event.time) as f64;
+        let route = self.route(from, to);
+        let Some((fabric, middle)) = self.middle(from, to, message, waiting) else {
+            return self.at_stage(from, to, stage);
+        };
+        let end = |stage: u8| Some((stage, route.links[stage as usize])).filter(|&(_, link)| link != NONE);
+        let between = (0..middle.len).map(|at| (MIDDLE + at as u8, fabric.link(middle, at)));
+        let stages =
+            [end(0), end(OUT)].into_iter().flatten().chain(between).chain([end(IN), end(IN + 1)].into_iter().flatten());
+        let (mut slowest, mut here) = (0.0f64, NONE);
+        for (at, link) in stages {
+            if here != NONE {
+                let latency = if stage == OUT { route.latency + fabric.latency(middle) } else { 0 };
+                return Hop { link: here, slowest, latency, next: Some(at) };
+            }
+            if at == stage {
+                here = link;
+            } else {
+                slowest = slowest.max(self.links[link as usize].ps_per_byte);
+            }
+        }
+        fabric.forget((from, to), message);
+        Hop { link: here, slowest, latency: 0, next: None }
+    }
+
+    /// Names of the parts of a critical path, and of kinds of links.
+    pub fn part_names(&self) -> [&'static str; COUNT] {
+        self.part_names
     }
 
     /// Whether this role is a cut-through switch, where the head of a sum leaves with the heads of its inputs.
@@ -190,7 +399,7 @@ impl NetworkLinks {
     }
 
     fn role_out(&self, role: u32) -> u32 {
-        2 * self.nodes + 2 * role
+        2 * self.cards + 2 * role
     }
 
     /// The link for outgoing copies of a role; the next one is for incoming copies.
@@ -275,12 +484,12 @@ impl NetworkLinks {
     #[expect(clippy::inline_always, reason = "returned through memory it costs a stall per message")]
     pub fn route(&self, from: u32, to: u32) -> Route {
         if self.is_switch(from) {
-            let links = [NONE, NONE, NONE, NONE, 2 * self.node(to) + 1, self.host_in(to)];
+            let links = [NONE, NONE, NONE, NONE, 2 * self.card(to) + 1, self.host_in(to)];
             return Route { links, latency: self.latency / 2 };
         }
         let a = self.node(from);
         if self.is_switch(to) {
-            let links = [self.host_out(from), 2 * a, NONE, NONE, NONE, NONE];
+            let links = [self.host_out(from), 2 * self.card(from), NONE, NONE, NONE, NONE];
             return Route { links, latency: self.latency - self.latency / 2 };
         }
         let b = self.node(to);
@@ -288,7 +497,8 @@ impl NetworkLinks {
             let links = [NONE, self.role_out(from), NONE, NONE, self.role_out(to) + 1, NONE];
             return Route { links, latency: self.intra_latency };
         }
-        let mut links = [self.host_out(from), 2 * a, NONE, NONE, 2 * b + 1, self.host_in(to)];
+        let (out, into) = if self.rails { (self.card(from), self.card(to)) } else { (a, b) };
+        let mut links = [self.host_out(from), 2 * out, NONE, NONE, 2 * into + 1, self.host_in(to)];
         if let Some(per_rack) = self.nodes_per_rack
             && a / per_rack != b / per_rack
         {
@@ -316,12 +526,23 @@ impl NetworkLinks {
 
     /// Control messages of a barrier between several servers: one to the first of them and one back.
     pub fn barrier_time(&self) -> Time {
-        if self.roles.servers > 1 { Time(2 * (self.latency + self.overhead)) } else { Time::ZERO }
+        if self.roles.servers < 2 {
+            return Time::ZERO;
+        }
+        let cards = |server| (self.card(self.roles.workers), self.card(self.roles.workers + server));
+        let far = self.fabric.as_ref().map_or(0, |fabric| {
+            (1..self.roles.servers).map(cards).map(|(a, b)| fabric.least_latency(a, b)).max().unwrap_or(0)
+        });
+        Time(2 * (self.latency + far + self.overhead))
     }
 
     /// Where a node's link appears in a timeline: with its worker or server, or with its first rank. Returns process,
     /// thread and the process's name.
-    pub fn process_of_node(&self, node: u32, thread: u32) -> (u32, u32, String) {
+    pub fn process_of_node(&self, card: u32, thread: u32) -> (u32, u32, String) {
+        let node = self.node_of_card(card);
+        if self.rails && card < self.roles.workers {
+            return (card + 1, thread, self.card_name(card));
+        }
         match node.checked_sub(self.worker_nodes) {
             Some(server) => (self.roles.workers + server + 1, thread, format!("server {server}")),
             None => {
@@ -331,17 +552,21 @@ impl NetworkLinks {
         }
     }
 
+    /// The name of a NIC's owner.
+    fn card_name(&self, card: u32) -> String {
+        let node = self.node_of_card(card);
+        if node >= self.worker_nodes {
+            format!("server {}", node - self.worker_nodes)
+        } else if self.gpus_per_node == 1 || self.rails {
+            format!("worker {card}")
+        } else {
+            format!("node {node}")
+        }
+    }
+
     /// A link's name for timelines and tables.
     pub fn name(&self, name: LinkName) -> String {
-        let node = |node: u32| {
-            if node >= self.worker_nodes {
-                format!("server {}", node - self.worker_nodes)
-            } else if self.gpus_per_node == 1 {
-                format!("worker {node}")
-            } else {
-                format!("node {node}")
-            }
-        };
+        let node = |card: u32| self.card_name(card);
         let role = |role: u32| match role.checked_sub(self.roles.workers) {
             None => format!("worker {role}"),
             Some(server) => format!("server {server}"),
@@ -356,6 +581,22 @@ impl NetworkLinks {
             LinkName::Adder(r) => format!("{} additions", role(r)),
             LinkName::RackUp(r) => format!("rack {r} up"),
             LinkName::RackDown(r) => format!("rack {r} down"),
+            LinkName::Between { from, to, .. } => format!("{from}-{to}"),
         }
     }
+}
+
+/// Names of the parts, with those of a fabric's links.
+fn part_names(fabric: Option<&cluster::Fabric>) -> [&'static str; COUNT] {
+    let mut names = PARTS;
+    if let Some(fabric) = fabric {
+        let (lower, upper) = match fabric.shape {
+            cluster::Shape::LeafSpine { .. } | cluster::Shape::Rails { .. } => ("leaf-spine link", ""),
+            cluster::Shape::FatTree { .. } => ("edge-aggregation link", "aggregation-core link"),
+            cluster::Shape::Dragonfly { .. } => ("local link", "global link"),
+            cluster::Shape::Torus { .. } => ("torus link", ""),
+        };
+        (names[Part::RackUplink as usize], names[Part::Global as usize]) = (lower, upper);
+    }
+    names
 }

@@ -65,10 +65,11 @@ class Memory:
 
     def copy_back(self) -> None:
         """Copy results to the tensors that were not dense, once the operation has finished."""
-        with torch.no_grad():
-            for tensor, dense in self.back:
+        back, self.back = self.back, []
+        for tensor, dense in back:
+            # Tensors made in inference mode may only be changed in it, and this may be another thread than the caller's.
+            with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
                 tensor.copy_(dense)
-        self.back.clear()
 
 
 def is_dense(tensor: Tensor) -> bool:

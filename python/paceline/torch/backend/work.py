@@ -42,9 +42,10 @@ class Work(C10dWork):
         self._label = label
         self._value = memory.value
         self._memory = memory if memory.back else None
+        self._refused: Exception | None = None
         self._lock = threading.Lock()
         self._future: Future[list[Tensor] | Tensor] | None = None
-        self._over: Future[JobError | None] | None = None
+        self._over: Future[Exception | None] | None = None
         self._settled = False
         if token is not None:
             completion.expect(token, self)
@@ -56,7 +57,7 @@ class Work(C10dWork):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
-        if self._memory is not None:
+        if self._memory is not None or self._refused is not None:
             self._copy_back()
         return True
 
@@ -71,15 +72,18 @@ class Work(C10dWork):
         """Return whether it has finished without error."""
         return self._operation.done() and self.exception() is None
 
-    def exception(self) -> JobError | None:
+    def exception(self) -> Exception | None:
         """Return the error with which it failed, if it has."""
         return self.exception_after_wait() if self._operation.done() else None
 
-    def exception_after_wait(self) -> JobError | None:
-        """Wait, and return the error with which it failed, if it has."""
+    def exception_after_wait(self) -> Exception | None:
+        """Wait, and return the error with which it failed, if it has: the job's, or torch's when it takes the result.
+
+        A tensor may refuse its result, for example because it was resized while the operation was in flight.
+        """
         try:
             self.wait()
-        except JobError as error:
+        except Exception as error:  # a future that is never completed would be waited for without a limit
             return error
         return None
 
@@ -148,6 +152,7 @@ class Work(C10dWork):
 
         The operation has finished, or the job has ended.
         """
+        error: Exception | None
         if self._operation.done():
             error = self.exception_after_wait()
         else:
@@ -160,7 +165,7 @@ class Work(C10dWork):
         # Outside the lock, because this runs the callbacks.
         over.set_result(error)
 
-    def _outcome(self, over: Future[JobError | None]) -> list[Tensor] | Tensor:
+    def _outcome(self, over: Future[Exception | None]) -> list[Tensor] | Tensor:
         error = over.value()
         if error is not None:
             raise error
@@ -168,9 +173,15 @@ class Work(C10dWork):
 
     def _copy_back(self) -> None:
         with self._lock:
+            if self._refused is not None:
+                raise self._refused
             if self._memory is not None:
-                self._memory.copy_back()
-                self._memory = None
+                memory, self._memory = self._memory, None
+                try:
+                    memory.copy_back()
+                except Exception as error:
+                    self._refused = error
+                    raise
 
 
 class CoalescedWork(C10dWork):

@@ -1,0 +1,243 @@
+//! Networks of several switches, against closed forms.
+use paceline_model::cluster::{Degraded, Fabric, Routing, Shape};
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_schedule::{Knob, registry};
+use paceline_simulator::{Network, Options, Outcome, simulate};
+use proptest::prelude::*;
+
+const US: u64 = 1_000_000;
+
+fn cluster(shape: Shape, routing: Routing) -> Cluster {
+    let mut cluster = Cluster {
+        bandwidth: Rate(10e9),
+        fabric: Some(Fabric { shape, routing, hop_latency: Time::ZERO, link_bandwidth: None }),
+        ..Cluster::default()
+    };
+    (cluster.switch.multicast, cluster.switch.aggregation) = (false, false);
+    cluster
+}
+
+fn leaf_spine(nodes_per_leaf: u32, spines: u32, oversubscription: f64) -> Shape {
+    Shape::LeafSpine { nodes_per_leaf, spines, oversubscription }
+}
+
+fn run(cluster: &Cluster, strategy: &str, workers: u32, bytes: u64, network: Network) -> Outcome {
+    let options = Options { network, detail: true, ..Options::new(strategy, workers) };
+    simulate(&Trace::all_reduce(bytes, 1).unwrap(), cluster, &options).unwrap()
+}
+
+fn refused(cluster: &Cluster, workers: u32) -> String {
+    simulate(&Trace::all_reduce(4096, 1).unwrap(), cluster, &Options::new("ring", workers)).unwrap_err().to_string()
+}
+
+fn degraded(mut cluster: Cluster, links: &[(&str, f64)]) -> Cluster {
+    cluster.degraded = links.iter().map(|&(link, factor)| Degraded { link: link.into(), factor }).collect();
+    cluster
+}
+
+const BOTH: [Network; 2] = [Network::Fifo, Network::Fluid];
+
+#[track_caller]
+fn near(found: f64, expected: f64, error: f64) {
+    assert!((found / expected - 1.0).abs() < error, "{found} {expected}");
+}
+
+#[test]
+fn on_one_switch_it_is_the_flat_network() {
+    let flat = Cluster { bandwidth: Rate(10e9), ..Cluster::default() };
+    for (strategy, network) in [("ring", BOTH[0]), ("halving-doubling", BOTH[0]), ("ring", BOTH[1]), ("tree", BOTH[1])]
+    {
+        let one = run(&cluster(leaf_spine(8, 2, 4.0), Routing::Ecmp), strategy, 8, 800_000, network);
+        assert_eq!(one.iteration_s, run(&flat, strategy, 8, 800_000, network).iteration_s);
+    }
+}
+
+/// Two workers: 2(S/2B + a), where a grows with the switches (in a torus, links) between them.
+#[test]
+fn latency_grows_with_hops() {
+    let dragonfly = Shape::Dragonfly { nodes_per_router: 1, routers_per_group: 1, global_links: 2, groups: 3 };
+    for (shape, hops) in [
+        (leaf_spine(2, 1, 1.0), 1.0),
+        (leaf_spine(1, 1, 1.0), 3.0),
+        (Shape::FatTree { radix: 2, oversubscription: 2.0 }, 1.0),
+        (Shape::FatTree { radix: 2, oversubscription: 1.0 }, 5.0),
+        (dragonfly, 2.0),
+        (Shape::Torus { dimensions: vec![4, 4] }, 1.0),
+    ] {
+        let mut cluster = cluster(shape, Routing::Ecmp);
+        cluster.latency = Time(3 * US);
+        cluster.fabric.as_mut().unwrap().hop_latency = Time(US / 2);
+        for network in BOTH {
+            let time = run(&cluster, "ring", 2, 8_000, network).iteration_s;
+            near(time, 2.0 * (4_000.0 * 8.0 / 10e9 + 3e-6 + hops * 0.5e-6), 1e-6);
+        }
+    }
+}
+
+/// In the last step of recursive doubling, everything crosses the spine: log2(n) S/B inside a leaf of n nodes, and
+/// oversubscription S/B between two.
+#[test]
+fn what_crosses_the_spine_is_limited_by_oversubscription() {
+    for oversubscription in [1.0, 2.0, 4.0, 8.0] {
+        let cluster = cluster(leaf_spine(8, 1, oversubscription), Routing::Ecmp);
+        let expected = (3.0 + oversubscription) * 4e6 * 8.0 / 10e9;
+        near(run(&cluster, "recursive-doubling", 16, 4_000_000, Network::Fluid).iteration_s, expected, 1e-6);
+        let fifo = run(&cluster, "recursive-doubling", 16, 4_000_000, Network::Fifo);
+        near(fifo.iteration_s, expected, if oversubscription == 1.0 { 0.25 } else { 0.01 });
+        if oversubscription > 4.0 {
+            assert_eq!(fifo.critical_path[0].part, "leaf-spine link");
+        }
+    }
+}
+
+/// A ring crosses each uplink once, so only uplinks slower than a NIC slow it down: 2(W-1)S/W over their rate.
+#[test]
+fn a_ring_feels_only_uplinks_slower_than_a_card() {
+    for (oversubscription, slower) in [(4.0, 1.0), (8.0, 2.0)] {
+        let cluster = cluster(leaf_spine(4, 1, oversubscription), Routing::Ecmp);
+        for network in BOTH {
+            let time = run(&cluster, "ring", 16, 16_000_000, network).iteration_s;
+            near(time, slower * 2.0 * 15.0 / 16.0 * 16e6 * 8.0 / 10e9, 0.04);
+        }
+    }
+}
+
+/// With as many spines as flows, adaptive routing finds one for each, and hashes collide.
+#[test]
+fn adaptive_routing_avoids_the_collisions_of_hashes() {
+    let time = |routing, network| {
+        let cluster = cluster(leaf_spine(8, 8, 1.0), routing);
+        run(&cluster, "recursive-doubling", 16, 4_000_000, network).iteration_s / (4e6 * 8.0 / 10e9)
+    };
+    near(time(Routing::Adaptive, Network::Fluid), 4.0, 1e-6);
+    near(time(Routing::Adaptive, Network::Fifo), 4.0, 1e-3);
+    for network in BOTH {
+        let collisions = time(Routing::Ecmp, network) - 3.0;
+        assert!((1.99..8.01).contains(&collisions), "{collisions}");
+    }
+}
+
+/// Every GPU has a NIC, so a ring per rail uses all of them: `gpus` times the rate of one.
+#[test]
+fn rails_carry_a_ring_each() {
+    let rails = |gpus| Cluster {
+        gpus_per_node: gpus,
+        intra_bandwidth: Rate(4e12),
+        ..cluster(Shape::Rails { nodes_per_leaf: 4, spines: 1, oversubscription: 1.0 }, Routing::Ecmp)
+    };
+    for network in BOTH {
+        let time = run(&rails(4), "hierarchical", 16, 64_000_000, network).iteration_s;
+        // Rings of 4 nodes, each over a quarter of the data.
+        near(time, 2.0 * 3.0 / 4.0 * 16e6 * 8.0 / 10e9, 0.02);
+    }
+    // Ranks with the same number share a leaf; the spine is not used.
+    let outcome = run(&rails(4), "hierarchical", 16, 64_000_000, Network::Fifo);
+    assert!(outcome.busy.unwrap().iter().all(|link| !link.name.contains("spine")));
+}
+
+#[test]
+fn what_has_failed_is_avoided() {
+    for (shape, failed, link) in [
+        (leaf_spine(2, 2, 1.0), "spine0", "spine0"),
+        (leaf_spine(2, 2, 1.0), "leaf1-spine1", "leaf1-spine1"),
+        (Shape::FatTree { radix: 4, oversubscription: 1.0 }, "agg0-core0", "agg0-core0"),
+        (Shape::Torus { dimensions: vec![4, 4] }, "router1-router0", "router0-router1"),
+        (
+            Shape::Dragonfly { nodes_per_router: 2, routers_per_group: 2, global_links: 1, groups: 3 },
+            "router0 - router1",
+            "router0-router1",
+        ),
+    ] {
+        for (routing, network) in [(Routing::Ecmp, BOTH[0]), (Routing::Adaptive, BOTH[1])] {
+            let whole = cluster(shape.clone(), routing);
+            let broken = degraded(whole.clone(), &[(failed, 0.0)]);
+            let uses = |outcome: &Outcome| outcome.busy.as_ref().unwrap().iter().any(|one| one.name.contains(link));
+            let (before, after) = (run(&whole, "ring", 12, 48_000, network), run(&broken, "ring", 12, 48_000, network));
+            assert!(!uses(&after), "{failed}");
+            assert!(uses(&before) || routing == Routing::Ecmp || failed.starts_with("leaf"), "{failed}");
+            assert!(after.iteration_s >= before.iteration_s * 0.999);
+        }
+    }
+}
+
+#[test]
+fn slow_links_slow_down() {
+    for network in BOTH {
+        let flat = Cluster { bandwidth: Rate(10e9), ..Cluster::default() };
+        let time = |cluster: &Cluster| run(cluster, "ring", 8, 8_000_000, network).iteration_s;
+        near(time(&degraded(flat.clone(), &[("node3", 0.5)])) / time(&flat), 2.0, 0.1);
+        let spine = cluster(leaf_spine(4, 1, 4.0), Routing::Ecmp);
+        near(time(&degraded(spine.clone(), &[("leaf0-spine0", 0.5)])) / time(&spine), 2.0, 0.1);
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let spine = cluster(leaf_spine(4, 2, 1.0), Routing::Ecmp);
+    let with = |links: &[(&str, f64)]| refused(&degraded(spine.clone(), links), 8);
+    assert!(with(&[("leaf1-spine0", 0.0), ("leaf1-spine1", 0.0)]).contains("worker 4 is cut off from worker 0"));
+    assert!(with(&[("node3", 0.0)]).contains("node3 is cut off without its only link"));
+    let unknown = with(&[("leaf2-spine0", 0.5)]);
+    assert!(
+        unknown.contains("no link 'leaf2-spine0' with 8 workers; it has node0 to node7, leafN-spine0"),
+        "{unknown}"
+    );
+    let torus = cluster(Shape::Torus { dimensions: vec![2, 3] }, Routing::Ecmp);
+    assert!(refused(&torus, 7).contains("7 nodes do not fit into the torus"), "{}", refused(&torus, 7));
+}
+
+prop_compose! {
+    fn shapes()(
+        kind in 0..5,
+        (a, b, c) in (1u32..4, 1u32..4, 1u32..4),
+        oversubscription in prop::sample::select(vec![1.0, 2.0, 3.0]),
+    ) -> Shape {
+        match kind {
+            0 => leaf_spine(a, b, oversubscription),
+            1 => Shape::Rails { nodes_per_leaf: a, spines: b, oversubscription },
+            2 => Shape::FatTree { radix: 4, oversubscription },
+            3 => Shape::Dragonfly { nodes_per_router: a, routers_per_group: 1 + b, global_links: c, groups: (1 + b) * c + 1 },
+            _ => Shape::Torus { dimensions: vec![2 + a, 2 + b, c] },
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every fabric carries every strategy: it ends, it is deterministic, and it is not faster than one switch.
+    #[test]
+    fn every_fabric_carries_every_strategy(
+        shape in shapes(),
+        adaptive in any::<bool>(),
+        fluid in any::<bool>(),
+        strategy in prop::sample::select(
+            registry().iter().filter(|e| !e.uses(Knob::Multicast) && !e.uses(Knob::Aggregation)).collect::<Vec<_>>()
+        ),
+        workers in 1u32..12,
+        servers in 1u32..3,
+        gpus_per_node in 1u32..4,
+        seed in any::<u64>(),
+        bytes in 1u64..50_000,
+    ) {
+        let mut cluster = cluster(shape, if adaptive { Routing::Adaptive } else { Routing::Ecmp });
+        cluster.gpus_per_node = gpus_per_node;
+        cluster.intra_bandwidth = Rate(40e9);
+        cluster.fabric.as_mut().unwrap().hop_latency = Time(US / 2);
+        let network = if fluid { Network::Fluid } else { Network::Fifo };
+        let options = Options { network, servers, seed, ..Options::new(strategy.name, workers) };
+        let nodes = u64::from(workers.div_ceil(gpus_per_node) + if strategy.uses(Knob::Servers) { servers } else { 0 });
+        prop_assume!(cluster.fabric.as_ref().unwrap().capacity().is_none_or(|most| nodes <= most));
+        let trace = Trace::all_reduce(4 * bytes, 1).unwrap();
+        let outcome = simulate(&trace, &cluster, &options).unwrap();
+        prop_assert_eq!(&simulate(&trace, &cluster, &options).unwrap(), &outcome);
+        let path: f64 = outcome.critical_path.iter().map(|part| part.seconds).sum();
+        prop_assert!((path - outcome.iteration_s).abs() <= 1e-3 * outcome.iteration_s + 1e-9);
+        // With one NIC a node, one switch with all links at the NIC's rate is at least as fast for a ring.
+        if strategy.name == "ring" && !matches!(cluster.fabric.as_ref().unwrap().shape, Shape::Rails { .. }) {
+            let flat = Cluster { fabric: None, ..cluster.clone() };
+            let least = simulate(&trace, &flat, &options).unwrap().iteration_s;
+            prop_assert!(outcome.iteration_s >= least * (1.0 - 1e-6), "{} {least}", outcome.iteration_s);
+        }
+    }
+}
