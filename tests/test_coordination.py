@@ -84,7 +84,7 @@ def test_constants_can_be_set(tmp_path):
     file = tmp_path / "constants.json"
     words = (*SUMMIT, "--workers", 1536, "--coordinator", "negotiate")
     [usual] = runs(*words)
-    file.write_text('{"cycle_ms": 1, "oversleep_probability": 0, "preemption_per_ms": 0, "spin_preemption_per_ms": 0}')
+    file.write_text('{"cycle_ms": 1, "oversleep_probability": 0, "preemption_per_node": 0, "spin_preemption_per_node": 0}')
     [calm] = runs(*words, "--coordinator-constants", file)
     assert calm["latest_s"] == 0
     assert calm["coordinator_s"] < 0.001 < usual["coordinator_s"]

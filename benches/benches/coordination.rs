@@ -25,6 +25,7 @@ fn bench(c: &mut Criterion) {
             seed: 0,
             overlap: false,
             contention_s: Some(0.0203),
+            graph_nodes: Some(3988.0),
             constants: Constants::default(),
         };
         group.bench_function(coordinator.name(), |b| {

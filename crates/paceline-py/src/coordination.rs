@@ -17,6 +17,7 @@ struct Spec {
     seed: u64,
     overlap: bool,
     contention_s: Option<f64>,
+    graph_nodes: Option<f64>,
     #[serde(default)]
     constants: Constants,
 }
@@ -35,6 +36,7 @@ pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, optio
         seed: spec.seed,
         overlap: spec.overlap,
         contention_s: spec.contention_s,
+        graph_nodes: spec.graph_nodes,
         constants: spec.constants,
     };
     let result = py.detach(|| run(&trace.0, &cluster.0, &options)).map_err(user_error)?;

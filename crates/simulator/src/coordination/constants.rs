@@ -68,19 +68,27 @@ constants! {
     contention_share: 0.44 "" in 0.0..=1.0,
         "share of an iteration on one node in which input pipeline and graph scheduling are both active",
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
-    preemption_per_ms: 0.0046 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
-        "calibrated: the lateness of a process that remains without a coordinator (ResNet-50, 24,576 GPUs)";
-    preemption_mean_ms: 4.1 "ms" in 0.0..=1_000.0,
+    nodes_per_tensor: 25.0 "" in 0.0..=1_000_000.0, "nodes of a training step's graph for every tensor that is reduced",
+        "median of nine published graphs (Pumma et al.), 19 to 41; `simulate` takes a network's own where it is published";
+    preemption_per_node: 0.000053 "" in 0.0..=10.0,
+        "preemptions of a process's scheduling for every node that it schedules while both are active",
+        "fitted: the lateness of a process that remains without a coordinator";
+    preemption_mean_ms: 3.6 "ms" in 0.0..=1_000.0,
         "mean length of a preemption; exponential; one caused by a spin lasts at most as long as the spin",
         "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
-    oversleep_probability: 0.0003 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
+    oversleep_probability: 0.0008 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
         "calibrated: gain of a common sleep (Pumma et al.)";
-    oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0,
+    oversleep_mean_ms: 15.0 "ms" in 0.0..=1_000.0,
         "mean lateness of such a wake-up; exponential, so that one of many thousand is late by tens of ms, as published",
         "calibrated, as above";
-    spin_preemption_per_ms: 0.025 "1/ms" in 0.0..=10.0,
-        "further preemptions per ms in which the process's own coordinator spins, while both are active",
-        "calibrated: gain of a graph's order (Pumma et al.)";
+    spin_preemption_per_node: 0.00039 "" in 0.0..=10.0,
+        "further preemptions for every node scheduled while the process's own coordinator spins",
+        "fitted: gain of a graph's order (Pumma et al.)";
+    test_ms: 1.0 "ms" in 0.01..=10_000.0, "a coordinator that does not block tests a pending all-reduce this often",
+        "assumed: the shortest sleep that Horovod's loop takes";
+    order_ms: 1.0 "ms" in 0.0..=1_000.0,
+        "what a coordinator in graph order does for a bucket: place in the order, fusion buffer",
+        "fitted: overhead of the background thread on 24,576 GPUs (Pumma et al.)";
     cores: 7.0 "" in 2.0..=1_000.0, "cores of a process",
         "the published runs: 42 usable cores of a node of Summit for 6 processes";
     pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores left to the input pipeline by a partition",

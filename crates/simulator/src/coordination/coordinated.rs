@@ -28,6 +28,8 @@ pub struct CoordinatedOptions {
     pub overlap: bool,
     /// How long pipeline and scheduling are both active; `None`: the constants' share of an iteration on one node.
     pub contention_s: Option<f64>,
+    /// Nodes of the training step's graph; `None`: the constants' nodes for every tensor.
+    pub graph_nodes: Option<f64>,
     /// Constants of the model.
     pub constants: Constants,
 }
@@ -91,13 +93,16 @@ pub fn coordinate(
             constants.contention_share * workload.on_one_node(&options.strategy, cluster, element_bytes, constants)?
         }
     };
+    // Without overlap, no tensor moves before the computation ends, and contention ends with it.
+    let contention = contention.min(workload.compute);
+    let nodes = options.graph_nodes.unwrap_or(constants.nodes_per_tensor * workload.tensors.len() as f64);
     let model = model(options.coordinator);
     let stretch = (model.stretch)(constants);
     let setting = Setting {
         processes: options.workers,
         compute: workload.compute,
-        // Without overlap, no tensor moves before the computation ends, and contention ends with it.
         contention: (contention * stretch).min(workload.compute),
+        nodes_per_ms: if contention > 0.0 { constants.contention_share * nodes / contention } else { 0.0 },
         consensus: constants.consensus_step_ms * f64::from(options.workers).log2(),
         constants: constants.clone(),
     };
@@ -151,6 +156,11 @@ fn check(trace: &Trace, cluster: &Cluster, options: &CoordinatedOptions) -> Resu
         && !(0.0..=86_400.0).contains(&seconds)
     {
         return wrong(format!("contention: {seconds} s is not between 0 and a day"));
+    }
+    if let Some(nodes) = options.graph_nodes
+        && !(0.0..=1e9).contains(&nodes)
+    {
+        return wrong(format!("graph_nodes: {nodes} is not between 0 and 1e9"));
     }
     if cluster.jitter.is_some() || !cluster.stragglers.is_empty() {
         return wrong(format!(

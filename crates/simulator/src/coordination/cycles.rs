@@ -81,7 +81,7 @@ impl<'a> Cycles<'a> {
         for &other in &self.others {
             let own = due(other);
             let late = may_be_late(own) && draws.chance(constants.oversleep_probability);
-            let at = if late { own + draws.exponential(constants.oversleep_mean_ms) } else { own };
+            let at = if late { self.setting.late_wake(own, draws) } else { own };
             if at > target {
                 later.push(at);
             }
@@ -89,7 +89,7 @@ impl<'a> Cycles<'a> {
         if may_be_late(target) {
             let alike = self.setting.processes - self.others.len() as u32;
             for _ in 0..draws.successes(alike, constants.oversleep_probability) {
-                later.push(target + draws.exponential(constants.oversleep_mean_ms));
+                later.push(self.setting.late_wake(target, draws));
             }
         }
         self.others = later;

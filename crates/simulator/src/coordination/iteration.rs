@@ -1,6 +1,6 @@
 //! Simulates one iteration, from the first layer to the last sum.
 use super::collective::{Collective, copies_ms};
-use super::draws::{Draws, Preemptions};
+use super::draws::{Draws, Latest, Preemptions};
 use super::policy::{Agreement, Model, Setting};
 use super::workload::{Fused, Workload};
 use crate::options::SimulationError;
@@ -51,20 +51,24 @@ pub(super) fn iterate(
         }
     }
     let constants = &setting.constants;
-    let late = draws.latest(
+    let latest = draws.latest(
         setting.processes,
         &Preemptions {
-            rate: constants.preemption_per_ms,
+            rate: constants.preemption_per_node * setting.nodes_per_ms,
             contention: setting.contention,
             mean: constants.preemption_mean_ms,
-            spin_rate: constants.spin_preemption_per_ms,
+            spin_rate: constants.spin_preemption_per_node * setting.nodes_per_ms,
             spins: policy.spins(),
         },
+        if agreements.is_empty() { constants.cycle_ms } else { 0.0 },
     );
+    let Latest { late, begun } = latest;
     let mut spent = Spent { late, ..Spent::default() };
     let mut clock = Clock { compute: setting.compute, now: 0.0 };
     if agreements.is_empty() {
-        in_order(workload, late, |begin, bucket| issue(&mut spent, &mut clock, setting, collective, begin, bucket))?;
+        in_order(workload, constants.cycle_ms / 2.0, begun, |turns, bucket| {
+            issue(&mut spent, &mut clock, setting, collective, turns, constants.order_ms, bucket)
+        })?;
         return Ok(spent);
     }
     let mut agreements = agreements.into_iter();
@@ -75,35 +79,38 @@ pub(super) fn iterate(
         let (now, later) = rest.split_at(ready);
         rest = later;
         for bucket in workload.fuse(now) {
-            issue(&mut spent, &mut clock, setting, collective, (at.issued, at.last), bucket)?;
+            issue(&mut spent, &mut clock, setting, collective, (at.issued, at.last), 0.0, bucket)?;
         }
     }
     Ok(spent)
 }
 
-/// Buckets in the order of the graph: each begins in a process when its last tensor is ready there.
+/// Buckets in the order of the graph: each begins in a process at its first turn after the last tensor is ready there.
+/// `mean`, `last`: how long after a punctual process's tensors processes have that turn.
 fn in_order(
     workload: &Workload,
-    late: f64,
+    mean: f64,
+    last: f64,
     mut issue: impl FnMut((f64, f64), Fused) -> Result<(), SimulationError>,
 ) -> Result<(), SimulationError> {
     let mut end = 0;
     for bucket in workload.fuse(&workload.tensors) {
         end += bucket.tensors;
         let ready = workload.tensors[end - 1].ready;
-        issue((ready, ready + late), bucket)?;
+        issue((ready + mean.min(last), ready + last), bucket)?;
     }
     Ok(())
 }
 
-/// One bucket, begun by processes at `begin` (the mean, and the last of them), or when the previous bucket has
-/// completed.
+/// One bucket, begun by processes at `issued` (the mean, and the last of them), or when the previous bucket has
+/// completed. `own`: what the coordinator does for it besides, ms.
 fn issue(
     spent: &mut Spent,
     clock: &mut Clock,
     setting: &Setting,
     collective: &mut Collective,
     (issued, last): (f64, f64),
+    own: f64,
     bucket: Fused,
 ) -> Result<(), SimulationError> {
     let copies = copies_ms(bucket.tensors, bucket.bytes, &setting.constants);
@@ -111,6 +118,8 @@ fn issue(
     // Each process copies when it begins; the others wait for the copies of the last one.
     let start = clock.now.max(last);
     spent.collective += clock.until(start);
+    spent.coordinator += clock.until(start + own);
+    let start = start + own;
     spent.copy += clock.until(start + copies);
     spent.collective += clock.until(start + copies + collective.ms(bucket.bytes)?);
     Ok(())

@@ -42,6 +42,7 @@ class CoordinatedRun:
     seed: int = 0
     overlap: bool = False
     contention_s: float | None = None
+    graph_nodes: float | None = None
     constants: Mapping[str, float] = field(default_factory=dict)
 
     def result(self) -> CoordinatedResult:
@@ -54,6 +55,7 @@ class CoordinatedRun:
             "seed": self.seed,
             "overlap": self.overlap,
             "contention_s": self.contention_s,
+            "graph_nodes": self.graph_nodes,
             "constants": dict(self.constants),
         }
         with naming_core_errors():
