@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from paceline.forecast.coordination.constants import all_constants
-from paceline.forecast.coordination.model import CoordinatedRun, execute
 from paceline.forecast.coordination.networks import networks
+from paceline.forecast.simulate import Scenario
+from paceline.forecast.sweep import execute
 from paceline.studies.load_imbalance import compared, runs
 
 CORE = ("preemption_per_node", "preemption_mean_ms", "oversleep_probability", "oversleep_mean_ms", "spin_preemption_per_node")
@@ -46,9 +47,10 @@ def simulated(constants: Mapping[str, float], iterations: int, seed: int, fitted
     return dict(zip(points, execute([_run(point, core, iterations, seed) for point in points]), strict=True))
 
 
-def _run(point: runs.Point, core: Mapping[str, float], iterations: int, seed: int) -> CoordinatedRun:
-    run = runs.run_of(point, iterations)
-    return replace(run, constants={**core, **run.constants}, seed=seed)
+def _run(point: runs.Point, core: Mapping[str, float], iterations: int, seed: int) -> Scenario:
+    run = runs.run_of(point, iterations).changed(seed=seed)
+    assert run.coordination is not None
+    return replace(run, coordination=replace(run.coordination, constants={**core, **run.coordination.constants}))
 
 
 def _infer(names: list[str], core: Mapping[str, float], iterations: int, seed: int) -> None:

@@ -3,6 +3,8 @@ use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_simulator::{Network, Options, Pull};
 use serde::Deserialize;
 
+use crate::coordination;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spec {
@@ -21,6 +23,7 @@ struct Spec {
     compute_speedup: Option<f64>,
     iterations: Option<u32>,
     seed: Option<u64>,
+    coordination: Option<coordination::Spec>,
     critical_path: Option<bool>,
     detail: Option<bool>,
 }
@@ -41,6 +44,7 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.compute_speedup = spec.compute_speedup.unwrap_or(options.compute_speedup);
     options.iterations = spec.iterations;
     options.seed = spec.seed.unwrap_or(options.seed);
+    options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)

@@ -43,7 +43,7 @@ pub(crate) struct Worker<C> {
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
-const SHUFFLE_SEED: u64 = 0x70ac_e11e;
+pub(crate) const SHUFFLE_SEED: u64 = 0x70ac_e11e;
 
 /// All workers of a simulation.
 pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options, buckets: usize) -> Vec<Worker<C>> {

@@ -80,11 +80,6 @@ def simulate(
     if explain and csv:
         raise click.UsageError("--explain and --csv cannot be combined")
     sweep = Sweep.of(trace, options, "simulate", "flag", timeline=timeline, plot=plot)
-    if sweep.get("coordinator") not in (None, ["none"]):
-        if explain:
-            raise click.UsageError("--explain has no effect with --coordinator; leave one of them out")
-        _coordinated(sweep, as_json=as_json, csv=csv)
-        return
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
@@ -104,25 +99,6 @@ def simulate(
     else:
         _print(prepared.scenarios, results, explanation)
         say([f"wrote {path}" for path in (timeline, plot) if path is not None])
-
-
-def _coordinated(sweep: Sweep, *, as_json: bool, csv: bool) -> None:
-    from paceline._internal.console import Bar, wrapped
-    from paceline.forecast.coordination import options, table
-    from paceline.forecast.coordination.model import execute
-
-    prepared = options.prepare(sweep)
-    for note in prepared.notes:
-        click.echo(f"paceline: note: {note}", err=True)
-    with Bar("simulating") as bar, naming(sweep.sources):
-        results = execute(prepared.runs, bar, sweep.get("executor") or LOCAL)
-    if as_json:
-        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
-    elif csv:
-        click.echo(table.to_csv(results), nl=False)
-    else:
-        lines = [line for sentence in table.advice(results) for line in wrapped(sentence, width())]
-        say([*table.table(prepared.runs, results), "", *lines])
 
 
 def _explained(scenarios: list[Scenario], results: list[Result]) -> Explanation:

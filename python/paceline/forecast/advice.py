@@ -15,6 +15,8 @@ from paceline.forecast.table import Group, named
 
 # What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
+# Parts of the critical path that no link would shorten.
+_NOT_THE_NETWORK = ("compute", "coordinator", "fusion buffer", "late ranks")
 # Smaller differences are not worth mentioning.
 _NOTEWORTHY = 1.005
 
@@ -86,7 +88,7 @@ def _what_if(scenario: Scenario, result: Result) -> list[str]:
     """Return the effect of twice the bandwidth (or half the latency) and of half the computation."""
     if result.messages > _MOST_MESSAGES:
         return []
-    communication = [part.part for part in result.critical_path if part.part != "compute"]
+    communication = [part.part for part in result.critical_path if part.part not in _NOT_THE_NETWORK]
     try:
         options = [_relief(scenario, part) for part in communication[:1]]
         if result.compute_s > 0:

@@ -20,6 +20,8 @@ from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
 from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, naming_core_errors
@@ -152,32 +154,35 @@ def prepare(sweep: Sweep) -> Prepared:
 
 
 def _prepared(sweep: Sweep) -> Prepared:
-    if sweep.get("coordinator_constants") is not None:
-        raise InvalidArgumentError(
-            "has no effect without --coordinator; add --coordinator all or leave it out",
-            setting="coordinator_constants",
-        )
     _check_outputs(sweep)
     strategies, by_name = _strategies(sweep.get("strategy"))
     trace, machine = sweep.step(), sweep.machine()
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
-    _refuse_without_effect(sweep, strategies, trace, machine)
+    how = coordinated(sweep, trace, machine)
+    _refuse_without_effect(sweep, strategies, trace, machine, is_random=how.coordinations != [None])
+    clusters = sweep.machines(machine)
+    strategies, unreachable = _only_reachable(sweep, strategies, by_name, trace, clusters, how)
+    options: dict[str, Any] = {name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)}
+    if how.bucket_size is not None and options["bucket_size"] is None:
+        options["bucket_size"] = how.bucket_size
     scenarios = plan(
         trace,
-        sweep.machines(machine),
+        clusters,
         strategies,
         workers=sweep.workers,
         servers=sweep.get("servers") or [None],
         compute_speedups=sweep.get("compute_speedup") or [None],
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)},
+        options=options,
+        coordinations=how.coordinations,
     )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
+    notes += [*unreachable, *how.notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)]
+    return Prepared(scenarios, notes)
 
 
 def plan(
@@ -189,8 +194,9 @@ def plan(
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
     options: Mapping[str, Any],
+    coordinations: Sequence[Coordination | None] = (None,),
 ) -> list[Scenario]:
-    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, coordinator, strategy, servers.
 
     A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
@@ -203,8 +209,11 @@ def plan(
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
+            coordination=coordination,
         )
-        for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies)
+        for count, cluster, speedup, coordination, strategy in product(
+            workers, clusters, compute_speedups, coordinations, strategies
+        )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
 
@@ -262,12 +271,43 @@ def _only_feasible(
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
 
 
-def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
+def _only_reachable(
+    sweep: Sweep,
+    strategies: list[Strategy],
+    by_name: set[Strategy],
+    trace: Trace,
+    clusters: Sequence[Cluster],
+    how: Coordinated,
+) -> tuple[list[Strategy], list[str]]:
+    """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
+    coordination = next((it for it in how.coordinations if it is not None), None)
+    if coordination is None:
+        return strategies, []
+    size = sweep.get("bucket_size") or how.bucket_size
+    unable = {}
+    for strategy, cluster, workers in product(strategies, clusters, sweep.workers):
+        options = {"bucket_size": size, "network": sweep.get("network")}
+        scenario = Scenario.of(trace, cluster, strategy, workers, coordination=coordination, **options)
+        reason = None if strategy in by_name else scenario.unreachable()
+        if reason is not None:
+            unable[strategy] = reason
+    if not unable:
+        return strategies, []
+    names = units.listed([strategy.name for strategy in unable])
+    able = [strategy for strategy in strategies if strategy not in unable]
+    if not able:
+        raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
+    return able, [f"left out {names}: too many messages, and no closed form at this size"]
+
+
+def _refuse_without_effect(
+    sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster, *, is_random: bool
+) -> None:
     described = json.loads(cluster.to_json())
     sweep.refuse_idle_links(cluster, strategies)
     if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
         raise sweep._alone("inside")
-    if sweep.get("seed") is not None and "jitter" not in described:
+    if sweep.get("seed") is not None and "jitter" not in described and not is_random:
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )

@@ -12,9 +12,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from paceline._internal import units
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import all_strategies
+from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Result
+from paceline.forecast.table import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,7 @@ COLOURS = (
 _LINES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "p")
 _COMPUTE, _EXPOSED = "#88CCEE", "#CC6677"
+_COORDINATED = (("coordinator", "#CC6677"), ("copy", "#117733"), ("collective", "#DDCC77"))
 _MOST_PANELS = 8
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
@@ -150,10 +152,17 @@ def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
     exposed = [max(0.0, result.iteration_s / unit - own) for result, own in zip(ordered, compute, strict=True)]
     if any(compute):
         axes.barh(places, compute, color=_COMPUTE, label="computation")
-    axes.barh(places, exposed, left=compute, color=_EXPOSED, label="exposed communication")
+    if all(result.coordinator for result in ordered):
+        left = compute
+        for name, colour in _COORDINATED:
+            own = [(getattr(result, f"{name}_s") or 0.0) / unit for result in ordered]
+            axes.barh(places, own, left=left, color=colour, label=name)
+            left = [low + high for low, high in zip(left, own, strict=True)]
+    else:
+        axes.barh(places, exposed, left=compute, color=_EXPOSED, label="exposed communication")
     for place, result in zip(places, ordered, strict=True):
         axes.text(result.iteration_s / unit, place, f" {units.digits(result.iteration_s / unit, 3)}", va="center")
-    axes.set_yticks(list(places), [result.strategy for result in ordered])
+    axes.set_yticks(list(places), [label(result, ordered) for result in ordered])
     axes.invert_yaxis()
     axes.set_xlim(0, max(result.iteration_s for result in ordered) / unit * 1.1 or 1)
     axes.set_xlabel(f"iteration time ({word})")
@@ -165,7 +174,7 @@ def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
         where.append(units.count(first.servers, "parameter server"))
     drawn.suptitle(f"{first.trace}: {', '.join(where)}")
     if any(compute):
-        drawn.legend(loc="outside lower center", ncols=2, frameon=False)
+        drawn.legend(loc="outside lower center", ncols=4, frameon=False)
     return drawn
 
 
@@ -222,28 +231,37 @@ def _title(results: Sequence[Result], axis: Sequence[Any], others: Sequence[Any]
 def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
-        series.setdefault(result.strategy, []).append(result)
+        series.setdefault(label(result, results), []).append(result)
     order = [strategy.name for strategy in all_strategies()]
-    return {strategy: series[strategy] for strategy in order if strategy in series}
+    coordinators = [coordinator.name for coordinator in all_coordinators()]
+
+    def place(name: str) -> tuple[int, int]:
+        first = series[name][0]
+        return order.index(first.strategy), coordinators.index(first.coordinator) if first.coordinator else -1
+
+    return {name: series[name] for name in sorted(series, key=place)}
 
 
 def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
     """Draw one line per strategy, each thinner than those before, so that coinciding lines are all visible."""
     series = _series(results, name)
+    # Under several coordinators, or none, a colour is a line's, not a strategy's.
+    several = len({result.coordinator for result in results}) > 1
     for place, (strategy, members) in enumerate(series.items()):
+        number = place if several else _number(members[0].strategy)
         points = [(getattr(result, name) / scale, value(result)) for result in members]
         known = [(x, y) for x, y in points if y is not None]
         left = (len(series) - place) / len(series)
         style: dict[str, Any] = {
             "label": strategy,
-            "color": colour_of(strategy),
-            "linestyle": _LINES[_number(strategy) % len(_LINES)],
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": _LINES[number % len(_LINES)],
             "linewidth": 1.2 + 1.4 * left if len(series) > 1 else 1.5,
         }
         if name == "servers" and not members[0].servers and known:
             axes.axhline(known[0][1], **style)
             continue
-        marks: dict[str, Any] = {"marker": marker_of(strategy), "markersize": 4 + 3 * left}
+        marks: dict[str, Any] = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4 + 3 * left}
         axes.plot([x for x, _ in known], [y for _, y in known], **style, **marks)
 
 

@@ -13,8 +13,13 @@ from paceline import _core
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.coordination.model import Coordination
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
+
+
+COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
+"""Fields of a result that it has under a coordinator."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,18 @@ class Result:
     """Factor by which computation was sped up."""
     busy: tuple[Busy, ...] | None = None
     """Busy time of every worker and link, if `detail` was requested."""
+    coordinator: str | None = None
+    """The coordinator's policy; None: without one. Otherwise computation and the next three add up to an iteration."""
+    coordinator_s: float | None = None
+    """Waiting until a bucket's exchange begins: ranks that are not ready, late wake-ups, cycles, agreement."""
+    copy_s: float | None = None
+    """Copies into and out of the fusion buffer."""
+    collective_s: float | None = None
+    """Inside the exchange: the network, and waiting for ranks that arrive later."""
+    latest_s: float | None = None
+    """Mean lateness of the latest rank, which the other parts include as waiting."""
+    contention_s: float | None = None
+    """How long a rank's input pipeline and graph scheduling are both active."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -114,9 +131,11 @@ class Result:
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy"):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *COORDINATED):
             if plain[name] is None:
                 del plain[name]
+        if self.coordinator is not None:
+            plain["compute_s"] = self.compute_s
         return plain
 
     @property
@@ -138,6 +157,8 @@ class Scenario:
     """The given options, by their names in `paceline.settings.table`, in the form of the native module."""
     timeline: Path | None = None
     """A file for Chrome trace JSON."""
+    coordination: Coordination | None = None
+    """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
 
     @classmethod
     def of(
@@ -148,13 +169,13 @@ class Scenario:
         workers: int,
         *,
         timeline: Path | None = None,
+        coordination: Coordination | None = None,
         **options: Unpack[CoreOptions],
     ) -> Scenario:
         """Check every option, and leave out those that are None. Raises InvalidArgumentError."""
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
-        return cls(
-            trace, cluster, entry, SETTINGS["workers"].check(workers, None, SIMULATE), _checked(options), timeline
-        )
+        count = SETTINGS["workers"].check(workers, None, SIMULATE)
+        return cls(trace, cluster, entry, count, _checked(options), timeline, coordination)
 
     def changed(
         self,
@@ -181,7 +202,13 @@ class Scenario:
 
     def core_options(self) -> dict[str, Any]:
         """Return strategy, workers and options in the form of the native module."""
-        return {"strategy": self.strategy.name, "workers": self.workers, **self.options}
+        core = {"strategy": self.strategy.name, "workers": self.workers, **self.options}
+        return core if self.coordination is None else {**core, "coordination": self.coordination.to_core()}
+
+    def unreachable(self) -> str | None:
+        """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
+        with naming_core_errors():
+            return _core.unreachable(self.trace, self.cluster, json.dumps(self.core_options()))
 
     def result(self) -> Result:
         """Simulate it, without the GIL. Raises InvalidArgumentError."""

@@ -50,6 +50,8 @@ class ScenarioOptions(TypedDict, total=False):
     bucket_size: int | str | None
     """Bytes, text with a unit, or `none`."""
     network: names.Network | None
+    coordinator: names.Coordinator | Literal["none"] | None
+    coordinator_constants: str | Path | None
     barrier: bool | None
     overlap: bool | None
     iterations: int | None

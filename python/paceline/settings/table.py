@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from paceline._internal.nearest import nearest
@@ -129,6 +129,11 @@ _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _LAYER = Use(default="layer")
+_COORDINATORS = Use(
+    kind=kinds.ONE_COORDINATOR,
+    help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
+    default="none",
+)
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
@@ -408,21 +413,21 @@ _ALL: tuple[Setting, ...] = (
         section=_COORDINATOR,
         uses=_in(
             *JOBS,
-            simulate=Use(
-                kind=kinds.COORDINATORS,
-                help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
-                default=("none",),
-            ),
+            simulate=replace(_COORDINATORS, kind=kinds.COORDINATORS, default=("none",)),
+            report=_COORDINATORS,
+            python=_COORDINATORS,
+            sweep=_COORDINATORS,
             bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
         ),
     ),
     Setting(
         name="coordinator_constants",
         flag="--coordinator-constants",
-        kind=kinds.FILE,
-        help="JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        kind=kinds.CONSTANTS,
+        help="summit, horovod, or JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        default_words="summit on summit, else horovod",
         section=_COORDINATOR,
-        uses=_in("simulate"),
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="barrier",

@@ -55,10 +55,8 @@ macro_rules! constants {
 }
 
 constants! {
-    cycle_ms: 5.0 "ms" in 0.01..=10_000.0, "a coordinator sleeps until this long after its last wake-up",
+    cycle_ms: 5.0 "ms" in 0.0..=10_000.0, "a coordinator sleeps until this long after its last wake-up",
         "HOROVOD_CYCLE_TIME of the published runs (5 ms; 1 ms is Horovod's default today)";
-    fusion_mib: 64.0 "MiB" in 0.0..=1_000_000.0, "tensors are fused up to this",
-        "HOROVOD_FUSION_THRESHOLD of the published runs (128 MiB today); --bucket-size sets it";
     consensus_step_ms: 0.006 "ms" in 0.0..=1_000.0,
         "the all-reduce of the cache's bits takes this times log2 of the processes",
         "an all-reduce of 8 bytes takes log2 N exchanges; `paceline probe` measures one";
@@ -106,7 +104,15 @@ constants! {
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
 }
 
+/// A coordinator that never sleeps still takes this for a cycle, ms.
+const SHORTEST_CYCLE: f64 = 0.01;
+
 impl Constants {
+    /// How long a coordinator that negotiates takes for a cycle at least, ms.
+    pub(super) fn cycle(&self) -> f64 {
+        self.cycle_ms.max(SHORTEST_CYCLE)
+    }
+
     /// # Errors
     /// A constant is out of range; the message names the first.
     pub fn check(&self) -> Result<(), String> {

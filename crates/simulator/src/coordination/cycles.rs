@@ -45,7 +45,7 @@ impl<'a> Cycles<'a> {
             agreement: votes * setting.consensus,
             agreed: 0.0,
             // An iteration begins at a random point of a cycle.
-            woke: -setting.constants.cycle_ms * draws.unit(),
+            woke: -setting.constants.cycle() * draws.unit(),
             others: Vec::new(),
             spins: Vec::new(),
             spun: (f64::NEG_INFINITY, f64::NEG_INFINITY),
@@ -74,7 +74,7 @@ impl<'a> Cycles<'a> {
     /// The common wake-up time; `others` then holds the threads that wake at another time.
     fn wake(&mut self, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
-        let due = |woke: f64| (woke + constants.cycle_ms).max(self.agreed);
+        let due = |woke: f64| (woke + constants.cycle()).max(self.agreed);
         let target = due(self.woke);
         let may_be_late = |at: f64| self.late && at > self.agreed && at < self.setting.contention;
         let mut later = Vec::with_capacity(self.others.len());
@@ -114,7 +114,7 @@ impl<'a> Cycles<'a> {
         self.spun.1 = to;
         // A spin that is still in progress at the end of the computation lasts until the last process is ready, so it
         // does not limit how late a process can be.
-        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle_ms > to + self.agreement;
+        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle() > to + self.agreement;
         if to >= self.setting.compute
             && !sleeps
             && let Some(spin) = self.spins.last_mut()

@@ -32,6 +32,14 @@ pub(super) struct Latest {
     pub begun: f64,
 }
 
+/// A process that is late, or begins in its own phase, ms; for a timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rank {
+    pub rank: u32,
+    pub late: f64,
+    pub begun: f64,
+}
+
 /// A seeded random stream.
 pub(super) struct Draws(Random);
 
@@ -56,6 +64,10 @@ impl Draws {
         -mean * self.unit().ln()
     }
 
+    pub fn log_normal(&mut self, sigma: f64) -> f64 {
+        self.0.log_normal(sigma)
+    }
+
     /// How many of `count` independent trials succeed, by drawing the geometric gaps between successes.
     pub fn successes(&mut self, count: u32, probability: f64) -> u32 {
         if probability <= 0.0 {
@@ -78,7 +90,13 @@ impl Draws {
     /// The latest of `processes`: a process's lateness is the sum of its preemptions, a Poisson process over its
     /// contention. The contention periods of all processes are laid end to end, so the preemptions of one are
     /// neighbours. `cycle`: every process then waits for its next turn, each in its own phase; 0 for no turns.
-    pub fn latest(&mut self, processes: u32, by: &Preemptions<'_>, cycle: f64) -> Latest {
+    pub fn latest(
+        &mut self,
+        processes: u32,
+        by: &Preemptions<'_>,
+        cycle: f64,
+        mut ranks: Option<&mut Vec<Rank>>,
+    ) -> Latest {
         let own = by.rate * by.contention;
         let spun: f64 = by.spins.iter().map(|spin| by.spin_rate * spin.contended).sum();
         let each = own + spun;
@@ -88,8 +106,12 @@ impl Draws {
             at += self.exponential(1.0) / each;
             let over = at >= f64::from(processes);
             if over || at.floor() > process {
-                if affected > 0 && cycle > 0.0 {
-                    latest.begun = latest.begun.max(sum + cycle * self.unit());
+                if affected > 0 {
+                    let begun = if cycle > 0.0 { sum + cycle * self.unit() } else { sum };
+                    latest.begun = latest.begun.max(begun);
+                    if let Some(ranks) = ranks.as_deref_mut() {
+                        ranks.push(Rank { rank: process as u32, late: sum, begun });
+                    }
                 }
                 if over {
                     break;
@@ -149,7 +171,7 @@ mod tests {
     fn the_latest_is_that_of_so_many_exponentials() {
         let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spins: &[] };
         let mut draws = Draws::new(5, 0);
-        let mean = (0..2000).map(|_| draws.latest(20_000, &by, 0.0).late).sum::<f64>() / 2000.0;
+        let mean = (0..2000).map(|_| draws.latest(20_000, &by, 0.0, None).late).sum::<f64>() / 2000.0;
         // 2,000 preemptions, few in the same process: slightly more than 4 (ln 2000 + 0.577) = 32.7.
         assert!((32.0..38.0).contains(&mean), "{mean}");
     }
@@ -170,7 +192,7 @@ mod tests {
         let by = Preemptions { rate: 0.0, contention: 10.0, mean: 7.0, spin_rate: 0.01, spins: &spins };
         let mut draws = Draws::new(5, 0);
         for _ in 0..200 {
-            assert!(draws.latest(40, &by, 0.0).late <= 6.0);
+            assert!(draws.latest(40, &by, 0.0, None).late <= 6.0);
         }
     }
 }

@@ -52,8 +52,9 @@ def _correlation(points: list[tuple[float, float]]) -> float:
 
 def _returned(results: Results) -> ClaimResult:
     base, graph = (results[Point(STRONG_NETWORK, name, LARGEST)] for name in (BASELINE, GRAPH))
-    returned = (graph.collective_s - base.collective_s) / base.coordinator_s
-    without = base.iteration_s / (base.iteration_s - base.coordinator_s) - 1
+    before, after = runs.parts(base), runs.parts(graph)
+    returned = (after.collective - before.collective) / before.coordinator
+    without = base.iteration_s / (base.iteration_s - before.coordinator) - 1
     return ClaimResult(
         "Most of the coordinator's time that the graph's order removes comes back as waiting inside the collective.",
         returned > 0.5,

@@ -8,13 +8,18 @@ from functools import lru_cache
 
 from paceline._core import Trace
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.catalog.strategies import all_coordinators
-from paceline.forecast.coordination.model import CoordinatedResult, CoordinatedRun, execute
+from paceline.catalog.strategies import all_coordinators, find_strategy
+from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.networks import networks
+from paceline.forecast.coordination.options import BALANCED
+from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.sweep import execute
 
 BATCH = 32
 GPUS = (6, 96, 384, 1536, 6144, 12_288, 24_576)
 LARGEST = GPUS[-1]
+# HOROVOD_FUSION_THRESHOLD of the published runs, in bytes.
+FUSED = 64 << 20
 WEAK, STRONG = "weak", "strong"
 # Strong scaling: the global batch in images, and the network.
 GLOBAL_BATCH, STRONG_NETWORK = 24_576, "resnet-50"
@@ -31,13 +36,6 @@ FIXED_SHARE = 0.37
 FIXED_CONTENTION = 0.37
 # Romero et al., NSDI 2022: the same response cache on well-balanced processes, with overlap.
 BALANCED_GPUS = 27_600
-_BALANCED = {
-    "oversleep_probability": 0.0,
-    "preemption_per_node": 0.0,
-    "spin_preemption_per_node": 0.0,
-    "congestion": 0.0,
-    "collective_step_ms": 0.0,
-}
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +58,7 @@ class Point:
         return GLOBAL_BATCH // self.gpus if self.scaling == STRONG else BATCH
 
 
-Results = Mapping[Point, CoordinatedResult]
+Results = Mapping[Point, Result]
 
 
 def compute_s(network: str, batch: int, *, other_reading: bool = False) -> float:
@@ -80,23 +78,27 @@ def step(network: str, batch: int, *, other_reading: bool = False) -> Trace:
 @lru_cache(maxsize=16)
 def contention_s(network: str) -> float:
     """Return the time at batch 32 in which input pipeline and graph scheduling are both active, in seconds."""
-    return run_of(Point(network, GRAPH, GPUS[0]), 1).result().contention_s
+    return run_of(Point(network, GRAPH, GPUS[0]), 1).result().contention_s or 0.0
 
 
-def run_of(point: Point, iterations: int = ITERATIONS) -> CoordinatedRun:
-    """Return the run for the core."""
+def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
+    """Return the scenario: the same as `paceline simulate --cluster summit --strategy native --coordinator …`."""
     share = networks()[point.network].contention_share
     constants = {} if share is None else {"contention_share": share}
-    return CoordinatedRun(
+    return Scenario.of(
         step(point.network, point.batch, other_reading=point.other_reading),
         load_cluster("summit"),
-        point.coordinator,
+        find_strategy("native"),
         point.gpus,
-        iterations=iterations,
+        coordination=Coordination(
+            point.coordinator,
+            contention_s=_strong_contention_s(point) if point.scaling == STRONG else None,
+            graph_nodes=networks()[point.network].graph_nodes,
+            constants={**constants, **(BALANCED if point.balanced else {})},
+        ),
+        bucket_size=FUSED,
         overlap=point.overlap,
-        graph_nodes=networks()[point.network].graph_nodes,
-        contention_s=_strong_contention_s(point) if point.scaling == STRONG else None,
-        constants={**constants, **(_BALANCED if point.balanced else {})},
+        iterations=iterations,
     )
 
 
@@ -140,6 +142,20 @@ def simulate(progress: Callable[[int, int], None] | None = None, iterations: int
     ordered = sorted(requested, key=lambda point: -point.gpus)
     done = dict(zip(ordered, execute([run_of(point, iterations) for point in ordered], progress), strict=True))
     return {point: done[point] for point in requested}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an iteration consists of besides computation, in seconds."""
+
+    coordinator: float
+    copy: float
+    collective: float
+
+
+def parts(result: Result) -> Parts:
+    """Return the parts; every result of the study has a coordinator."""
+    return Parts(result.coordinator_s or 0.0, result.copy_s or 0.0, result.collective_s or 0.0)
 
 
 def gain(results: Results, point: Point) -> float:

@@ -7,7 +7,7 @@ use crate::coordination::draws::{Draws, Spin};
 pub(super) const NONBLOCKING: Model = Model {
     stretch: |_| 1.0,
     begin: |setting, draws| {
-        let turn = setting.constants.cycle_ms * (1.0 - draws.unit());
+        let turn = setting.constants.cycle() * (1.0 - draws.unit());
         Box::new(Nonblocking { setting, turn, others: Vec::new() })
     },
 };
@@ -46,7 +46,7 @@ impl Nonblocking<'_> {
 
 impl Policy for Nonblocking<'_> {
     fn next(&mut self, draws: &mut Draws) -> Option<Agreement> {
-        let (cycle, test) = (self.setting.constants.cycle_ms, self.setting.constants.test_ms);
+        let (cycle, test) = (self.setting.constants.cycle(), self.setting.constants.test_ms);
         let seen = self.turn;
         let earliest = self.others.iter().copied().fold(seen, f64::min);
         let complete = self.others.iter().copied().fold(seen, f64::max) + self.setting.consensus;
