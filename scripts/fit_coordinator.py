@@ -21,9 +21,15 @@ from paceline.forecast.coordination.constants import all_constants
 from paceline.forecast.coordination.networks import networks
 from paceline.forecast.simulate import Scenario
 from paceline.forecast.sweep import execute
-from paceline.studies.load_imbalance import compared, runs
+from paceline.studies.load_imbalance import runs
 
-CORE = ("preemption_per_node", "preemption_mean_ms", "oversleep_probability", "oversleep_mean_ms", "spin_preemption_per_node")
+CORE = (
+    "preemption_per_node",
+    "preemption_mean_ms",
+    "oversleep_probability",
+    "oversleep_mean_ms",
+    "spin_preemption_per_node",
+)
 # Of the study itself: strong scaling.
 STUDY = ("FIXED_SHARE", "FIXED_CONTENTION")
 COUNTS = (6, 384, 6144, 12_288, 24_576)
@@ -66,12 +72,12 @@ def _infer(names: list[str], core: Mapping[str, float], iterations: int, seed: i
         runs.contention_s.cache_clear()
 
 
-def gain(results, network: str, kind: str, gpus: int, scaling: str = runs.WEAK) -> float:
+def gain(results: runs.Results, network: str, kind: str, gpus: int, scaling: str = runs.WEAK) -> float:
     base, own = (results[runs.Point(network, it, gpus, scaling)].iteration_s for it in (runs.BASELINE, kind))
     return 100 * (base / own - 1)
 
 
-def figures(results, fitted: bool) -> list[tuple[str, float, float, float, float]]:
+def figures(results: runs.Results, fitted: bool) -> list[tuple[str, float, float, float, float]]:
     """Name, simulated, what to aim at (a range), and how much a deviation weighs (1 / its tolerance)."""
     found = []
     if fitted:
@@ -92,16 +98,28 @@ def figures(results, fitted: bool) -> list[tuple[str, float, float, float, float
         strong = max(gain(results, "resnet-50", it, n, runs.STRONG) for n in STRONG_COUNTS for it in kinds)
         found.append(("strong", strong, 19, 19, 1 / 1.5))
         rate = {n: results[runs.Point("resnet-50", runs.BASELINE, n, runs.STRONG)].samples_per_s for n in STRONG_COUNTS}
-        found.append(("strong, growth after 1,536 %", 100 * (max(rate[6144], rate[24_576]) / rate[1536] - 1), -15, 0, 1 / 2))
+        found.append(
+            ("strong, growth after 1,536 %", 100 * (max(rate[6144], rate[24_576]) / rate[1536] - 1), -15, 0, 1 / 2)
+        )
     bounds = {"resnet-18": (5, 21), "resnet-34": (5, 21), "resnet-101": (5, 21), "resnet-152": (5, 21)}
     bounds |= {"inception-v3": (10, 18), "googlenet": (25, 35), "vgg-16": (2, 6)}
     for network, (low, high) in bounds.items():
         if (network in runs.FITTED) == fitted:
             all_ = [gain(results, network, "graph", gpus) for gpus in COUNTS]
-            found.append((f"{network} graph (from {min(all_):.1f}, mean {sum(all_) / len(all_):.1f})", max(all_), low, high, 1 / 1.5))
+            found.append(
+                (
+                    f"{network} graph (from {min(all_):.1f}, mean {sum(all_) / len(all_):.1f})",
+                    max(all_),
+                    low,
+                    high,
+                    1 / 1.5,
+                )
+            )
     if not fitted:
         all_ = [gain(results, "alexnet", "graph", gpus) for gpus in COUNTS]
-        found.append((f"alexnet graph, mean (from {min(all_):.1f} to {max(all_):.1f})", sum(all_) / len(all_), -6, -6, 1 / 1.5))
+        found.append(
+            (f"alexnet graph, mean (from {min(all_):.1f} to {max(all_):.1f})", sum(all_) / len(all_), -6, -6, 1 / 1.5)
+        )
     return found
 
 

@@ -39,7 +39,7 @@ def inferred(network: Network, iterations: int = ITERATIONS) -> float:
     wanted, compute = network.inferred_iteration_s(iterations), network.compute_ms
     assert wanted is not None
     for _ in range(ROUNDS):
-        network = Network(**{**vars(network), "compute_ms": compute, "compute_ms_other": other})
+        network = Network(**{**vars(network), "compute_ms": compute})
         networks()[network.network] = network
         runs.step.cache_clear()
         point = runs.Point(network.network, runs.GRAPH, 12_288)

@@ -266,8 +266,14 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         change(&mut asked, &mut cluster);
         simulate(&trace(), &cluster, &asked).unwrap_err().0
     };
-    assert!(refused(|asked, _| asked.strategy = "halving-doubling".into()).contains("no closed form"));
-    assert!(refused(|asked, _| asked.network = Network::Fluid).contains("no closed form on such a network"));
+    assert!(
+        refused(|asked, _| (asked.workers, asked.strategy) = (24_576, "halving-doubling".into()))
+            .contains("no closed form here")
+    );
+    assert!(
+        refused(|asked, _| (asked.workers, asked.network) = (24_576, Network::Fluid))
+            .contains("no closed form on such a network")
+    );
     assert!(refused(|asked, _| asked.workers = 0).contains("workers"));
     assert!(refused(|asked, _| asked.iterations = Some(0)).contains("iterations"));
     assert!(refused(|asked, _| constants(asked).cycle_ms = f64::NAN).contains("cycle_ms"));

@@ -162,7 +162,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     how = coordinated(sweep, trace, machine)
     _refuse_without_effect(sweep, strategies, trace, machine, is_random=how.coordinations != [None])
     clusters = sweep.machines(machine)
-    strategies, unreachable = _only_reachable(sweep, strategies, by_name, trace, clusters, how)
+    strategies, unreachable = _only_reachable(sweep, strategies, by_name, how, list(product([trace], clusters)))
     options: dict[str, Any] = {name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)}
     if how.bucket_size is not None and options["bucket_size"] is None:
         options["bucket_size"] = how.bucket_size
@@ -275,9 +275,8 @@ def _only_reachable(
     sweep: Sweep,
     strategies: list[Strategy],
     by_name: set[Strategy],
-    trace: Trace,
-    clusters: Sequence[Cluster],
     how: Coordinated,
+    jobs: Sequence[tuple[Trace, Cluster]],
 ) -> tuple[list[Strategy], list[str]]:
     """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
     coordination = next((it for it in how.coordinations if it is not None), None)
@@ -285,7 +284,7 @@ def _only_reachable(
         return strategies, []
     size = sweep.get("bucket_size") or how.bucket_size
     unable = {}
-    for strategy, cluster, workers in product(strategies, clusters, sweep.workers):
+    for strategy, (trace, cluster), workers in product(strategies, jobs, sweep.workers):
         options = {"bucket_size": size, "network": sweep.get("network")}
         scenario = Scenario.of(trace, cluster, strategy, workers, coordination=coordination, **options)
         reason = None if strategy in by_name else scenario.unreachable()

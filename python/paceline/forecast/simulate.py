@@ -17,7 +17,6 @@ from paceline.forecast.coordination.model import Coordination
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
-
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
 

@@ -216,7 +216,11 @@ impl<'a> Collective<'a> {
     /// All exchanges so far.
     pub fn used(&self) -> Used {
         let mut used = Used::default();
-        for alone in self.known.values().filter(|alone| alone.count > 0.0) {
+        for (&bytes, alone) in self.known.iter().filter(|(_, alone)| alone.count > 0.0) {
+            let volume = self.schedule.volume(&self.bucket(bytes));
+            used.exchanges += alone.count;
+            used.messages += alone.count * volume.messages as f64;
+            used.worker_bytes += alone.count * (volume.worker_elements * self.element_bytes) as f64;
             used.ms += alone.count * (alone.ms + self.besides);
             for part in &alone.path {
                 let seconds = part.seconds * alone.count;
@@ -252,6 +256,10 @@ impl<'a> Collective<'a> {
 /// What exchanges took, summed.
 #[derive(Debug, Default)]
 pub(super) struct Used {
+    pub exchanges: f64,
+    pub messages: f64,
+    /// Sent by all workers.
+    pub worker_bytes: f64,
     pub ms: f64,
     pub path: Vec<PathPart>,
     pub links: Vec<LinkUse>,

@@ -68,17 +68,17 @@ constants! {
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
     nodes_per_tensor: 25.0 "" in 0.0..=1_000_000.0, "nodes of a training step's graph for every tensor that is reduced",
         "median of nine published graphs (Pumma et al.), 19 to 41; `simulate` takes a network's own where it is published";
-    preemption_per_node: 0.000053 "" in 0.0..=10.0,
+    preemption_per_node: 0.000049 "" in 0.0..=10.0,
         "preemptions of a process's scheduling for every node that it schedules while both are active",
         "fitted: the lateness of a process that remains without a coordinator";
     preemption_mean_ms: 3.6 "ms" in 0.0..=1_000.0,
         "mean length of a preemption; exponential; one caused by a spin lasts at most as long as the spin",
-        "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
+        "fitted, as above; a slice of Linux's scheduler is 3 to 6 ms";
     oversleep_probability: 0.0008 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
-        "calibrated: gain of a common sleep (Pumma et al.)";
+        "fitted: gain of a common sleep (Pumma et al.)";
     oversleep_mean_ms: 15.0 "ms" in 0.0..=1_000.0,
         "mean lateness of such a wake-up; exponential, so that one of many thousand is late by tens of ms, as published",
-        "calibrated, as above";
+        "fitted, as above";
     spin_preemption_per_node: 0.00039 "" in 0.0..=10.0,
         "further preemptions for every node scheduled while the process's own coordinator spins",
         "fitted: gain of a graph's order (Pumma et al.)";

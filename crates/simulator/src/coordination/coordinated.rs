@@ -120,8 +120,16 @@ pub(crate) fn coordinate(
     };
     let compute_s = (workload.compute + workload.optimizer) * 1e-3;
     let iteration_s = compute_s + coordinated.coordinator_s + coordinated.copy_s + coordinated.collective_s;
-    let observed = observed(&coordinated, compute_s, collective.used(), runs, options);
+    let used = collective.used();
+    let (exchanges, messages, worker_bytes) = (used.exchanges, used.messages, used.worker_bytes);
+    let observed = observed(&coordinated, compute_s, used, runs, options);
     let mut found = outcome(trace, cluster, options, &prepared, iteration_s, observed);
+    if iterations > 0 {
+        // The mean: cycles decide how many buckets there are.
+        found.buckets = (exchanges / runs).round() as u32;
+        found.messages = (messages / runs).round() as u64;
+        found.bytes_sent_per_worker = worker_bytes / runs / f64::from(options.workers);
+    }
     found.coordination = Some(coordinated);
     found.notes.extend(collective.note());
     let drawing = if with_timeline { draw(options.workers, &workload, &shown) } else { Timeline::default() };

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _FILE = Path(__file__).parent / "networks.json"
 # A complete training on ImageNet's 1,281,167 images at 32 on each of 12,288 GPUs. Assumed: 90 epochs, as is usual, each
-# of whole batches only, as a loop over `images // batch` steps has them. 90 epochs without that loss are 293 iterations.
+# of whole batches only, as a loop over `images // batch` steps has them; without that loss they are 293 iterations.
 ITERATIONS = 90 * (1_281_167 // (32 * 12_288))
 
 

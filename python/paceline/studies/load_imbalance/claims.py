@@ -113,12 +113,24 @@ def _not_reproduced(results: Results) -> list[ClaimResult]:
 
     def gains(network: str) -> dict[str, float]:
         found = graph_gains(results, network)
-        return {"least": min(found.values()) / 100, "most": max(found.values()) / 100, "on 6 GPUs": found[GPUS[0]] / 100}
+        return {
+            "least": min(found.values()) / 100,
+            "most": max(found.values()) / 100,
+            "on 6 GPUs": found[GPUS[0]] / 100,
+        }
 
     claims = [
         ("GoogLeNet gains up to 35 % in graph order (within 3 points).", "googlenet", lambda it: it["most"] >= 0.32),
-        ("Inception-v3 gains at least 10 % in graph order, on any number of GPUs.", "inception-v3", lambda it: it["least"] >= 0.095),
+        (
+            "Inception-v3 gains at least 10 % in graph order, on any number of GPUs.",
+            "inception-v3",
+            lambda it: it["least"] >= 0.095,
+        ),
         ("VGG-16 gains at least 2 % in graph order, on any number of GPUs.", "vgg-16", lambda it: it["least"] >= 0.015),
-        ("AlexNet loses about 6 % in graph order on any number of GPUs (within 6 points).", "alexnet", lambda it: -0.12 <= it["least"] and it["most"] <= 0),
+        (
+            "AlexNet loses about 6 % in graph order on any number of GPUs (within 6 points).",
+            "alexnet",
+            lambda it: it["least"] >= -0.12 and it["most"] <= 0,
+        ),
     ]
     return [ClaimResult(claim, holds(found), found) for claim, network, holds in claims for found in [gains(network)]]
