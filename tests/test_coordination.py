@@ -112,7 +112,6 @@ def test_one_question_has_one_answer():
         own = row["coordinator_s"] + row["copy_s"]
         assert row["iteration_s"] - own == pytest.approx(plain["iteration_s"], rel=1e-6)
         assert own < 0.004
-        assert row["messages"] == plain["messages"]
 
 
 def test_strategies_out_of_reach_are_left_out():

@@ -14,13 +14,14 @@ use crate::outcome::{Busy, LinkUse, PathPart};
 use crate::prepare::schedule_of;
 use crate::run::simulate;
 
-/// A bucket of more messages than this takes its closed form, if the strategy has one: a tenth of a second.
-const FEW_MESSAGES: u64 = 400_000;
-/// Without a closed form, up to so many messages and ranks are simulated.
-const MOST_MESSAGES: u64 = 20_000_000;
+/// More ranks than these take the strategy's closed form.
 const MOST_RANKS: u32 = 1024;
+/// So does a bucket of more messages than this (a tenth of a second), if the strategy has one.
+const FEW_MESSAGES: u64 = 400_000;
+/// Without one, a bucket of more messages than this is refused.
+const MOST_MESSAGES: u64 = 20_000_000;
 /// If buckets have so many different sizes that they come to more messages than this, the others are interpolated.
-const BUDGET: u64 = 4_000_000;
+const BUDGET: u64 = 1_000_000;
 
 /// A bucket alone.
 #[derive(Clone, Debug, Default)]
@@ -96,13 +97,17 @@ impl<'a> Collective<'a> {
         };
         let messages = made.messages(largest);
         let known = made.closed_form(largest).is_some() && !made.needs_events();
-        made.by_events = messages <= FEW_MESSAGES || (!known && messages <= MOST_MESSAGES && workers <= MOST_RANKS);
+        made.by_events = workers <= MOST_RANKS && messages <= if known { FEW_MESSAGES } else { MOST_MESSAGES };
         if !made.by_events && !known {
             return Err(SimulationError(format!(
                 "strategy: {} has no closed form {}, and {messages} messages of a bucket between {workers} workers are more \
                  than are simulated ({MOST_MESSAGES}, {MOST_RANKS}); use native, ring or hierarchical, or fewer workers",
                 made.strategy,
-                if made.needs_events() { "on such a network (racks, fabric, degraded links, host copies, fluid)" } else { "here" },
+                if made.needs_events() {
+                    "on such a network (racks, fabric, degraded links, host copies, fluid)"
+                } else {
+                    "here"
+                },
             )));
         }
         Ok(made)
@@ -167,19 +172,19 @@ impl<'a> Collective<'a> {
         })
     }
 
-    /// Between the nearest quarters of a power of two: a strategy's time is close to linear in the bytes.
+    /// Between the nearest halves of a power of two: a strategy's time is close to linear in the bytes.
     fn interpolated(&mut self, bytes: u64) -> Result<Alone, SimulationError> {
-        let quarter = (1u64 << bytes.max(4).ilog2()) / 4;
-        let low = (bytes / quarter).max(1) * quarter;
+        let half = (1u64 << bytes.max(2).ilog2()) / 2;
+        let low = (bytes / half).max(1) * half;
         let mut ends = Vec::with_capacity(2);
-        for size in [low, low + quarter] {
+        for size in [low, low + half] {
             if !self.known.contains_key(&size) {
                 let alone = self.simulated(size)?;
                 self.known.insert(size, alone);
             }
             ends.push(self.known[&size].clone());
         }
-        let share = (bytes - low.min(bytes)) as f64 / quarter as f64;
+        let share = (bytes - low.min(bytes)) as f64 / half as f64;
         // Most of a bucket's parts are those of the nearer size; only its time is between the two.
         let ms = ends[0].ms * (1.0 - share) + ends[1].ms * share;
         let mut alone = ends.swap_remove(usize::from(share >= 0.5));
