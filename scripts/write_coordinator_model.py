@@ -62,7 +62,7 @@ def breakdown(result: LoadImbalance) -> list[str]:
 
 
 def main() -> None:
-    result = run(PAGE.parent / "images" if "--figures" in sys.argv else None)
+    result = run(PAGE.parent.parent / "images" if "--figures" in sys.argv else None)
     text = PAGE.read_text(encoding="utf-8")
     tables = {
         "constants": constants(),

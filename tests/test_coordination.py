@@ -110,7 +110,9 @@ def test_one_question_has_one_answer():
     [plain] = runs(*words, "--bucket-size", "128MiB")
     for row in runs(*words, "--coordinator", "all"):
         own = row["coordinator_s"] + row["copy_s"]
-        assert row["iteration_s"] - own == pytest.approx(plain["iteration_s"], rel=1e-6)
+        # In graph order the last rank's turn comes up to a cycle of 1 ms later than the mean rank's.
+        apart = 0.001 if row["coordinator"] == "graph" else 1e-9
+        assert -1e-9 <= row["iteration_s"] - own - plain["iteration_s"] <= apart
         assert own < 0.004
 
 

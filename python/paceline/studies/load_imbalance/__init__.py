@@ -31,9 +31,11 @@ _NOTES = (
 )
 
 
-def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> LoadImbalance:
+def run(
+    plots: Path | None = None, progress: Callable[[int, int], None] | None = None, *, iterations: int = ITERATIONS
+) -> LoadImbalance:
     """Simulate everything; draw the figures if a folder is given."""
-    results = simulate(progress)
+    results = simulate(progress, iterations)
     drawn: list[str] = []
     if plots is not None:
         from paceline.studies.load_imbalance.figures import draw
