@@ -207,6 +207,18 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
 def strategies() -> str:
     """Return the registered strategies as JSON."""
 
+def simulate_mix(traces: list[Trace], cluster: Cluster, mix: str, timeline: PathLike[str] | None = None) -> str:
+    """Simulate several jobs on one network: JSON in and out (`paceline.forecast.jobs`)."""
+
+def nodes_for_servers(cluster: Cluster, options: str) -> int:
+    """Return how many nodes of their own the servers of a job need."""
+
+def switches(strategy: str, nodes: int, nodes_per_rack: int | None) -> str:
+    """Return JSON: for each role of an aggregating switch, its rack; null if it connects racks.
+
+    Raises InvalidArgumentError.
+    """
+
 def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
     """Simulate training under a coordinator: JSON in and out (`paceline.forecast.coordination`)."""
 

@@ -2,11 +2,11 @@
 use std::collections::HashMap;
 
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Bucket, Inside, Knob, Knobs, Link, Links, Schedule, Topology, Volume, build, look_up};
+use paceline_schedule::{Bucket, Inside, Knob, Knobs, Link, Links, Schedule, Volume, build, look_up};
 
 use super::constants::Constants;
 use crate::options::{Options, SimulationError};
-use crate::prepare::rates;
+use crate::prepare::{rates, topology};
 use crate::run::simulate;
 
 /// Up to this many ranks, a strategy without a closed form is simulated message by message.
@@ -41,8 +41,7 @@ impl Collective {
                 entry.name
             )));
         }
-        let topology =
-            Topology { workers, ranks_per_node: cluster.gpus_per_node, servers: 0, switch_radix: cluster.switch.radix };
+        let topology = topology(workers, 0, cluster, element_bytes);
         let knobs = Knobs { rates: Some(rates(cluster, element_bytes)), inside: Inside::Ring, ..Knobs::default() };
         let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
         let doublings = f64::from(topology.nodes()).log2();
