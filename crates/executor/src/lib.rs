@@ -150,6 +150,7 @@ impl Executor {
         }
         // Whoever comes first fills a channel that has little room: next time it comes last.
         if let Some(index) = served.filter(|_| self.wires.any_refused()) {
+            paceline_os::reached!("executor: groups take turns");
             self.groups[index..].rotate_left(1);
         }
         any | self.wires.flush()
@@ -188,6 +189,7 @@ impl Executor {
                     if !self.wires.discard(wire) {
                         break;
                     }
+                    paceline_os::reached!("executor: fragment of a past operation discarded");
                     any = true;
                 }
                 _ => break,
