@@ -160,7 +160,8 @@ fn the_mesh_disagrees() {
     assert_eq!(ends.next().unwrap(), "rank 1 (127.0.0.1) was told of 2 data streams to rank 0, which was told of 1");
     let caller = ends.next().unwrap();
     assert!(caller.contains("was told of another number of data streams"), "{caller}");
-    let ends: Vec<String> = meshes([(1, [1; 16], 500), (1, [2; 16], 500)]).into_iter().map(failure).collect();
+    // Rank 0 waits longer, so that it does not cut off the last attempt of rank 1.
+    let ends: Vec<String> = meshes([(1, [1; 16], 1500), (1, [2; 16], 500)]).into_iter().map(failure).collect();
     assert!(ends[0].starts_with("rank 0 of 2 was not called by rank 1 at 127.0.0.1:"), "{ends:#?}");
     assert!(ends[0].contains("rank 1 (127.0.0.1) of another run of the job connected"), "{ends:#?}");
     assert!(ends[1].starts_with("rank 1 of 2 could not connect to rank 0 (rank 0 (127.0.0.1:"), "{ends:#?}");
