@@ -421,6 +421,7 @@ fn begin(
         root,
         tag: number as u32,
         sends,
+        from_anybody: step.from_anybody && step.call == Call::Transfer && !sends,
         label: &label,
         step: step.in_step.map(|(priority, last)| InStep { priority, last }),
         ..CollectiveRequest::default()

@@ -120,6 +120,9 @@ pub struct Step {
     /// For an all-reduce by parameter servers: its priority in a training step, and whether it ends the step.
     #[serde(default)]
     pub in_step: Option<(u32, bool)>,
+    /// For a transfer: the receiver takes it from whoever sends.
+    #[serde(default)]
+    pub from_anybody: bool,
 }
 
 /// What goes wrong, and when.
@@ -431,6 +434,7 @@ impl Step {
             later: if number + 1 == count { 0 } else { u32::MAX },
             delays: vec![0; ranks as usize],
             in_step: Some((count - number, number + 1 == count)),
+            from_anybody: false,
         };
         (0..count).map(|number| one(number, chance.within(1, largest))).collect()
     }
@@ -455,7 +459,8 @@ impl Step {
         let longest = *chance.one_of(&[100, 5_000, 100_000, ((timeout * 0.3e6).min(AWAY) / 5.0) as u64]);
         let delays = (0..ranks).map(|_| if computes { chance.below(longest) } else { 0 }).collect();
         let later = if chance.once_in(2) { chance.bits() as u32 } else { 0 };
-        Step { group, call, elements, root, other, later, delays, in_step: None }
+        let from_anybody = call == Call::Transfer && chance.once_in(4);
+        Step { group, call, elements, root, other, later, delays, in_step: None, from_anybody }
     }
 }
 

@@ -13,12 +13,14 @@ use crate::scenario::{Focus, Scenario};
 
 /// Schedules of a worker before it is renewed.
 const RENEWED: u64 = 2_000;
-/// Seconds after which a schedule that has not ended kills its worker.
-const LONGEST: u32 = 60;
+/// Seconds of processor time after which a schedule that has not ended kills its worker.
+const LONGEST: i64 = 60;
 /// How often a long search says how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(30);
 /// Violations that are shown.
 const SHOWN: usize = 20;
+/// Branches that the runtime counts.
+const BRANCHES: &[&str] = include!(concat!(env!("OUT_DIR"), "/branches.rs"));
 
 /// What a search has seen.
 #[derive(Default, Debug, Serialize, Deserialize)]
@@ -147,9 +149,11 @@ pub fn work(options: &Options, stride: u64) {
 }
 
 #[allow(unsafe_code, reason = "a system call without a safe wrapper")]
-fn alarm(seconds: u32) {
-    // SAFETY: it has no preconditions.
-    unsafe { libc::alarm(seconds) };
+fn alarm(seconds: i64) {
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let timer = libc::itimerval { it_interval: never, it_value: libc::timeval { tv_sec: seconds, tv_usec: 0 } };
+    // SAFETY: the timer is initialised, and the old one is not asked for.
+    unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
 }
 
 /// Searches with worker processes of this program.
@@ -232,9 +236,12 @@ pub fn print(summary: &Summary, options: &Options, took: Duration) {
     for (text, count) in &summary.errors {
         println!("  {count:>7}  {text}");
     }
-    println!("{} branches reached:", summary.counters.len());
+    println!("{} of {} branches reached:", summary.counters.len(), BRANCHES.len());
     for (name, count) in &summary.counters {
         println!("  {count:>9}  {name}");
+    }
+    for name in BRANCHES.iter().filter(|&&name| !summary.counters.contains_key(name)) {
+        println!("  not reached: {name}");
     }
     println!("{} violations", summary.violations.len());
     let mut shown: BTreeMap<String, (u64, u64, &str)> = BTreeMap::new();

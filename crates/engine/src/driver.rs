@@ -237,6 +237,7 @@ impl Driver {
             }
             if self.closing.load(Ordering::SeqCst) {
                 // The thread that leaves drives to the end.
+                paceline_os::reached!("driver: caller waits while the job is left");
                 self.sleep_unless(|| handle.done(), until);
                 return handle.done();
             }
@@ -443,6 +444,7 @@ impl Driver {
                     continue;
                 }
                 if stuck > FORCE_UNEXPECTED && core.queue_unexpected_streams() {
+                    paceline_os::reached!("driver: streaming sums queued by force");
                     (idle, core.stuck_since) = (0, Some(now));
                     continue;
                 }
@@ -523,6 +525,7 @@ impl Driver {
                 || (core.wires().received() != before && !paceline_os::mutant("sleeps over what it has read"))
         };
         if self.turn_once(core) || missed(core) || over() {
+            paceline_os::reached!("driver: did not sleep after all");
             self.waker.awake();
             return over();
         }
@@ -600,6 +603,7 @@ impl Driver {
             if seen.as_ref() != Some(&left) {
                 (seen, since) = (Some(left), Instant::now());
             } else if since.elapsed() >= limit {
+                paceline_os::reached!("driver: left with something undelivered");
                 return;
             }
             // The system does not say when a peer has acknowledged.

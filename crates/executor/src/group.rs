@@ -174,6 +174,7 @@ impl Group {
     }
 
     fn bind(&mut self, index: usize, from: u32, tag: u32) {
+        paceline_os::reached!("executor: receive from any rank finds its sender");
         let seq = self.next_number(from, tag, false);
         let operation = &mut self.point_to_point[index];
         operation.seq = seq;
@@ -249,6 +250,7 @@ impl Group {
             let Some(operation) = operation else { continue };
             // Operations that wait for others of their step must not keep those from beginning.
             if !*opened && operation.step.is_none() && (lanes >= self.depth.lanes || ahead > self.ahead) {
+                paceline_os::reached!("executor: operation waits for earlier ones");
                 break;
             }
             *opened = true;
@@ -286,6 +288,7 @@ impl Group {
         if !operations().flatten().any(released) {
             return None;
         }
+        paceline_os::reached!("executor: operations by priority");
         let key = |operation: Option<&Operation>| {
             operation.filter(|operation| released(operation)).and_then(|operation| operation.step)
         };

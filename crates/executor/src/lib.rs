@@ -155,6 +155,7 @@ impl Executor {
         }
         // Whoever comes first fills a channel that has little room: next time it comes last.
         if let Some(index) = served.filter(|_| self.wires.any_refused()) {
+            paceline_os::reached!("executor: groups take turns");
             self.groups[index..].rotate_left(1);
         }
         any | self.wires.flush()
@@ -199,6 +200,7 @@ impl Executor {
                     if !self.wires.discard(wire) {
                         break;
                     }
+                    paceline_os::reached!("executor: fragment of a past operation discarded");
                     any = true;
                 }
                 _ => break,

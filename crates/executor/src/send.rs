@@ -65,6 +65,7 @@ pub(super) fn send(
     let own = operation.parts[part].role;
     let stream = (to.count == 1 && operation.program.streams(to.get(0))).then(|| (view.group, own, to.get(0)));
     if stream.is_some_and(|stream| !wires.enter(stream, (seq, number))) {
+        paceline_os::reached!("executor: message waits for another of its stream");
         return (false, false);
     }
     let shown = |to: u32| Shown { out: true, from: own, to, ranks: view.ranks, number: shown_as, bytes };

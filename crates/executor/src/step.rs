@@ -254,6 +254,7 @@ pub(super) fn deliver(
     let Some(wanted) = wanted(operation, &operation.parts[part], number, lane, header) else { return Ok(false) };
     let elements = fits(&wanted, header, &operation.signature)?;
     if elements > wanted.room {
+        paceline_os::reached!("executor: contribution waits for another");
         return Ok(false);
     }
     let how = Combine::new(operation, &wanted, header);
@@ -296,6 +297,7 @@ pub(super) fn take_unexpected_barrier_messages(
         for from in 0..operation.program.roles() as u16 {
             let (group, seq, lane, slot) = (view.group, operation.seq, kind as u32, BARRIER_SLOT);
             while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
+                paceline_os::reached!("executor: barrier message came before its operation");
                 any |= receive_barrier_message(operation, part, lane);
             }
         }
@@ -468,5 +470,6 @@ fn take_unexpected(
 
 /// The error for two ranks that called different operations.
 pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
+    paceline_os::reached!("executor: ranks called different operations");
     operation.call().mismatch(&operation.expects(header), header, view)
 }

@@ -91,6 +91,7 @@ impl UnexpectedQueue {
         let mut fragment = queue.pop_front()?;
         let bytes = usize::try_from(elements).unwrap_or(usize::MAX).saturating_mul(element);
         if bytes < fragment.payload.len() {
+            paceline_os::reached!("executor: unexpected fragment taken in parts");
             let rest = fragment.payload.split_off(bytes);
             let header = FragmentHeader {
                 offset: fragment.header.offset + elements,

@@ -151,6 +151,7 @@ impl Weaver<'_> {
                 return Err(self.late());
             }
             if let Some((peer, address)) = self.slots.gone(now) {
+                paceline_os::reached!("mesh: rank left while others connected");
                 return Err(RunError::Failed(format!(
                     "rank {peer} ({}) left while the ranks connected to each other; its own message says why",
                     address.ip()
@@ -241,6 +242,7 @@ impl Weaver<'_> {
         if let Missed::Refused(Verdict::OtherWorld | Verdict::OtherStreams) | Missed::OwnLimit(_) = missed {
             return Err(RunError::Failed(format!("rank {}: {why}", self.rank)));
         }
+        paceline_os::reached!("mesh: call repeated");
         self.last[want.to as usize] = Some(why);
         want.attempt += 1;
         want.not_before = Instant::now() + want.pause.next();

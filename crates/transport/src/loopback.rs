@@ -56,6 +56,7 @@ impl Loopback {
         let (most, spare) = (self.fragments, self.spare.pop());
         let queue = self.queue((header.group, header.from, header.to));
         if queue.len() >= most {
+            paceline_os::reached!("loopback: queue full");
             self.spare.extend(spare);
             return false;
         }

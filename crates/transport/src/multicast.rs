@@ -205,6 +205,7 @@ impl Multicast {
     pub fn send(&mut self, stream: u32, header: &FragmentHeader, payload: &[u8], last: bool) -> bool {
         let Some(stream) = &mut self.outgoing[stream as usize] else { return false };
         if !stream.has_room() {
+            paceline_os::reached!("multicast: window full");
             return false;
         }
         stream.put(Head { sender: self.me, number: 0, last, header: *header }, payload, &self.key);

@@ -41,6 +41,7 @@ impl Machine {
             ..CollectiveRequest::default()
         };
         if self.nonblocking {
+            paceline_os::reached!("coordinator: vote counted in the background");
             let handle = self.send(&request, &memory, true)?;
             if self.invited < cycle {
                 self.control.invite(cycle);

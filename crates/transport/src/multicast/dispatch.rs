@@ -50,6 +50,7 @@ impl Multicast {
     /// A rank opens a stream. Streams of groups that are gone are refused.
     fn open(&mut self, rank: u32, group: u32, role: u32) {
         if self.gone.contains(&group) {
+            paceline_os::reached!("multicast: stream of a destroyed communicator refused");
             self.refused.push((rank, group));
         } else if !self.comes_from.contains_key(&(rank, group)) {
             self.comes_from.insert((rank, group), self.incoming.len());

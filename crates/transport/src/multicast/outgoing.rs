@@ -251,6 +251,7 @@ impl Outgoing {
                 if !send(self.receivers[index].rank, &repair) {
                     break;
                 }
+                paceline_os::reached!("multicast: datagram repaired");
                 self.receivers[index].lacks.pop_first();
                 count += 1;
             }
@@ -269,6 +270,7 @@ impl Outgoing {
         if self.due().is_none_or(|due| now < due) {
             return;
         }
+        paceline_os::reached!("multicast: receivers told of the end");
         self.told = self.sent;
         for receiver in self.receivers.iter().filter(|receiver| receiver.taken < self.sent) {
             send(receiver.rank, &ControlMessage::Sent { below: self.sent });

@@ -155,7 +155,10 @@ impl ShmChannel {
         fence(Ordering::SeqCst);
         let cancelled = kind.load(Ordering::Acquire) == CANCELLED;
         match copied {
-            _ if cancelled => Ok(false),
+            _ if cancelled => {
+                paceline_os::reached!("shm: send cancelled while it was read");
+                Ok(false)
+            }
             Ok(()) => Ok(true),
             Err(error) => Err(error),
         }
@@ -222,6 +225,7 @@ impl Channel for ShmChannel {
         let slot = Self::slot(self.incoming_ring, self.fragment, self.read);
         let here = |slot: usize| self.incoming.map.word(slot).load(Ordering::Acquire) == self.read.wrapping_add(1);
         if here(slot) && kind(slot) == CANCELLED {
+            paceline_os::reached!("shm: cancelled send skipped");
             self.release(true);
             return self.front();
         }

@@ -81,6 +81,7 @@ impl Stream {
             return Ok(false);
         }
         if self.full {
+            paceline_os::reached!("tcp: fragment accepted in part");
             self.rest.extend_from_slice(&head[sent.min(HEADER_BYTES)..]);
             self.rest.extend_from_slice(&payload[sent.saturating_sub(HEADER_BYTES)..]);
         }
