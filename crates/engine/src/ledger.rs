@@ -140,12 +140,17 @@ pub(super) struct GroupOperations {
     pub sent: HashMap<(u32, u32), u32>,
     pub recent: VecDeque<(u32, Signature)>,
     pub failed: Option<RunError>,
+    /// Why, in words for other ranks.
+    pub cause: Option<String>,
+    /// It carries messages of a coordinator, which says itself whether anybody waits for them: that the group has failed is
+    /// no reason to leave.
+    pub internal: bool,
 }
 
 impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
         let (in_flight, sent, recent) = Default::default();
-        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed: None }
+        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed: None, cause: None, internal: false }
     }
 
     /// What this rank, `me`, knows about an operation, and how far it is here.
@@ -229,6 +234,17 @@ impl Operations {
         self.cause.get_or_insert_with(|| cause.to_owned());
     }
 
+    /// Notes why a group has failed.
+    fn note_cause_in(&mut self, group: u32, cause: &str) {
+        if let Some(operations) = self.groups.get_mut(&group) {
+            operations.cause.get_or_insert_with(|| cause.to_owned());
+            if operations.internal && !paceline_os::mutant("proposals are a reason to leave") {
+                return;
+            }
+        }
+        self.note_cause(cause);
+    }
+
     /// Marks a group as failed because of this; returns whether it was not failed before.
     pub fn fail(&mut self, group: u32, error: &RunError, cause: &str) -> bool {
         let Some(operations) = self.groups.get_mut(&group) else { return false };
@@ -237,7 +253,7 @@ impl Operations {
         }
         operations.failed = Some(error.clone());
         self.troubled = true;
-        self.note_cause(cause);
+        self.note_cause_in(group, cause);
         self.alarms.push((group, error.clone()));
         true
     }
@@ -444,7 +460,7 @@ impl Ledger {
             }
             operations.troubled |= !core.failures.is_empty();
             for failure in core.failures.drain(..) {
-                operations.note_cause(&failure.error.to_string());
+                operations.note_cause_in(failure.group, &failure.error.to_string());
                 if let Some(group) = operations.groups.get_mut(&failure.group)
                     && group.failed.is_none()
                 {

@@ -296,6 +296,19 @@ impl EngineShared {
         }
     }
 
+    /// As `note_cause`: something has failed with this error, because the group has.
+    pub fn note_cause_of(&self, group: u32, error: &RunError) {
+        let cause = self.ledger.operations().groups.get(&group).and_then(|group| group.cause.clone());
+        self.note_cause(&cause.unwrap_or_else(|| error.to_string()));
+    }
+
+    /// That this group fails is no reason to leave: who uses it notes whether anything has failed with it.
+    pub fn make_internal(&self, group: u32) {
+        if let Some(group) = self.ledger.operations().groups.get_mut(&group) {
+            group.internal = true;
+        }
+    }
+
     /// Registers a listener for what happens to the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
         self.ledger.listeners.lock().add(group, listener);

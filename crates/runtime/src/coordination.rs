@@ -86,6 +86,7 @@ impl Job {
         let CoordinatorOptions { kind, settings, limits, core, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
+        self.engine.shared.make_internal(control.id());
         if let Some(core) = core {
             self.engine.shared.pin_progress_thread(core)?;
         }
@@ -93,11 +94,12 @@ impl Job {
         let planner = (kind == PolicyKind::Graph).then(|| Arc::new(Planner::new(limits, name, patience)));
         let cycle_time = Duration::from_nanos(settings.cycle_time);
         let machine = Machine::new(control.clone(), data.clone(), (kind, settings), placement, planner.clone());
-        let counts = machine.counts();
+        let (counts, closed_here) = (machine.counts(), machine.closed_here());
         let shared = Arc::new(CoordinatorShared {
             inbox: Mutex::default(),
             wakeup: Condvar::new(),
             machine: Mutex::new(machine),
+            closed_here,
             cycle_time,
             timeline: self.engine.shared.timeline.clone(),
         });
@@ -204,7 +206,7 @@ impl Coordinator {
     /// Notes what ended the coordinator, unless it was closed here: if this rank leaves, that is the reason.
     fn refused(&self, error: &RunError) {
         if self.thread.lock().is_some() && !paceline_os::mutant("who submits too late has no reason") {
-            self.control.shared.note_cause(&error.to_string());
+            self.control.shared.note_cause_of(self.control.id(), error);
         }
     }
 

@@ -6,7 +6,7 @@ use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
 use paceline_executor::timeline;
 use paceline_os::sync::Arc;
-use paceline_os::sync::atomic::{AtomicU64, Ordering};
+use paceline_os::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
@@ -34,6 +34,8 @@ pub(super) struct Machine {
     /// When the ranks last exchanged something.
     pub(super) last_contact: Instant,
     failure: Option<RunError>,
+    /// This rank has closed the coordinator.
+    closed_here: Arc<AtomicBool>,
     /// The operation that the driving thread is about to wait for: it advances that one itself.
     pub waited: Option<String>,
     /// Numbers of tensors, which assign them to parameter servers; the same on all ranks.
@@ -92,10 +94,16 @@ impl Machine {
             cycle: 0,
             last_contact: now,
             failure: None,
+            closed_here: Arc::default(),
             waited: None,
             numbers: BTreeMap::new(),
             placement,
         }
+    }
+
+    /// Set when this rank closes the coordinator: what fails because of that is no reason for others to fail.
+    pub fn closed_here(&self) -> Arc<AtomicBool> {
+        self.closed_here.clone()
     }
 
     pub fn counts(&self) -> Arc<Counts> {
@@ -128,9 +136,14 @@ impl Machine {
         let under_way = self.planner.as_ref().and_then(|planner| planner.under_way());
         let same = under_way.is_some() && self.under_way == under_way;
         self.under_way = under_way;
-        // Nothing waits for proposals.
-        let pending = self.pending.values().any(|operation| !operation.request.patient);
-        pending || !self.joins.is_empty() || same
+        self.has_caller() || same
+    }
+
+    /// Whether a caller waits, or will, for what is pending. Nobody waits for proposals.
+    fn has_caller(&self) -> bool {
+        let patient =
+            |operation: &Named| operation.request.patient && !paceline_os::mutant("proposals are a reason to leave");
+        self.pending.values().any(|operation| !patient(operation)) || !self.joins.is_empty()
     }
 
     /// Handles these arrivals.
@@ -149,7 +162,10 @@ impl Machine {
                 Arrival::Joins(operation) => vec![operation],
                 Arrival::Event(_) | Arrival::Left(_) => return None,
             };
-            self.control.shared.note_cause(&error.to_string());
+            // Nobody waits for proposals.
+            if operations.iter().any(|operation| !operation.request.patient) {
+                self.note_cause(&error);
+            }
             operations.iter().for_each(|operation| operation.fail(error.clone()));
             return None;
         }
@@ -169,9 +185,6 @@ impl Machine {
                 Some(Event::Joined)
             }
             Arrival::Left(how) => {
-                if !self.pending.is_empty() || !self.joins.is_empty() {
-                    self.control.shared.note_cause(&how);
-                }
                 let error = RunError::Failed(how);
                 // Operations that all ranks agreed on have begun; the rest cannot.
                 self.fail(&error);
@@ -212,6 +225,7 @@ impl Machine {
         let now = Instant::now();
         if self.silent_at().is_some_and(|at| at <= now) {
             if self.waits() {
+                paceline_os::reached!("coordinator: vote because of silence");
                 self.tell([Event::Invited(self.cycle + 1)], closed);
             } else {
                 self.last_contact = now;
@@ -224,6 +238,9 @@ impl Machine {
 
     /// Fails everything that is pending.
     pub fn fail(&mut self, error: &RunError) {
+        if self.has_caller() && self.failure.is_none() {
+            self.note_cause(error);
+        }
         self.failure.get_or_insert_with(|| error.clone());
         for (name, operation) in std::mem::take(&mut self.pending) {
             operation.fail(RunError::Failed(format!("{error}; '{name}' waited for it")));
@@ -232,6 +249,13 @@ impl Machine {
             operation.fail(RunError::Failed(format!("{error}; a join waited for it")));
         }
         self.due = None;
+    }
+
+    /// What a caller waits for has failed: if this rank leaves, that is the reason.
+    fn note_cause(&self, error: &RunError) {
+        if !self.closed_here.load(Ordering::SeqCst) {
+            self.control.shared.note_cause_of(self.control.id(), error);
+        }
     }
 
     fn tell(&mut self, events: impl IntoIterator<Item = Event>, closed: Closed<'_>) {

@@ -54,7 +54,11 @@ impl Coordinator {
     pub fn ended(&self, of: &str, until: Instant) -> Result<bool> {
         let Some(planner) = &self.planner else { return Ok(true) };
         let ended = self.end_step(planner, of, until);
-        if self.closed().is_err() { Ok(true) } else { ended }
+        let closed = match paceline_os::mutant("proposals are a reason to leave") {
+            true => self.closed().is_err(),
+            false => self.shared.closed().is_some(),
+        };
+        if closed { Ok(true) } else { ended }
     }
 
     fn end_step(&self, planner: &Planner, of: &str, until: Instant) -> Result<bool> {
@@ -109,7 +113,8 @@ impl Coordinator {
         };
         let operation = Arc::new(Named::new(&wanted, self.size(), Some(Box::new(memory)))?.patient());
         operation.ask()?;
-        self.hand_over(Arrival::Asked(vec![operation.clone()]), When::Soon)?;
+        // Not `hand_over`: that nobody is there to compare with is no reason to leave.
+        self.shared.post(Arrival::Asked(vec![operation.clone()]), When::Soon)?;
         Ok(operation)
     }
 }

@@ -208,8 +208,10 @@ impl Planner {
         let mut steps = steps.lock();
         (steps.proposal, steps.comparing) = (None, None);
         if !steps.policy.agree(proposals) {
+            paceline_os::reached!("planner: proposals differ");
             return Ok(());
         }
+        paceline_os::reached!("planner: plan adopted");
         self.plans.fetch_add(1, Ordering::Relaxed);
         steps.slots = steps.policy.slots().to_vec();
         steps.waiting = vec![None; steps.slots.len()];
@@ -248,6 +250,7 @@ impl Planner {
             let status = Arc::new(StatusWords::new(dtype, slots.len(), irregular, places));
             let how = Submission { timeout: Some(self.patience), background: true };
             let handle = begin::begin(&tensors, bucket, &named, (0, how), Some(&status))?;
+            paceline_os::reached!("planner: planned bucket begun");
             steps.begun.push((handle, status));
             self.planned.fetch_add(1, Ordering::Relaxed);
         }

@@ -2,6 +2,7 @@
 use paceline_coordinator::Event;
 use paceline_engine::{Listener, News};
 use paceline_executor::timeline::{self, Timeline};
+use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Condvar, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
@@ -44,6 +45,8 @@ pub(super) struct CoordinatorShared {
     pub inbox: Mutex<Inbox>,
     pub wakeup: Condvar,
     pub machine: Mutex<Machine>,
+    /// This rank has closed it.
+    pub closed_here: Arc<AtomicBool>,
     pub cycle_time: Duration,
     pub timeline: Arc<Timeline>,
 }
@@ -63,9 +66,16 @@ impl CoordinatorShared {
         Ok(())
     }
 
-    pub fn close(&self, error: &RunError) {
+    /// Something has failed.
+    pub fn fail(&self, error: &RunError) {
         self.inbox.lock().closed.get_or_insert_with(|| error.clone());
         self.wakeup.notify_all();
+    }
+
+    /// This rank closes the coordinator.
+    pub fn close(&self, error: &RunError) {
+        self.closed_here.store(true, Ordering::SeqCst);
+        self.fail(error);
     }
 
     pub fn closed(&self) -> Option<RunError> {
@@ -169,7 +179,7 @@ impl Listener for CoordinatorShared {
         match news {
             News::Invited(cycle) => drop(self.post(Arrival::Event(Event::Invited(cycle)), When::Now)),
             News::Left(who) => drop(self.post(Arrival::Left(who), When::Now)),
-            News::Failed(error) => self.close(&error),
+            News::Failed(error) => self.fail(&error),
         }
     }
 }
