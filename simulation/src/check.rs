@@ -141,8 +141,9 @@ fn named(scenario: &Scenario, guilty: &BTreeSet<usize>, process: usize, run: &Ru
             continue;
         }
         let blamed = blamed(error);
-        // Where all answer, nobody is named as the one.
-        if error.contains(" also waiting in it") && blamed.iter().any(|rank| guilty.contains(rank)) {
+        // Where all answer, or all have left, nobody is named as the one.
+        let all = [" also waiting in it", " have left the job"].iter().any(|all| error.contains(all));
+        if all && blamed.iter().any(|rank| guilty.contains(rank)) {
             continue;
         }
         if let Some(first) = blamed.first()

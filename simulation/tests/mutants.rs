@@ -1,6 +1,7 @@
 //! Faults that were mended are put back, one at a time: a search finds each.
 use std::time::Instant;
 
+use paceline_os::world::SECOND;
 use paceline_simulation::check::violations;
 use paceline_simulation::scenario::{Call, Fault, Focus, Scenario, Step, What};
 use paceline_simulation::search::run_alone;
@@ -140,6 +141,22 @@ fn who_submits_after_another_has_left_leaves_without_a_reason() {
 }
 
 #[test]
+fn a_rank_that_has_done_its_part_gives_the_end_of_its_coordinator_as_its_reason() {
+    find_where("proposals are a reason to leave", Focus::default(), |scenario| {
+        // The last rank leaves before it sends; its coordinator has proposed a plan, and others close theirs.
+        without_servers(scenario);
+        scenario.faults.clear();
+        scenario.coordinator = Some("graph".into());
+        let last = scenario.ranks - 1;
+        let named = Step { call: Call::Named, group: 0, elements: 1, ..scenario.steps[0].clone() };
+        let send = Step { call: Call::Transfer, root: last, other: 0, later: 0, in_step: None, ..named.clone() };
+        scenario.steps = vec![Step { in_step: None, ..named }, send];
+        scenario.leaves.fill(None);
+        scenario.leaves[last as usize] = Some(1);
+    });
+}
+
+#[test]
 fn who_waits_for_what_moves_between_others_fails() {
     find("only what moves here counts");
 }
@@ -231,7 +248,10 @@ fn what_was_read_in_the_last_turn_before_sleeping_is_slept_over() {
 /// These need a rare meeting of moments, but have happened once.
 #[test]
 fn who_left_before_it_sent_is_waited_for_until_the_limit() {
-    find_in_corpus("what has failed was sent");
+    // The limit names the first cause, too: what shows is how long it takes.
+    let (_, scenario) = corpus().find(|(why, _)| why.contains("only began")).expect("it is in the corpus");
+    let ends = |mutant| run_alone(&scenario, false, mutant).outcome.time;
+    assert!(ends(Some("what has failed was sent")) > ends(None) + SECOND);
 }
 
 #[test]
@@ -239,15 +259,29 @@ fn only_some_ranks_follow_the_plan_if_their_proposals_take_long() {
     find_in_corpus("proposals are compared in time or never");
 }
 
+#[test]
+fn a_receive_from_any_rank_blames_one_of_those_that_have_left() {
+    find_in_corpus("one of those that have left is blamed");
+}
+
+#[test]
+fn the_time_limit_hides_why_others_have_left() {
+    find_in_corpus("the limit hides why others have left");
+}
+
 fn find_in_corpus(mutant: &str) {
     std::panic::set_hook(Box::new(|_| {}));
-    let found = include_str!("../corpus.jsonl").lines().any(|line| {
-        let entry: serde_json::Value = serde_json::from_str(line).expect("a line of the corpus is JSON");
-        let scenario: Scenario = serde_json::from_value(entry["scenario"].clone()).expect("it holds a scenario");
-        let run = run_alone(&scenario, false, Some(mutant));
-        !violations(&scenario, &run).is_empty()
-    });
-    assert!(found, "'{mutant}' was not found in the corpus");
+    let mut fails = corpus().map(|(_, scenario)| violations(&scenario, &run_alone(&scenario, false, Some(mutant))));
+    assert!(fails.any(|violations| !violations.is_empty()), "'{mutant}' was not found in the corpus");
+}
+
+/// Why a scenario has failed once, and the scenario.
+fn corpus() -> impl Iterator<Item = (String, Scenario)> {
+    include_str!("../corpus.jsonl").lines().map(|line| {
+        let mut entry: serde_json::Value = serde_json::from_str(line).expect("a line of the corpus is JSON");
+        let scenario = serde_json::from_value(entry["scenario"].take()).expect("it holds a scenario");
+        (entry["why"].to_string(), scenario)
+    })
 }
 
 #[test]

@@ -358,6 +358,7 @@ impl FailureDetector {
                 }
             }
             Message::Abort { group, why, cause } => {
+                paceline_os::reached!("detector: told that a group has failed");
                 let cause = cause.unwrap_or_else(|| why.clone());
                 self.fail(group, &RunError::Failed(why), &cause);
             }
@@ -367,7 +368,10 @@ impl FailureDetector {
                 // The asking rank has not been told, perhaps because it made the group after the group had failed here.
                 let reply = match (answer, failed) {
                     (Answer::Later(..) | Answer::InFlight(..), Some(error)) => {
-                        let cause = self.ledger.operations().cause.clone();
+                        paceline_os::reached!("detector: asked about a group that has failed");
+                        let operations = self.ledger.operations();
+                        let of_group = || operations.groups.get(&group).and_then(|group| group.cause.clone());
+                        let cause = operations.cause.clone().or_else(of_group);
                         Message::Abort { group, why: error.to_string(), cause }
                     }
                     (answer, _) => Message::Tell { group, id, answer, progress },
@@ -592,6 +596,7 @@ impl FailureDetector {
         for &rank in others {
             // It died before this communicator was made; otherwise `bury` has failed it.
             if let PeerState::Dead(how) = &self.states[rank as usize] {
+                paceline_os::reached!("detector: operation with a rank that died before");
                 return fail(format!("{} died: {how}", peers[rank as usize].describe()));
             }
             // A rank that leaves or dies loses its data connections, too; that is reported elsewhere.
@@ -599,18 +604,26 @@ impl FailureDetector {
                 (&self.states[rank as usize], self.broken.get(&rank))
             {
                 let cause = format!("the data connection to {} broke: {why}", peers[rank as usize].describe());
+                paceline_os::reached!("detector: data connection broke");
                 let error = RunError::Failed(format!("{cause}; {what}"));
                 return Finding::Fail { cause, error };
             }
         }
+        // What a rank had sent before it left may still be on its way, or here and not looked at.
+        let turns = self.driver.turns();
+        let still = waiting.moved.any().max(moved);
+        let settled = |gone: &Left| turns >= gone.turns + 2 && now - still.max(gone.at) > GRACE;
         let anybody = waiting.transfer.is_some() && others.len() > 1 && id.is_none();
-        let mut left = 0;
-        for &rank in others {
+        // A receive from any rank can still be satisfied by one that is left.
+        if anybody
+            && others.iter().all(|&rank| matches!(&self.states[rank as usize], PeerState::Left(gone) if settled(gone)))
+        {
+            paceline_os::reached!("detector: receive from any rank, and all have left");
+            return fail(self.departures(others));
+        }
+        for &rank in others.iter().filter(|_| !anybody) {
             let PeerState::Left(gone) = &self.states[rank as usize] else { continue };
-            left += 1;
-            // What it had sent before may still be on its way, or here and not looked at.
-            let seen = self.driver.turns() >= gone.turns + 2;
-            let settled = seen && now - waiting.moved.any().max(moved).max(gone.at) > GRACE;
+            let settled = settled(gone);
             // A rank whose communicator has failed counts what it never sent as sent, because it was called.
             let failed = gone.goodbye.cause.is_some() && !paceline_os::mutant("what has failed was sent");
             let lost = failed || gone.goodbye.undelivered || gone.gave_up(group, id) || waiting.sends();
@@ -618,13 +631,13 @@ impl FailureDetector {
                 true => (now - waiting.moved.own > GRACE, true),
                 false => (settled, lost),
             };
-            // A receive from any rank can still be satisfied by one that is left.
             let hopeless = if id.is_none() && waiting.transfer.is_some() {
-                settled && (!anybody || left == others.len())
+                settled
             } else {
                 (!waiting.sends() && gone.never_called(group, id)) || (settled && lost)
             };
             if hopeless {
+                paceline_os::reached!("detector: operation with a rank that has left");
                 return fail(self.departure(rank, others));
             }
         }
@@ -646,6 +659,7 @@ impl FailureDetector {
             {
                 let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
+                paceline_os::reached!("detector: ranks called different operations");
                 let error = RunError::mismatch(
                     waiting.seq.unwrap_or(0),
                     &waiting.label,
@@ -666,12 +680,17 @@ impl FailureDetector {
             }
             return Finding::Fine;
         }
-        let who = self.blame(waiting, others, stalled, now);
+        let (who, because) = self.blame(waiting, others, stalled, now);
+        if let Some(cause) = because.filter(|_| over && !paceline_os::mutant("the limit hides why others have left")) {
+            paceline_os::reached!("detector: time limit, and others have left because of something");
+            return fail(cause);
+        }
         let text = format!("rank {}: {what} has waited {:.0} s for {who}", self.rank, stalled.as_secs_f64());
         if !over {
             waiting.reported = Some(stalled);
             return Finding::Report(text);
         }
+        paceline_os::reached!("detector: time limit");
         let error = RunError::Failed(format!(
             "{text}. The limit is {:.0} s without progress; change it with PACELINE_TIMEOUT or the timeout of the \
              process group",
@@ -706,6 +725,9 @@ impl FailureDetector {
             now - self.silent_since(rank, asked) >= usual
         };
         let stopped = waiting.timeout > usual && stalled >= usual && others.iter().any(|&rank| mute(rank));
+        if stopped {
+            paceline_os::reached!("detector: stopped rank in an operation with a long limit");
+        }
         if stopped { usual } else { waiting.timeout }
     }
 
@@ -724,8 +746,26 @@ impl FailureDetector {
         format!("{} {how}", who(rank))
     }
 
-    /// Which ranks an operation waits for, and how far they are.
-    fn blame(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> String {
+    /// Why a receive from any of these ranks, all of which have left, cannot continue: what happened first, or that none is
+    /// left.
+    fn departures(&self, ranks: &[u32]) -> String {
+        if paceline_os::mutant("one of those that have left is blamed") {
+            return self.departure(ranks[ranks.len() - 1], ranks);
+        }
+        let died = self.first.as_ref().is_some_and(|first| first.how != Departure::left(first.rank).how);
+        match ranks.iter().find(|&&rank| self.has_left_because(rank)).or_else(|| ranks.first().filter(|_| died)) {
+            Some(&rank) => self.departure(rank, ranks),
+            None => format!("{} have left the job", describe(&self.peers, ranks)),
+        }
+    }
+
+    /// Whether a rank has left because of something else.
+    fn has_left_because(&self, rank: u32) -> bool {
+        matches!(&self.states[rank as usize], PeerState::Left(Left { goodbye, .. }) if goodbye.cause.is_some())
+    }
+
+    /// Which ranks an operation waits for, and how far they are. If all are there or have left, also why one has left.
+    fn blame(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> (String, Option<String>) {
         let peers = &self.peers;
         let (mut silent, mut late, mut absent, mut here, mut done, mut left) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -751,6 +791,7 @@ impl FailureDetector {
             let waits = |rank: &u32| matches!(waiting.answers.get(rank), Some((Answer::Later(_, Some(_)), _)));
             absent.retain(|rank| !waits(rank));
         }
+        let because = left.iter().find(|&&rank| self.has_left_because(rank)).map(|&rank| self.departure(rank, others));
         let mut parts = Vec::new();
         if !silent.is_empty() {
             parts.push(format!("{}, silent: stopped, or its host cannot be reached", describe(peers, &silent)));
@@ -780,6 +821,7 @@ impl FailureDetector {
             let have = if absent.len() == 1 { "has" } else { "have" };
             parts.push(format!("{}, which {have} not {verb}{at}", describe(peers, &absent)));
         }
+        let because = because.filter(|_| parts.is_empty());
         if parts.is_empty() {
             if !here.is_empty() {
                 let are = if here.len() == 1 { "is" } else { "are" };
@@ -799,7 +841,7 @@ impl FailureDetector {
             let have = if left.len() == 1 { "has" } else { "have" };
             parts.push(format!("{}, which {have} left the job", describe(peers, &left)));
         }
-        parts.join("; and for ")
+        (parts.join("; and for "), because)
     }
 }
 
