@@ -129,15 +129,17 @@ def test_the_table_is_sorted_and_says_what_bounds_it():
 
 
 def test_the_last_words_are_computed():
-    ring, ps = (paceline.simulate(TINY, strategy=name, workers=16).iteration_s for name in ("ring", "ps"))
-    faster = paceline.simulate(TINY, strategy="ring", workers=16, bandwidth="50Gbps").iteration_s
-    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps,ring").stdout.split())
+    ring, ps = (
+        paceline.simulate(TINY, strategy=name, workers=16, library="none").iteration_s for name in ("ring", "ps")
+    )
+    faster = paceline.simulate(TINY, strategy="ring", workers=16, bandwidth="50Gbps", library="none").iteration_s
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps,ring", "--library", "none").stdout.split())
     assert f"ring is {ps / ring:.2f} times faster" in words
     assert f"twice the bandwidth would make it {ring / faster:.2f} times faster" in words
 
 
 def test_one_strategy_is_compared_with_the_others():
-    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps").stdout.split())
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
     assert "Of the other strategies ring would be the fastest" in words
 
 
@@ -259,15 +261,16 @@ def test_strategies_the_switch_cannot_do(tmp_path):
 
 def test_placement_by_hand(tmp_path):
     table = tmp_path / "placement.json"
+    bare = (TINY, "--library", "none", "--workers", 4, "--strategy", "ps,ring", "--servers", 2)
 
     def place(text, *words):
         table.write_text(text)
-        return (TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2, "--placement", table, *words)
+        return (*bare, "--placement", table, *words)
 
     good = '{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1}'
     assert [run["servers"] for run in runs(*place(good))] == [2, 0]
     round_robin = runs(*place('{"fc.weight": 0, "conv.weight": 0, "conv.bias": 1}'))
-    assert round_robin == runs(TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2)
+    assert round_robin == runs(*bare)
     for text, said in [
         ('{"fc.weight": 0, "conv.weight": 1}', '"conv.bias": is missing'),
         ('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1, "conv.wait": 0}', "did you mean 'conv.weight'?"),

@@ -9,9 +9,11 @@ TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 
 
 def test_simulate_takes_names_files_and_objects():
-    from_file = paceline.simulate(TINY, workers=4)
-    assert from_file == paceline.simulate(str(TINY), workers=4)
-    assert from_file == paceline.simulate(paceline.load_trace(TINY), paceline.load_cluster(), workers=4)
+    from_file = paceline.simulate(TINY, strategy="ring", workers=4)
+    assert paceline.simulate(TINY, workers=4).strategy == "native"
+    assert paceline.simulate(TINY, workers=4, library="none").strategy == "ring"
+    assert from_file == paceline.simulate(str(TINY), None, "ring", workers=4)
+    assert from_file == paceline.simulate(paceline.load_trace(TINY), paceline.load_cluster(), "ring", workers=4)
     assert from_file == paceline.simulate(TINY, "flat", "ring-reduce", workers=4)
     assert from_file.strategy == "ring"
     assert paceline.simulate(TINY, workers=4, bandwidth="1Gbps").iteration_s > from_file.iteration_s

@@ -130,6 +130,7 @@ impl Trace {
             "name": self.0.name,
             "provenance": self.0.provenance,
             "device": self.0.device,
+            "library": self.0.library,
             "batch": self.0.batch,
             "dtype": self.0.dtype.name(),
             "layers": worker.forward.len(),

@@ -1,4 +1,5 @@
 //! The options of a simulation, other than trace and cluster.
+use paceline_model::Time;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
@@ -52,6 +53,15 @@ pub struct Options {
     pub overlap: bool,
     /// Factor by which all computation is faster.
     pub compute_speedup: f64,
+    /// What handing a gradient to the library adds to the backward pass; not with one worker, who hands over nothing.
+    pub call: Time,
+    /// How long the coordinator of a library takes to agree on a gradient, one after the other, in parallel with the
+    /// backward pass; not with one worker.
+    pub agreement: Time,
+    /// Standard deviation of the logarithm of the workers' computation times. They are the expected order statistics of
+    /// a normal distribution, in a fixed shuffle: one iteration shows what an average over many draws does. Not with
+    /// one worker.
+    pub spread: f64,
     /// Iterations to measure; `None`: 1 with the barrier, 2 without.
     pub iterations: Option<u32>,
     /// Seed of the workers' random variation.
@@ -80,6 +90,9 @@ impl Options {
             network: Network::Fifo,
             overlap: true,
             compute_speedup: 1.0,
+            call: Time::ZERO,
+            agreement: Time::ZERO,
+            spread: 0.0,
             iterations: None,
             seed: 0,
             critical_path: true,

@@ -147,6 +147,9 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
     if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
         return wrong("iterations: give a number from 1 to 100000".into());
     }
+    if !(0.0..=2.0).contains(&options.spread) {
+        return wrong(format!("spread: {} is not between 0 and 2", options.spread));
+    }
     check_duration(trace, cluster, options)?;
     if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
         return wrong(format!(
@@ -186,8 +189,10 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let compute = trace.workers.iter().map(|worker| worker.compute_time().seconds()).fold(0.0, f64::max);
     let straggler = cluster.stragglers.iter().map(|&(_, factor)| factor).fold(1.0, f64::max);
     // Nine standard deviations do not occur in any simulation of feasible length.
-    let jitter = cluster.jitter.map_or(1.0, |jitter| (9.0 * jitter.sigma).exp());
-    let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter / options.compute_speedup;
+    let jitter = (9.0 * cluster.jitter.map_or(options.spread, |jitter| jitter.sigma)).exp();
+    let calls = (options.call + options.agreement).seconds() * trace.tensors.len() as f64;
+    let compute = (compute / options.compute_speedup + calls) * (1.0 + cluster.node_contention);
+    let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter;
     let bytes: f64 = trace.tensors.iter().map(|tensor| tensor.pull_bytes.max(tensor.bytes) as f64).sum();
     let oversubscription = cluster.racks.map_or(1.0, |racks| racks.oversubscription);
     let own = [cluster.host_bandwidth, cluster.reduction_bandwidth].into_iter().flatten().map(|rate| rate.0);
@@ -286,6 +291,32 @@ pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> 
     group(trace, &options, true)
 }
 
+/// When the library may send each gradient of a worker, and when the worker's backward pass ends.
+struct Calls {
+    ready: Vec<Time>,
+    backward: Time,
+}
+
+/// Each call delays all later gradients; each gradient then waits for its agreement.
+fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Calls {
+    let mut ready: Vec<Time> = worker.gradients.iter().map(|gradient| gradient.ready.scaled(faster)).collect();
+    let mut backward = worker.backward.scaled(faster);
+    let nothing = options.call == Time::ZERO && options.agreement == Time::ZERO;
+    if nothing || options.workers < 2 || worker.compute_time() == Time::ZERO {
+        return Calls { ready, backward };
+    }
+    let mut order: Vec<usize> = (0..ready.len()).collect();
+    order.sort_by_key(|&gradient| ready[gradient]);
+    let (mut called, mut agreed) = (Time::ZERO, Time::ZERO);
+    for gradient in order {
+        called = called + options.call;
+        agreed = agreed.max(ready[gradient] + called) + options.agreement;
+        ready[gradient] = agreed;
+    }
+    backward = (backward + called).max(agreed);
+    Calls { ready, backward }
+}
+
 fn prepare_worker(
     worker: &WorkerTrace,
     trace: &Trace,
@@ -317,11 +348,12 @@ fn prepare_worker(
             if pull_by_layer && total > 0 { worker.optimizer.scaled(bytes as f64 / total as f64) } else { Time::ZERO };
         layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });
     }
-    let backward = worker.backward.scaled(faster);
+    let calls = calls(worker, options, faster);
+    let backward = calls.backward;
     let mut ready: Vec<(Time, u32)> = list.iter().map(|bucket| (Time::ZERO, bucket.id)).collect();
-    for gradient in &worker.gradients {
+    for (gradient, &handed_over) in worker.gradients.iter().zip(&calls.ready) {
         let bucket = bucket_of[gradient.tensor as usize];
-        let at = if options.overlap { gradient.ready.scaled(faster) } else { backward };
+        let at = if options.overlap { handed_over } else { backward };
         let slot = &mut ready[bucket as usize].0;
         *slot = at.max(*slot);
     }

@@ -30,6 +30,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
         batch: 4,
         dtype: Dtype::Float32,
         device: String::new(),
+        library: String::new(),
         distribution: (0..=count).collect(),
         tensors,
         workers: vec![WorkerTrace {

@@ -160,7 +160,10 @@ def _print(scenarios: list[Scenario], results: list[Result], explanation: Explan
     groups = table.grouped(scenarios, results)
     say(table.table(groups))
     if explanation is None:
-        lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]
+        largest = max(groups, key=lambda group: group.results[0].workers)
+        shown = table.with_evidence(largest)
+        sentences = [*advise(groups), *map(table.likely, shown)]
+        lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
         lines = explanation.text(width())
     notes = [line for note in table.notes(results) for line in wrapped(f"note: {note}", width())]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline._core import Cluster, Trace, parse_rate, parse_time
+from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
@@ -26,9 +28,10 @@ _MOST_MESSAGES = 3_000_000
 
 def cluster_of(state: State) -> Cluster:
     """Return the preset under the sliders."""
+    library = find_library(state.library)
+    linked = load_cluster(state.cluster, bandwidth=f"{state.bandwidth_gbps:g}Gbps")
     machine = load_cluster(
-        state.cluster,
-        bandwidth=f"{state.bandwidth_gbps:g}Gbps",
+        with_channel(linked, library.channel or None, bare=library.is_bare),
         latency=f"{state.latency_us:g}us",
         gpus_per_node=state.gpus_per_node,
     )
@@ -40,7 +43,7 @@ def cluster_of(state: State) -> Cluster:
 
 def preset(name: str) -> dict[str, Any]:
     """Return the positions of the sliders for a cluster."""
-    document = json.loads(load_cluster(name).to_json())
+    document = json.loads(with_channel(load_cluster(name)).to_json())
     return {
         "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
         "latency_us": parse_time(document["latency"]) * 1e6,
@@ -102,7 +105,8 @@ def _runs(
         workers=counts,
         servers=[state.servers],
         compute_speedups=[state.compute_speedup if state.compute_speedup != 1 else None],
-        options={"bucket_size": int(state.bucket_mb * 1e6) or None},
+        library=find_library(state.library),
+        options={"bucket_size": int(state.bucket_mb * 1e6) or "none"},
     )
 
 

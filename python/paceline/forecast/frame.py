@@ -11,7 +11,7 @@ from paceline.forecast.simulate import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_STRUCTURED = ("links", "critical_path", "notes", "busy")
+_STRUCTURED = ("links", "critical_path", "notes", "busy", "interval")
 
 
 def row(result: Result) -> dict[str, Any]:
@@ -20,6 +20,8 @@ def row(result: Result) -> dict[str, Any]:
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None
     flat["bottleneck_share"] = result.critical_path[0].seconds / total if total else None
+    flat["interval_low_s"] = None if result.interval is None else result.interval.low_s
+    flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
     flat["notes"] = "; ".join(result.notes)
     return flat
 

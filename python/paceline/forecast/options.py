@@ -15,7 +15,9 @@ from typing import Any, Literal
 from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_writable
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
+from paceline.catalog.libraries import DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
@@ -57,6 +59,8 @@ class Sweep:
     """Other fields of the cluster, from Python."""
     timeline: Path | None = None
     plot: Path | None = None
+    one_strategy: bool = False
+    """If no strategy is named, it is the library's own instead of all."""
 
     @classmethod
     def of(
@@ -69,6 +73,7 @@ class Sweep:
         where: str = "",
         timeline: Path | None = None,
         plot: Path | None = None,
+        one_strategy: bool = False,
     ) -> Sweep:
         """Check the values given to `place`, a command or function of the table; None counts as not given.
 
@@ -86,7 +91,7 @@ class Sweep:
             sources[name] = setting.source(given_by, value, where)
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
-        return cls(trace, values, sources, given_by, others, timeline, plot)
+        return cls(trace, values, sources, given_by, others, timeline, plot, one_strategy)
 
     def get(self, name: str) -> Any:  # noqa: ANN401
         """Return the value of a setting; None if it was not given."""
@@ -101,14 +106,39 @@ class Sweep:
         """Numbers of workers, at least one."""
         return self.get("workers") or DEFAULT_WORKERS
 
-    def machine(self) -> Cluster:
-        """Return the cluster, except for its bandwidth. Raises InvalidArgumentError."""
-        fields = {name: self.get(name) for name in _CLUSTER}
-        return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
+    def library_of(self, trace: Trace) -> Library:
+        """Return the library that was asked for, or else that of the trace, or else the usual one.
 
-    def machines(self, machine: Cluster) -> list[Cluster]:
-        """Return a cluster for each bandwidth. Raises InvalidArgumentError."""
-        return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
+        A trace that computes nothing is one exchange: nobody's training, so it is bare.
+        """
+        name = self.get("library")
+        if name is None:
+            summary = json.loads(trace.summary())
+            computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
+            recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
+            name = recorded if computes else NONE
+        return find_library(name)
+
+    def machine(self) -> Cluster:
+        """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
+        return load_cluster(self.get("cluster"), **self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+
+    def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
+        """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
+        if self.get("channel") not in (None, library.channel) and library.channel:
+            raise InvalidArgumentError(
+                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+            )
+        channel = self.get("channel") or library.channel or None
+        linked = [
+            with_channel(load_cluster(machine, bandwidth=rate), channel, bare=library.is_bare)
+            for rate in self.get("bandwidth") or (None,)
+        ]
+        # What was given explicitly wins over the channel's.
+        return [load_cluster(cluster, **self._fields()) for cluster in linked]
 
     def step(self) -> Trace:
         """Return the trace as changed by the options. Raises InvalidArgumentError."""
@@ -158,19 +188,21 @@ def _prepared(sweep: Sweep) -> Prepared:
             setting="coordinator_constants",
         )
     _check_outputs(sweep)
-    strategies, by_name = _strategies(sweep.get("strategy"))
     trace, machine = sweep.step(), sweep.machine()
+    library = sweep.library_of(trace)
+    strategies, by_name = _strategies(sweep.get("strategy") or _own(sweep, library))
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     _refuse_without_effect(sweep, strategies, trace, machine)
     scenarios = plan(
         trace,
-        sweep.machines(machine),
+        sweep.machines(machine, library),
         strategies,
         workers=sweep.workers,
         servers=sweep.get("servers") or [None],
         compute_speedups=sweep.get("compute_speedup") or [None],
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)},
+        library=library,
+        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace, library)},
     )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
@@ -188,6 +220,7 @@ def plan(
     workers: Sequence[int],
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
+    library: Library,
     options: Mapping[str, Any],
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
@@ -200,6 +233,7 @@ def plan(
             cluster,
             strategy,
             count,
+            library=library,
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
@@ -235,9 +269,13 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strategy]]:
+def _own(sweep: Sweep, library: Library) -> list[str]:
+    """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
+    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+
+
+def _strategies(words: Sequence[str]) -> tuple[list[Strategy], set[Strategy]]:
     """Return the requested strategies, each once, and those requested by name."""
-    words = words if words is not None else ["all"]
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
@@ -281,13 +319,19 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _placement(sweep: Sweep, trace: Trace) -> str | list[int] | None:
+def _placement(sweep: Sweep, trace: Trace, library: Library) -> str | list[int] | None:
     placement: str | list[int] | None = sweep.get("placement")
     if placement is None or isinstance(placement, list) or placement in PLACEMENTS:
         return placement
-    bucket_size = sweep.get("bucket_size")
+    bucket_size = sweep.get("bucket_size") or library.value("bucket_size")
+    if bucket_size is None and "fused_per_cycle" in library.constants:
+        raise InvalidArgumentError(
+            f"a file places buckets, and those of {library.name} depend on the network; give "
+            f"{sweep.spelling('bucket_size')} too",
+            setting="placement",
+        )
     fewest = min(sweep.get("servers") or [1])
-    return read_placement(Path(placement), trace, None if bucket_size == "none" else bucket_size, fewest)
+    return read_placement(Path(placement), trace, None if bucket_size in (None, "none") else int(bucket_size), fewest)
 
 
 def _several(sweep: Sweep, strategies: list[Strategy]) -> str:

@@ -129,6 +129,28 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
 
 
+def with_evidence(group: Group) -> list[Result]:
+    """Return the forecasts that have an interval; if none has one, the fastest, which says why."""
+    ranked = group.fastest_first()
+    return [result for result in ranked if result.interval is not None] or ranked[:1]
+
+
+def likely(result: Result) -> str:
+    """Return a sentence with the interval of a forecast and its basis, or why there is none."""
+    found = result.interval
+    if found is None:
+        return f"{result.strategy} has {result.evidence}."
+    times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
+    rates = ""
+    if result.samples_per_s is not None and result.compute_s > 0:
+        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
+        rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
+    return (
+        f"With a probability of {found.level:.0%} {result.strategy} takes {times}{rates}: so far off have "
+        f"{found.cases} comparable forecasts been ({found.basis})."
+    )
+
+
 def notes(results: Sequence[Result]) -> list[str]:
     """Return the notes of results, each once."""
     return list(dict.fromkeys(note for result in results for note in result.notes))

@@ -70,10 +70,14 @@ class ClusterFields(TypedDict, total=False):
 
     name: str | None
     provenance: str | None
+    efficiency: float | None
+    stream_bandwidth: str | None
+    node_contention: float | None
     latency: str | None
     message_overhead: str | None
     gpus_per_node: int | None
     intra_bandwidth: str | None
+    mesh: dict[str, Any] | None
     intra_latency: str | None
     host_bandwidth: str | None
     reduction_bandwidth: str | None
@@ -94,7 +98,14 @@ class TraceChanges(TypedDict, total=False):
     dtype: names.Dtype | None
 
 
-class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False):
+class LibraryOptions(TypedDict, total=False):
+    """Whose habits and costs a forecast has."""
+
+    library: names.LibraryName | None
+    channel: names.Channel | None
+
+
+class SimulateOptions(ScenarioOptions, LibraryOptions, TraceChanges, ClusterFields, total=False):
     """Keywords of `paceline.simulate`."""
 
     servers: int | None
@@ -102,7 +113,7 @@ class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False)
     bandwidth: str | None
 
 
-class SweepOptions(ClusterFields, total=False):
+class SweepOptions(LibraryOptions, ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None

@@ -23,6 +23,7 @@ from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
 from paceline.catalog import names
+from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
 
@@ -399,6 +400,8 @@ PULL = choice(names.members(names.Pull))
 INSIDE = choice(names.members(names.Inside))
 NETWORK = choice(names.members(names.Network))
 DTYPE = choice(names.members(names.Dtype))
+LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
+CHANNEL = choice(names.members(names.Channel))
 EXECUTOR = choice(names.members(names.Executor))
 WORKERS = several(whole(1, MOST_WORKERS))
 SERVERS = whole(1, MOST_SERVERS)

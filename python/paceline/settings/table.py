@@ -128,7 +128,6 @@ DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
-_LAYER = Use(default="layer")
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
@@ -161,11 +160,20 @@ _ALL: tuple[Setting, ...] = (
             *JOBS,
             simulate=_STRATEGIES,
             report=_STRATEGIES,
-            python=Use(kind=kinds.STRATEGY, default="ring"),
+            python=Use(kind=kinds.STRATEGY, default_words="the library's"),
             sweep=_STRATEGIES,
             validate=_STRATEGIES,
             bench=Use(kind=kinds.several(kinds.STRATEGY), help="Strategies of the paceline engine, one row each."),
         ),
+    ),
+    Setting(
+        name="library",
+        flag="--library",
+        kind=kinds.LIBRARY,
+        help="Whose costs and habits are forecast (`paceline libraries`); none: the bare schedule.",
+        default_words="the trace's; ddp",
+        section=_WHAT,
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="servers",
@@ -274,11 +282,20 @@ _ALL: tuple[Setting, ...] = (
         ),
     ),
     Setting(
+        name="channel",
+        flag="--channel",
+        kind=kinds.CHANNEL,
+        help="What carries messages between nodes; none: they get the whole bandwidth.",
+        default_words="the cluster's; for flat tcp up to 25 Gbit/s, rdma above",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
         name="latency",
         flag="--latency",
         kind=kinds.TIME,
         help="One-way latency between two nodes.",
-        default_words="the cluster's; none for flat",
+        default_words="the cluster's; the channel's for flat",
         section=_CLUSTER,
         uses=_in(*FORECASTS, validate=Use(help="Latency of the simulated network.", default_words="none")),
     ),
@@ -287,7 +304,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--message-overhead",
         kind=kinds.TIME,
         help="Fixed cost of a message at its sender.",
-        default_words="the cluster's; none for flat",
+        default_words="the cluster's; the channel's for flat",
         uses=_in(
             SIMULATE,
             SWEEP,
@@ -328,19 +345,20 @@ _ALL: tuple[Setting, ...] = (
         help="How flows share a link.",
         default="fifo",
         section=_CLUSTER,
-        uses=_in(*FORECASTS, validate=Use(default="fluid")),
+        uses=_in(*FORECASTS, "validate"),
     ),
     Setting(
         name="bucket_size",
         flag="--bucket-size",
         kind=kinds.BUCKET_SIZE,
         help="Fuse gradients into buckets of up to SIZE; none: no fusion.",
-        default="none",
+        default_words="the library's",
         section=_HOW,
         uses=_in(
             *FORECASTS,
-            validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE)),
-            replay=Use(),
+            validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE), default="none"),
+            replay=Use(default="none"),
+            bench=Use(kind=kinds.SIZE, default_words="each engine's own"),
             plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Bucket size; none: no fusion.", default="64MB"),
         ),
     ),
@@ -387,14 +405,12 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.PULL,
         help="Whether the forward pass waits for parameters layer by layer, or for all at its start.",
         default="step",
+        default_words="the library's: step; layer for none and TensorFlow",
         section=_HOW,
         uses=_in(
+            *FORECASTS,
             *JOBS,
-            simulate=_LAYER,
-            report=_LAYER,
-            python=_LAYER,
-            sweep=_LAYER,
-            replay=_LAYER,
+            replay=Use(default="layer", default_words="layer: the bare schedule"),
         ),
     ),
     Setting(

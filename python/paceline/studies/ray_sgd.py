@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
+from paceline.catalog.channels import constant, with_channel
+from paceline.catalog.constants import as_rate
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
 from paceline.studies import run_in_turn
-from paceline.studies.calls import with_calls
-from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import as_rate, as_time, constant
-from paceline.studies.published.engines import RAY_BUCKET
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
@@ -35,6 +35,7 @@ _MODEL, _BATCH = "resnet-101", 64
 _ONE_GPU = 218.0
 _ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
 HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
+_LIBRARIES = {HOROVOD: "horovod-uncached", TENSORFLOW: "tensorflow-grpc", RAY: "ray-sgd"}
 SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
 # System → speed-up over 4 GPUs at (GPUs, nodes).
 _FACTORS = {
@@ -74,7 +75,7 @@ def port_bps(gpus: int, inside: str) -> float:
     one GPU, in the time of its ring: 2 (n - 1) / n of the bytes at its rate.
     """
     if inside == NCCL:
-        return gpus * constant("tf.nccl")
+        return gpus * find_library("tensorflow-replicas").required("intra_bandwidth")
     peers = gpus - 1
     if gpus < _MESH:
         return max(1, peers) * constant("inside.nvlink-one")
@@ -83,27 +84,7 @@ def port_bps(gpus: int, inside: str) -> float:
 
 @lru_cache(maxsize=1)
 def _step() -> Trace:
-    trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
-    return with_calls(trace, constant("call"))
-
-
-def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return strategy, options and cluster."""
-    if layout.system == HOROVOD:
-        flow = min(constant("tcp.stream"), 25e9 * constant("tcp.share"))
-        links = {"bandwidth": as_rate(flow), "intra_bandwidth": as_rate(constant("inside.nvlink-v100"))}
-        return "ring", {"bucket_size": int(constant("horovod.fused"))}, links
-    options: dict[str, Any] = {"servers": layout.nodes, "inside": "root"}
-    host = constant("ray.host" if layout.system == RAY else "grpc.host")
-    cluster: dict[str, Any] = {"bandwidth": as_rate(25e9 * constant("tcp.share")), "servers": "colocated"}
-    cluster["host_bandwidth"] = as_rate(host)
-    inside = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
-    cluster["intra_bandwidth"] = as_rate(inside)
-    if layout.system == RAY:
-        options |= {"bucket_size": RAY_BUCKET, "overlap": False}
-    else:
-        options["chunk"] = "whole"
-    return "sharded-ps", options, cluster
+    return load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
 
 
 @lru_cache(maxsize=256)
@@ -114,12 +95,17 @@ def rate(layout: Layout) -> float:
         workers, per_node = layout.nodes, 1
     if layout.gpus == 1:
         return _ONE_GPU
-    strategy, options, cluster = _parts(layout)
-    if layout.nodes > 1:
-        cluster["jitter"] = {"sigma": constant("jitter.tcp")}
-    machine = load_cluster(None, latency=as_time(constant("tcp.latency")), gpus_per_node=per_node, **cluster)
-    run = Scenario.of(_step(), machine, strategy, workers, **options)
-    return layout.gpus * _BATCH / mean_iteration_s(run)
+    inside: dict[str, Any] = {}
+    if layout.system != HOROVOD:
+        bps = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
+        inside["intra_bandwidth"] = as_rate(bps)
+    # As p3.16xlarge, except that the path inside the node is that of the layout.
+    inside.setdefault("intra_bandwidth", as_rate(constant("inside.nvlink-v100")))
+    machine = with_channel(load_cluster(None, bandwidth="25Gbps", gpus_per_node=per_node, **inside), "tcp")
+    library = find_library(_LIBRARIES[layout.system])
+    options: CoreOptions = {} if layout.system == HOROVOD else {"servers": layout.nodes, "inside": "root"}
+    run = Scenario.of(_step(), machine, library.strategy, workers, library=library, **options)
+    return layout.gpus * _BATCH / run.result().iteration_s
 
 
 def _system(system: str, gpus: int, per_node: int) -> Layout:

@@ -26,7 +26,7 @@ class ComparisonOptions:
     """How cells are compared."""
 
     repeats: int = 5
-    network: str = "fluid"
+    network: str = "fifo"
     costs: Costs = field(default_factory=Costs)
     realtime: bool = True
     check: bool = True

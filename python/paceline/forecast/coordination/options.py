@@ -88,7 +88,7 @@ def _prepared(sweep: Sweep) -> PreparedCoordination:
             constants=constants,
         )
         for workers, machine, strategy, coordinator in product(
-            sweep.workers, sweep.machines(cluster), strategies, coordinators
+            sweep.workers, sweep.machines(cluster, sweep.library_of(trace)), strategies, coordinators
         )
     ]
     return PreparedCoordination(runs, notes)

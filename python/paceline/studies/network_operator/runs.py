@@ -86,6 +86,7 @@ class Simulations:
             None,
             find_strategy(config.strategy).name,
             workers=config.workers,
+            library="none",
             bandwidth=f"{config.gbps}Gbps",
             servers=config.servers,
             chunk=config.chunk,

@@ -17,8 +17,9 @@ DPI = 100
 
 
 def draw_all(rows: Sequence[Forecast], folder: Path) -> list[Path]:
-    """Draw into the folder; return the files."""
-    return [_draw(rows, folder / "published.png")]
+    """Draw the rows with a published value into the folder; return the files."""
+    known = [it for it in rows if it.row.measured is not None]
+    return [_draw(known, folder / "published.png")] if known else []
 
 
 def _draw(rows: Sequence[Forecast], path: Path) -> Path:
@@ -54,8 +55,8 @@ def _style(engines: Sequence[str], it: Forecast) -> dict[str, Any]:
 def _values(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> None:
     """Draw all metrics on one axis: only the ratio of forecast to published matters."""
     for it in rows:
-        axes.scatter([it.row.measured], [it.value], **_style(engines, it))
-    values = [value for it in rows for value in (it.row.measured, it.value)]
+        axes.scatter([it.row.measured or it.value], [it.value], **_style(engines, it))
+    values = [value for it in rows for value in (it.row.measured or it.value, it.value)]
     ends = [min(values) / 1.5, max(values) * 1.5]
     axes.plot(ends, ends, color="#999999", linewidth=1, zorder=0)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -67,11 +68,12 @@ def _errors(axes: Axes, rows: Sequence[Forecast], engines: Sequence[str]) -> Non
     for it in rows:
         label = None if it.engine in named else it.engine
         named.add(it.engine)
+        assert it.error is not None
         axes.scatter([it.row.gpus], [100 * it.error], label=label, **_style(engines, it))
     axes.axhline(0, color="#999999", linewidth=1, zorder=0)
     axes.axhspan(-8, 8, color="#999999", alpha=0.15, linewidth=0, zorder=0)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
-    most = max(20.0, *(105 * abs(it.error) for it in rows))
+    most = max(20.0, *(105 * abs(it.error or 0.0) for it in rows))
     axes.set_ylim(-most, most)
     axes.set(xlabel="GPUs", ylabel="error, % (band: ±8 %)")
