@@ -161,8 +161,7 @@ def _print(scenarios: list[Scenario], results: list[Result], explanation: Explan
     say(table.table(groups))
     if explanation is None:
         largest = max(groups, key=lambda group: group.results[0].workers)
-        shown = table.with_evidence(largest)
-        sentences = [*advise(groups), *map(table.likely, shown)]
+        sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
         lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
         lines = explanation.text(width())

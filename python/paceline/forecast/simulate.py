@@ -234,7 +234,9 @@ class Scenario:
             workers=self.workers,
             nodes=-(-self.workers // int(fields["gpus_per_node"])),
             link_bps=link,
-            own=found.strategy == self.library.strategy,
+            # NCCL's own choice is a ring except for small buckets.
+            own=found.strategy == self.library.strategy
+            or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
         )
         likely, evidence = interval(found.iteration_s, question)

@@ -129,10 +129,10 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
 
 
-def with_evidence(group: Group) -> list[Result]:
-    """Return the forecasts that have an interval; if none has one, the fastest, which says why."""
+def with_evidence(group: Group) -> Result:
+    """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
     ranked = group.fastest_first()
-    return [result for result in ranked if result.interval is not None] or ranked[:1]
+    return next((result for result in ranked if result.interval is not None), ranked[0])
 
 
 def likely(result: Result) -> str:
