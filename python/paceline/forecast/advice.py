@@ -10,6 +10,7 @@ from paceline._internal import units
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import PathPart, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, named
@@ -117,7 +118,11 @@ def _relief(scenario: Scenario, part: str) -> tuple[str, Scenario]:
         "inside the node": ("intra_bandwidth", "twice the bandwidth inside the node", 2.0),
         "latency": ("latency", "half the latency", 0.5),
     }.get(part, ("bandwidth", "twice the bandwidth", 2.0))
-    return words, scenario.changed(cluster=load_cluster(scenario.cluster, **{field: scaled(fields[field], factor)}))
+    # The library may be what says how fast ranks copy.
+    costs = json.loads(lowered(scenario).cluster.to_json())
+    return words, scenario.changed(
+        cluster=load_cluster(scenario.cluster, **{field: scaled(fields.get(field) or costs[field], factor)})
+    )
 
 
 def _faster(cluster: dict[str, Any]) -> dict[str, Any]:
