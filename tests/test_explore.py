@@ -77,6 +77,12 @@ def test_answers_are_those_of_simulate():
     for curve in told["curves"]:
         assert curve["workers"] == [1, 2, 4, 6]
     assert told["timeline"]["strategy"] == told["ranking"][0]["strategy"]
+    # Of the world that was asked for.
+    assert told["timeline"]["workers"] == 6
+    assert told["timeline"]["iteration_s"] == told["ranking"][0]["iteration_s"]
+    assert {lane.split()[1].rstrip(":") for lane in told["timeline"]["lanes"] if lane.startswith("worker")} == set(
+        "0123"
+    )
     ends = [span["begin_s"] + span["duration_s"] for span in told["timeline"]["spans"]]
     assert max(ends) <= told["timeline"]["iteration_s"] * 1.001
 
@@ -217,11 +223,11 @@ def test_in_a_browser(width):
         page.locator("input[name=multicast]").check()
         sync_api.expect(page.locator("#ranking")).to_contain_text("ps-multicast")
         page.locator("select[name=strategy]").select_option("tree")
-        sync_api.expect(page.locator("#timeline-title")).to_contain_text("tree, 8 workers")
+        sync_api.expect(page.locator("#timeline-title")).to_contain_text("tree, 16 workers")
 
         other = browser.new_page(viewport={"width": width, "height": 900})
         other.goto(page.url)
-        sync_api.expect(other.locator("#timeline-title")).to_contain_text("tree, 8 workers", timeout=30_000)
+        sync_api.expect(other.locator("#timeline-title")).to_contain_text("tree, 16 workers", timeout=30_000)
         assert other.locator("input[name=multicast]").is_checked()
         sync_api.expect(other.locator("#ranking-title")).to_have_text("16 workers, fastest first")
 

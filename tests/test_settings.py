@@ -124,7 +124,9 @@ def test_types_of_keywords_are_those_of_the_table():
     swept = {setting.name for setting in of_place(SWEEP)} - {"workers", "strategy", "cluster", "executor"}
     assert swept <= keys(keywords.SweepOptions) | keys(keywords.ScenarioOptions)
     cluster = json.loads(paceline.load_cluster("p3.16xlarge").to_json())
-    assert set(cluster) - {"format", "version", "bandwidth", "servers", "channel"} <= keys(keywords.ClusterFields)
+    assert set(cluster) - {"format", "version", "bandwidth", "latency", "servers", "channel"} <= keys(
+        keywords.ClusterFields
+    )
     for function, type_ in ((paceline.simulate, keywords.SimulateOptions), (paceline.sweep, keywords.SweepOptions)):
         [last] = [one for one in inspect.signature(function).parameters.values() if one.kind is one.VAR_KEYWORD]
         assert type_.__name__ in last.annotation
@@ -274,10 +276,10 @@ def by_flag(place, name, text):
     setting = SETTINGS[name]
     made = []
 
-    def callback(trace, timeline, plot, **options):
-        for output in ("explain", "as_json", "csv"):
+    def callback(traces, timeline, plot, **options):
+        for output in ("explain", "as_json", "csv", "everything"):
             options.pop(output)
-        made.append(Sweep.of(trace, options, place, "flag"))
+        made.append(Sweep.of(list(traces), options, place, "flag"))
 
     taken = click.Command("simulate", params=simulate.params, callback=callback)
     taken.main([f"{setting.flag}={text}", "--", TINY], standalone_mode=False)

@@ -201,8 +201,17 @@ class Graph:
                 child before its parent.
         """
 
-def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str:
-    """Simulate, and return the result as JSON (`paceline.simulate`)."""
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    options: str,
+    timeline: str | PathLike[str] | None = None,
+    ranks: int | None = None,
+) -> str:
+    """Simulate, and return the result as JSON (`paceline.simulate`).
+
+    A timeline may be limited to the first `ranks` workers and the first server.
+    """
 
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: buckets, layers, times of gradients."""

@@ -171,15 +171,17 @@ impl Cluster {
     }
 }
 
-/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given.
+/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given, of all
+/// ranks or of the first ones.
 #[pyfunction]
-#[pyo3(signature = (trace, cluster, options, timeline=None))]
+#[pyo3(signature = (trace, cluster, options, timeline=None, ranks=None))]
 fn simulate(
     py: Python<'_>,
     trace: &Trace,
     cluster: &Cluster,
     options: &str,
     timeline: Option<PathBuf>,
+    ranks: Option<u32>,
 ) -> PyResult<String> {
     let options = spec::options(options).map_err(user_error)?;
     py.detach(|| {
@@ -187,7 +189,7 @@ fn simulate(
             None => simulator::simulate(&trace.0, &cluster.0, &options).map_err(user_error)?,
             Some(path) => {
                 let (outcome, timeline) =
-                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options).map_err(user_error)?;
+                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options, ranks).map_err(user_error)?;
                 let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
                     timeline.write(&mut out)?;
                     out.flush()

@@ -27,7 +27,7 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     }
 }
 
-/// Also returns a timeline of every worker and link.
+/// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
 ///
 /// # Errors
 /// Those of [`simulate`].
@@ -35,12 +35,14 @@ pub fn simulate_with_timeline(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
+    ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let (outcome, recorder, wires) =
         run::<Composition, Recorder>(trace, cluster, options, &prepared, false, Recorder::default())?;
-    Ok((outcome, Timeline::new(recorder, trace, &prepared, &wires, options.network == Network::Fluid)))
+    let overlapping = options.network == Network::Fluid;
+    Ok((outcome, Timeline::new(&recorder, trace, &prepared, &wires, overlapping, ranks)))
 }
 
 fn check_switch_memory(trace: &Trace, cluster: &Cluster, prepared: &Prepared) -> Result<(), SimulationError> {

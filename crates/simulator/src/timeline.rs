@@ -79,13 +79,16 @@ const RACKS: u32 = 1_000_000;
 
 impl Timeline {
     pub(crate) fn new(
-        recorder: Recorder,
+        recorder: &Recorder,
         trace: &Trace,
         prepared: &Prepared,
         wires: &NetworkLinks,
         overlapping: bool,
+        ranks: Option<u32>,
     ) -> Timeline {
         let roles = prepared.schedule.roles();
+        // The process of a role is its number plus one; servers follow the workers.
+        let is_shown = |process: u32| ranks.is_none_or(|ranks| process <= ranks || process == roles.workers + 1);
         let role_name = |role: u32| match role {
             r if r < roles.workers => format!("worker {r}"),
             r if r < roles.workers + roles.servers => format!("server {}", r - roles.workers),
@@ -118,6 +121,7 @@ impl Timeline {
         let mut spans: Vec<Span> = recorder
             .workers
             .iter()
+            .filter(|span| is_shown(span.worker + 1))
             .map(|span| {
                 let layer = |number: u32| {
                     let recorded = &trace.workers[span.worker as usize % trace.workers.len()];
@@ -133,7 +137,8 @@ impl Timeline {
                 Span { track: span.worker as usize, name, category, start: span.start, end: span.end, between: None }
             })
             .collect();
-        spans.extend(recorder.links.iter().map(|span| Span {
+        let shown = |span: &&LinkSpan| is_shown(tracks[first_link + span.link as usize].track.process);
+        spans.extend(recorder.links.iter().filter(shown).map(|span| Span {
             track: first_link + span.link as usize,
             name: prepared.names[(span.inst >> 1) as usize].clone(),
             category: "message",

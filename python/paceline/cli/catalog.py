@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.catalog.libraries import Library
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_verbose = click.option("--verbose", is_flag=True, help="Say where each comes from; for one, that is always said.")
 _export = click.option(
     "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file that you can edit."
 )
@@ -30,8 +31,9 @@ _export = click.option(
 @click.command()
 @click.argument("name", required=False)
 @_json
+@_verbose
 @_export
-def traces(name: str | None, as_json: bool, export: Path | None) -> None:
+def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in traces, or show one: NAME, a file or allreduce:SIZE."""
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
@@ -60,7 +62,8 @@ def traces(name: str | None, as_json: bool, export: Path | None) -> None:
         ]
         for entry in entries
     ]
-    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    say(render(columns, [rows], highlight_first=False))
+    say(_provenances(entries, "traces", shown=verbose or name is not None))
     if name:
         say(_rates(entries[0]["name"]))
     else:
@@ -84,8 +87,9 @@ def _trace(source: str) -> dict[str, Any]:
 @click.command()
 @click.argument("name", required=False)
 @_json
+@_verbose
 @_export
-def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
+def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in clusters, or show one: NAME or a file."""
     if _exported(name, export, lambda source: load_cluster(source).to_json()):
         return
@@ -107,7 +111,8 @@ def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
         ]
         for entry in entries
     ]
-    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    say(render(columns, [rows], highlight_first=False))
+    say(_provenances(entries, "clusters", shown=verbose or name is not None))
     if name:
         say(["", *wrapped(f"links, for --degrade: {load_cluster(name).links}", width())])
 
@@ -204,6 +209,9 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
     return True
 
 
-def _provenances(entries: Sequence[dict[str, Any]]) -> list[str]:
+def _provenances(entries: Sequence[dict[str, Any]], command: str, *, shown: bool) -> list[str]:
+    if not shown:
+        return ["", f"Where each comes from: paceline {command} NAME, or --verbose for all."]
     cited = [entry for entry in entries if entry["provenance"]]
-    return [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
+    lines = [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
+    return ["", *lines] if lines else []

@@ -21,6 +21,7 @@ from paceline.cli.probe import refuse_alone, show
 from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
 from paceline.job.settings import Settings
+from paceline.settings.table import by_current_names
 from paceline.validate import plot as plots
 from paceline.validate.cells import ALL, QUICK, strategies_of
 from paceline.validate.here import Comparison, Here, cells, take_part
@@ -40,6 +41,7 @@ HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network
 _ELSEWHERE = {
     "full": "choose cells with --trace and --strategy",
     "workers": "the workers are the job's ranks",
+    "gpus": "the workers are the job's ranks",
     "servers": "set it for the job: paceline run --strategy ps --servers N",
     "bandwidth": "the cluster file sets it",
     "latency": "the cluster file sets it",
@@ -109,6 +111,7 @@ def validate(
     """
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
+    options = {**options, **by_current_names("validate", options)[0]}
     if here:
         refuse_elsewhere(context)
         result = compare_here(plot=plot, **{name: options[name] for name in HERE})

@@ -14,14 +14,14 @@ from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
-from paceline.forecast import plotting
+from paceline.forecast import style
 from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
 from paceline.forecast.sweep import execute
-from paceline.report.lanes import COLOURS, MOST_LANES, lanes_of
+from paceline.report.lanes import MOST_LANES, lanes_of
 
-# A timeline of more workers is not read.
-_TIMELINE_WORKERS = 8
+# Ranks whose lanes are drawn, of all that are simulated: more are not read.
+_TIMELINE_RANKS = 4
 # Buckets × workers²: about what a ring sends; three millions take a second.
 _MOST_MESSAGES = 3_000_000
 
@@ -74,7 +74,7 @@ def answer(state: State) -> dict[str, Any]:
         "ranking": [_ranked(result) for result in ranked],
         "timeline": _timeline(state, trace, shown, cluster),
         "left_out": [entry.name for entry in unable],
-        "colours": {entry.name: plotting.colour_of(entry.name) for entry in able} | COLOURS,
+        "colours": {entry.name: style.strategy(entry.name).colour for entry in able} | style.PARTS,
         "simulations": len(runs) + 1,
     }
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
@@ -99,14 +99,15 @@ def _runs(
     state: State, trace: Trace, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]
 ) -> list[Scenario]:
     return plan(
-        trace,
+        [trace],
         [cluster],
         strategies,
         workers=counts,
         servers=[state.servers],
         compute_speedups=[state.compute_speedup if state.compute_speedup != 1 else None],
         library=find_library(state.library),
-        options={"bucket_size": int(state.bucket_mb * 1e6) or "none"},
+        bucket_sizes=[int(state.bucket_mb * 1e6) or "none"],
+        options={},
     )
 
 
@@ -141,13 +142,13 @@ def _ranked(result: Result) -> dict[str, Any]:
 
 
 def _timeline(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
-    workers = min(state.workers, _TIMELINE_WORKERS)
-    [run] = _runs(state, trace, [strategy], cluster, [workers])
-    result, events = traced(run)
+    [run] = _runs(state, trace, [strategy], cluster, [state.workers])
+    result, events = traced(run, _TIMELINE_RANKS)
     lanes = lanes_of(events)[:MOST_LANES]
     return {
         "strategy": strategy.name,
-        "workers": workers,
+        "workers": state.workers,
+        "ranks": min(state.workers, _TIMELINE_RANKS),
         "iteration_s": result.iteration_s,
         "lanes": [lane.name for lane in lanes],
         "spans": [

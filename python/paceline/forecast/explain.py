@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import Trace
+from paceline._core import Trace, parse_time
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.advice import bound, scaled
+from paceline.forecast.bottleneck import Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
@@ -57,6 +57,8 @@ class Explanation:
 
     result: Result
     knee: Knee
+    reliefs: tuple[Relief, ...]
+    """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +77,8 @@ class Explanation:
     def sentences(self) -> list[str]:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result = self.result
-        dominated = f"{result.strategy} with {units.count(result.workers, 'worker')} is {bound(result)}."
+        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}"
+        dominated = sentence(subject, result, self.reliefs) if result.critical_path else f"{subject} takes no time."
         return [dominated, _knee_in_words(self.knee), likely(result)]
 
     def text(self, width: int) -> list[str]:
@@ -98,9 +101,20 @@ class Explanation:
 def explain(groups: Sequence[Group]) -> Explanation:
     """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = group.fastest_first()[0]
+    fastest = group.ranked()[0]
     scenario = group.scenarios[group.results.index(fastest)]
-    return Explanation(fastest, _knee(scenario), tuple(_changes(scenario, fastest)))
+    quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
+    relieved = tuple(reliefs(scenario, fastest)) if quick else ()
+    changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
+    return Explanation(fastest, _knee(scenario), relieved, changes)
+
+
+def _of_relief(relief: Relief) -> Change:
+    """Return it as a row of the table of changes."""
+    if relief.gain < _HARM:
+        note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
+        return Change(relief.what, None, None, note)
+    return Change(relief.what, relief.iteration_s, relief.gain)
 
 
 # ---- the knee
@@ -174,23 +188,21 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     costs_messages = not all(str(lowered_fields[name]).startswith("0") for name in ("latency", "message_overhead"))
     able = [strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy != scenario.strategy]
     candidates: list[tuple[str, list[Scenario], str]] = [
-        ("twice the bandwidth", [_with(scenario, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
-        *([] if fields["latency"].startswith("0") else [_half_the_latency(scenario, fields)]),
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario, fields),
     ]
+    # Where a message costs nothing, single tensors are always best, which is no advice.
+    if any(parse_time(fields.get(name, "0s")) > 0 for name in ("latency", "message_overhead")):
+        candidates.append(("the best bucket size", _bucket_sizes(scenario), ""))
+    candidates.append(_without_the_slowest(scenario, fields))
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
 
 
 def _with(scenario: Scenario, **fields: object) -> Scenario:
     return scenario.changed(cluster=load_cluster(scenario.cluster, **fields))
-
-
-def _half_the_latency(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
-    return "half the latency", [_with(scenario, latency=scaled(fields["latency"], 0.5))], ""
 
 
 def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
@@ -264,4 +276,4 @@ def _named(what: str, scenario: Scenario, result: Result) -> str:
             return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
-    return "" if what.startswith(("twice", "half", "without")) else result.strategy
+    return "" if what.startswith("without") else result.strategy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ def row(result: Result) -> dict[str, Any]:
     return flat
 
 
-def to_csv(results: Sequence[Result]) -> str:
-    """Return the results as CSV with a header; a figure that does not apply is empty."""
+def to_csv(results: Sequence[Result], more: Mapping[str, object] | None = None) -> str:
+    """Return the results as CSV with a header and further columns; a figure that does not apply is empty."""
     import csv
     import io
 
     out = io.StringIO()
-    rows = [row(result) for result in results]
+    rows = [row(result) | dict(more or {}) for result in results]
     writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -52,7 +52,7 @@ def to_frame(results: Sequence[Result]) -> pd.DataFrame:
         ImportError: pandas is not installed (`pip install 'paceline[plot]'`).
 
     Example:
-        >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategies="ring"))
+        >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategy="ring"))
         >>> list(frame["workers"])
         [2, 4]
     """

@@ -24,10 +24,9 @@ from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_k
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, naming_core_errors
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
 
 CORE = (
-    "bucket_size",
     "placement",
     "chunk",
     "distribution",
@@ -42,15 +41,16 @@ CORE = (
     "detail",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "strategy", "servers", "compute_speedup")
-_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth", "degraded")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A product of scenarios to forecast. Made by `of`, which checks every value."""
 
-    trace: str | Path | Trace
+    traces: Sequence[str | Path | Trace]
     values: Mapping[str, Any]
     """Values by setting; settings that are not given are absent. Swept settings have lists."""
     sources: Mapping[str, Source]
@@ -65,7 +65,7 @@ class Sweep:
     @classmethod
     def of(
         cls,
-        trace: str | Path | Trace,
+        traces: Traces,
         given: Mapping[str, object],
         place: str,
         given_by: Literal["flag", "keyword", "key"] = "keyword",
@@ -80,18 +80,27 @@ class Sweep:
         `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
         setting and source.
         """
-        values, sources, others = {}, {}, {}
-        for name, value in given.items():
+        values, others = {}, {}
+        named, sources = by_current_names(place, given, given_by, where)
+        for name, value in named.items():
             if value is None:
                 continue
             setting = SETTINGS.get(name)
             if setting is None or place not in setting.uses:
                 others[name] = value
                 continue
-            sources[name] = setting.source(given_by, value, where)
+            sources.setdefault(name, setting.source(given_by, value, where))
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
-        return cls(trace, values, sources, given_by, others, timeline, plot, one_strategy)
+        listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
+        if not listed:
+            raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
+        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
+
+    @property
+    def trace(self) -> str | Path | Trace:
+        """The first trace."""
+        return self.traces[0]
 
     def get(self, name: str) -> Any:  # noqa: ANN401
         """Return the value of a setting; None if it was not given."""
@@ -134,15 +143,25 @@ class Sweep:
             )
         channel = self.get("channel") or library.channel or None
         linked = [
-            with_channel(load_cluster(machine, bandwidth=rate), channel, bare=library.is_bare)
-            for rate in self.get("bandwidth") or (None,)
+            (
+                with_channel(load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare),
+                latency,
+            )
+            for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
         ]
         # What was given explicitly wins over the channel's.
-        return [load_cluster(cluster, **self._fields()) for cluster in linked]
+        return [load_cluster(cluster, **self._fields(), latency=latency) for cluster, latency in linked]
+
+    def steps(self) -> list[Trace]:
+        """Return the traces as changed by the options. Raises InvalidArgumentError."""
+        return [self._step(trace) for trace in self.traces]
 
     def step(self) -> Trace:
-        """Return the trace as changed by the options. Raises InvalidArgumentError."""
-        trace = load_trace(self.trace)
+        """Return the first trace as changed by the options. Raises InvalidArgumentError."""
+        return self._step(self.trace)
+
+    def _step(self, named: str | Path | Trace) -> Trace:
+        trace = load_trace(named)
         if self.get("add_module") is not None:
             with naming_core_errors():
                 trace = trace.with_modules(self.get("add_module"))
@@ -173,6 +192,8 @@ class Prepared:
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
+    servers_meant: bool = True
+    """Whether parameter servers were asked for, by name or by their number."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -188,32 +209,42 @@ def _prepared(sweep: Sweep) -> Prepared:
             setting="coordinator_constants",
         )
     _check_outputs(sweep)
-    trace, machine = sweep.step(), sweep.machine()
-    library = sweep.library_of(trace)
-    strategies, by_name = _strategies(sweep.get("strategy") or _own(sweep, library))
+    traces, machine = sweep.steps(), sweep.machine()
+    library = sweep.library_of(traces[0])
+    own = sweep.get("strategy") or _own(sweep, library)
+    strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
+    servers_meant = sweep.get("servers") is not None or any("servers" in strategy.knobs for strategy in by_name)
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
-    _refuse_without_effect(sweep, strategies, trace, machine)
-    scenarios = plan(
-        trace,
-        sweep.machines(machine, library),
-        strategies,
-        workers=sweep.workers,
-        servers=sweep.get("servers") or [None],
-        compute_speedups=sweep.get("compute_speedup") or [None],
-        library=library,
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace, library)},
-    )
+    for trace in traces:
+        _refuse_without_effect(sweep, strategies, trace, machine)
+    _check_stragglers(sweep)
+    scenarios = [
+        scenario
+        for trace, its_library in ((trace, sweep.library_of(trace)) for trace in traces)
+        for scenario in plan(
+            [trace],
+            sweep.machines(machine, its_library),
+            strategies,
+            workers=sweep.workers,
+            servers=sweep.get("servers") or [None],
+            compute_speedups=sweep.get("compute_speedup") or [None],
+            library=its_library,
+            bucket_sizes=sweep.get("bucket_size") or [None],
+            options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
+        )
+    ]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
+    devices = dict.fromkeys(note for trace in traces for note in sweep.device_note(trace))
+    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *devices], servers_meant)
 
 
 def plan(
-    trace: Trace,
+    traces: Sequence[Trace],
     clusters: Sequence[Cluster],
     strategies: Sequence[Strategy],
     *,
@@ -221,9 +252,10 @@ def plan(
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
     library: Library,
+    bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
 ) -> list[Scenario]:
-    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+    """Return the scenarios of a sweep, ordered by trace, workers, cluster, compute speed-up, bucket size and strategy.
 
     A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
@@ -237,8 +269,11 @@ def plan(
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
+            bucket_size=bucket_size,
         )
-        for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies)
+        for trace, count, cluster, speedup, bucket_size, strategy in product(
+            traces, workers, clusters, compute_speedups, bucket_sizes, strategies
+        )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
 
@@ -274,10 +309,15 @@ def _own(sweep: Sweep, library: Library) -> list[str]:
     return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
 
 
-def _strategies(words: Sequence[str]) -> tuple[list[Strategy], set[Strategy]]:
-    """Return the requested strategies, each once, and those requested by name."""
+def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
+    """Return the requested strategies, each once, and those requested by name.
+
+    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
+    """
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
+    if not servers_first:
+        every = tuple(sorted(every, key=lambda strategy: "servers" in strategy.knobs))
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
@@ -319,11 +359,28 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _placement(sweep: Sweep, trace: Trace, library: Library) -> str | list[int] | None:
+def _check_stragglers(sweep: Sweep) -> None:
+    """Refuse a slow rank that some of the numbers of workers do not have."""
+    fewest = min(sweep.workers)
+    for straggler in sweep.get("stragglers") or ():
+        if isinstance(rank := straggler.get("rank"), int) and rank >= fewest:
+            workers = units.count(fewest, "worker")
+            raise InvalidArgumentError(
+                f"there is no rank {rank} with {workers}, only 0 to {fewest - 1}", setting="stragglers"
+            )
+
+
+def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:
     placement: str | list[int] | None = sweep.get("placement")
-    if placement is None or isinstance(placement, list) or placement in PLACEMENTS:
+    if placement is None or placement in PLACEMENTS:
         return placement
-    bucket_size = sweep.get("bucket_size") or library.value("bucket_size")
+    [bucket_size, *more] = sweep.get("bucket_size") or [None]
+    if more or len(traces) > 1:
+        what = "bucket size" if more else "trace"
+        raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
+    if isinstance(placement, list):
+        return placement
+    bucket_size = bucket_size or library.value("bucket_size")
     if bucket_size is None and "fused_per_cycle" in library.constants:
         raise InvalidArgumentError(
             f"a file places buckets, and those of {library.name} depend on the network; give "
@@ -331,10 +388,12 @@ def _placement(sweep: Sweep, trace: Trace, library: Library) -> str | list[int] 
             setting="placement",
         )
     fewest = min(sweep.get("servers") or [1])
-    return read_placement(Path(placement), trace, None if bucket_size in (None, "none") else int(bucket_size), fewest)
+    size = None if bucket_size in (None, "none") else int(bucket_size)
+    return read_placement(Path(placement), traces[0], size, fewest)
 
 
 def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
     lengths = {name: len(sweep.get(name) or ()) for name in _SWEPT}
     lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
-    return units.listed([sweep.spelling(name) for name, length in lengths.items() if length > 1])
+    traces = ["TRACE"] if len(sweep.traces) > 1 else []
+    return units.listed([*traces, *(sweep.spelling(name) for name, length in lengths.items() if length > 1)])

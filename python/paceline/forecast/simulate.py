@@ -20,6 +20,9 @@ from paceline.forecast.lowering import lowered
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
+SCHEMA_VERSION = 1
+"""Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
+
 
 @dataclass(frozen=True)
 class LinkUse:
@@ -103,6 +106,12 @@ class Result:
     """The measurements that the interval is based on, or why there is none."""
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
+    cluster: str = ""
+    """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    latency_s: float = 0.0
+    """One-way latency between two nodes."""
+    bucket_size: int | None = None
+    """Most bytes of a bucket; None: no fusion."""
     busy: tuple[Busy, ...] | None = None
     """Busy time of every worker and link, if `detail` was requested."""
 
@@ -123,7 +132,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""
-        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        plain |= {field.name: getattr(self, field.name) for field in fields(self)}
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
@@ -133,6 +143,11 @@ class Result:
             if plain[name] is None:
                 del plain[name]
         return plain
+
+    def _repr_html_(self) -> str:
+        from paceline.forecast.html import summary
+
+        return summary(self)
 
     @property
     def compute_s(self) -> float:
@@ -218,11 +233,11 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return lowered(self).options
 
-    def result(self) -> Result:
-        """Simulate it, without the GIL. Raises InvalidArgumentError."""
+    def result(self, ranks: int | None = None) -> Result:
+        """Simulate it, without the GIL; `ranks` limits the timeline to the first ones. Raises InvalidArgumentError."""
         low = lowered(self)
         with naming_core_errors():
-            text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline)
+            text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline, ranks)
         found = Result.from_json(text)
         fields = json.loads(self.cluster.to_json())
         link = _core.parse_rate(fields["bandwidth"])
@@ -249,6 +264,9 @@ class Scenario:
             channel=low.channel,
             flow_bandwidth_bps=low.flow_bps,
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),
+            cluster=fields["name"],
+            latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
+            bucket_size=low.bucket_size,
         )
 
 
@@ -261,11 +279,14 @@ def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
 
 
-def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
-    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError."""
+def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:
+    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError.
+
+    `ranks`: limits the timeline to the first workers and the first server.
+    """
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
-        result = replace(scenario, timeline=path).result()
+        result = replace(scenario, timeline=path).result(ranks)
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return result, events
 

@@ -1,10 +1,14 @@
-"""The table of forecasts for people: fastest first within each configuration."""
+"""The table of forecasts for people: fastest first within each configuration.
+
+What competes within a configuration is what a user chooses: strategy, number of servers, bucket size. Everything else
+that varies (trace, workers, network, compute speed-up) makes another configuration.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
@@ -15,49 +19,85 @@ Cell = Callable[[Result, "Group"], str]
 
 @dataclass(frozen=True)
 class Group:
-    """The scenarios of one configuration in the requested order; the others are compared with the first."""
+    """The scenarios of one configuration in the requested order; the others are compared with the first.
+
+    `servers_meant`: parameter servers were asked for, or nothing else was forecast.
+    """
 
     scenarios: list[Scenario]
     results: list[Result]
+    servers_meant: bool = True
 
     def fastest_first(self) -> list[Result]:
         """Return results by iteration time; those that look equal in the table stay in the requested order."""
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
+    def ranked(self) -> list[Result]:
+        """Return results by iteration time, without parameter servers unless they are meant."""
+        ranked = self.fastest_first()
+        return ranked if self.servers_meant else [result for result in ranked if not result.servers]
 
-def grouped(scenarios: Sequence[Scenario], results: Sequence[Result]) -> list[Group]:
-    """One group per workers, bandwidth and compute speed-up, in order."""
-    groups: dict[tuple[int, float, float], Group] = {}
+
+def grouped(scenarios: Sequence[Scenario], results: Sequence[Result], *, servers_meant: bool = True) -> list[Group]:
+    """One group per trace, workers, bandwidth, latency and compute speed-up, in order."""
+    groups: dict[tuple[int, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
-        key = (result.workers, result.bandwidth_bps, result.compute_speedup)
-        group = groups.setdefault(key, Group([], []))
+        circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
+        group = groups.setdefault((id(scenario.trace), *circumstances), Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
-    return list(groups.values())
+    return [
+        replace(group, servers_meant=servers_meant or all(result.servers for result in group.results))
+        for group in groups.values()
+    ]
 
 
-def table(groups: Sequence[Group]) -> list[str]:
-    """Title and table, as lines."""
+def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
+    """Return title, table, and what was left out, as lines.
+
+    `most`: rows of a configuration; then parameter servers are left out, too, unless they are meant.
+    """
     results = [result for group in groups for result in group.results]
-    shown = [*_swept_columns(results), *_figure_columns(groups, results)]
-    rows = [[[cell(result, group) for _, cell in shown] for result in group.fastest_first()] for group in groups]
-    several = any(len(group.results) > 1 for group in groups)
-    return [*_title(groups[0], results), "", *render([column for column, _ in shown], rows, highlight_first=several)]
+    ranked = [group.fastest_first() if most is None else group.ranked()[:most] for group in groups]
+    listed = [result for group in ranked for result in group]
+    shown = [*_swept_columns(listed), *_figure_columns(groups, results)]
+    rows = [
+        [[cell(result, group) for _, cell in shown] for result in own]
+        for group, own in zip(groups, ranked, strict=True)
+    ]
+    several = any(len(group) > 1 for group in ranked)
+    lines = [*_title(groups[0], listed), "", *render([column for column, _ in shown], rows, highlight_first=several)]
+    left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
+    return [*lines, f"and {left_out} more with --all"] if left_out else lines
 
 
 def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     """Return the columns of requested values that differ between rows, and the strategy."""
     columns: list[tuple[Column, Cell]] = []
+    if _varies([result.trace for result in results]):
+        columns.append((Column("trace", left=True), lambda result, _: result.trace))
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
         columns.append((Column("bandwidth"), lambda result, _: units.rate(result.bandwidth_bps)))
+    if _varies([result.latency_s for result in results]):
+        columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
     if _varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
     if _varies([result.servers for result in results if result.servers]):
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
+    if _varies([result.bucket_size for result in results]):
+        columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
     return columns
+
+
+def _bucket_size(result: Result) -> str:
+    return "none" if result.bucket_size is None else units.size(result.bucket_size)
+
+
+def _buckets(result: Result) -> str:
+    return "no fusion" if result.bucket_size is None else f"buckets of {units.size(result.bucket_size)}"
 
 
 def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[tuple[Column, Cell]]:
@@ -102,16 +142,23 @@ def _optional(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def named(result: Result, group: Group) -> str:
-    """Return the strategy, with its servers if the group has it with several numbers of servers."""
+    """Return the strategy, with its servers and bucket size if the group has it with several of them."""
     same = [other for other in group.results if other.strategy == result.strategy]
-    return f"{result.strategy}, {units.count(result.servers, 'server')}" if len(same) > 1 else result.strategy
+    words = [result.strategy]
+    if _varies([other.servers for other in same]):
+        words.append(units.count(result.servers, "server"))
+    if _varies([other.bucket_size for other in same]):
+        words.append(_buckets(result))
+    return ", ".join(words)
 
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:
-    result = next((result for result in group.results if result.servers), group.results[0])
+    result = next((result for result in results if result.servers), results[0])
     cluster = json.loads(group.scenarios[0].cluster.to_json())
-    what = [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
-    if result.compute_s > 0:
+    several = _varies([other.trace for other in results])
+    traces = list(dict.fromkeys(other.trace for other in results))
+    what = traces if several else [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
+    if result.compute_s > 0 and not several:
         what += [f"batch {result.batch} per worker"]
         if not _varies([other.compute_speedup for other in results]):
             what.append(f"{units.duration(result.compute_s)} of computation")
@@ -124,8 +171,8 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         where.append(units.rate(result.bandwidth_bps))
     if cluster["gpus_per_node"] > 1:
         where.append(f"{cluster['gpus_per_node']} GPUs per node")
-    if not cluster["latency"].startswith("0"):
-        where.append(f"latency {cluster['latency']}")
+    if not _varies([other.latency_s for other in results]) and result.latency_s:
+        where.append(f"latency {units.duration(result.latency_s)}")
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
 
 

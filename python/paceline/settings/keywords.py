@@ -47,8 +47,6 @@ class ScenarioOptions(TypedDict, total=False):
     distribution: names.Distribution | None
     pull: names.Pull | None
     inside: names.Inside | None
-    bucket_size: int | str | None
-    """Bytes, text with a unit, or `none`."""
     network: names.Network | None
     barrier: bool | None
     overlap: bool | None
@@ -61,6 +59,8 @@ class ScenarioOptions(TypedDict, total=False):
 class CoreOptions(ScenarioOptions, total=False):
     """Options of a scenario other than trace, cluster, strategy and workers."""
 
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
     servers: int | None
     compute_speedup: float | None
 
@@ -73,7 +73,6 @@ class ClusterFields(TypedDict, total=False):
     efficiency: float | None
     stream_bandwidth: str | None
     node_contention: float | None
-    latency: str | None
     message_overhead: str | None
     gpus_per_node: int | None
     intra_bandwidth: str | None
@@ -85,7 +84,8 @@ class ClusterFields(TypedDict, total=False):
     fabric: dict[str, Any] | None
     degraded: Sequence[dict[str, Any]] | str | None
     switch: dict[str, Any] | None
-    stragglers: list[dict[str, Any]] | None
+    stragglers: str | list[dict[str, Any]] | None
+    """`13:1.2`, or a list of ranks and factors as in a cluster file."""
     jitter: dict[str, float] | None
 
 
@@ -111,11 +111,16 @@ class SimulateOptions(ScenarioOptions, LibraryOptions, TraceChanges, ClusterFiel
     servers: int | None
     compute_speedup: float | None
     bandwidth: str | None
+    latency: str | None
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
 
 
 class SweepOptions(LibraryOptions, ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None
+    latency: str | Sequence[str] | None
+    bucket_size: int | str | Sequence[int | str] | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None

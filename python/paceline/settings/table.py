@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from paceline._internal.nearest import nearest
@@ -48,6 +48,8 @@ class Setting:
     """If there is no default value, what happens without one."""
     flag: str = ""
     """In click's notation; empty if no command has one."""
+    also: str = ""
+    """Another name for it, on the command line and in a report: `gpus` for `workers`."""
     variable: str = ""
     """The environment variable; empty if there is none."""
     section: str = ""
@@ -127,6 +129,8 @@ OVER_MPI = ("mpi", "grpc+mpi")
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
+_TIMES = Use(kind=kinds.TIMES)
+_BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
@@ -136,6 +140,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="workers",
         flag="--workers",
+        also="gpus",
         kind=kinds.WORKERS,
         help="Ranks that train, one per GPU.",
         default=DEFAULT_WORKERS,
@@ -297,7 +302,13 @@ _ALL: tuple[Setting, ...] = (
         help="One-way latency between two nodes.",
         default_words="the cluster's; the channel's for flat",
         section=_CLUSTER,
-        uses=_in(*FORECASTS, validate=Use(help="Latency of the simulated network.", default_words="none")),
+        uses=_in(
+            *FORECASTS,
+            simulate=_TIMES,
+            report=_TIMES,
+            sweep=_TIMES,
+            validate=Use(help="Latency of the simulated network.", default_words="none"),
+        ),
     ),
     Setting(
         name="message_overhead",
@@ -330,6 +341,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*FORECASTS),
     ),
     Setting(
+        name="stragglers",
+        flag="--straggler",
+        kind=kinds.STRAGGLERS,
+        help="Ranks that compute slowly: 13:1.2 makes rank 13 take 1.2 times as long.",
+        default_words="the cluster's; none for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
         name="degraded",
         flag="--degrade",
         kind=kinds.DEGRADED,
@@ -355,7 +375,10 @@ _ALL: tuple[Setting, ...] = (
         default_words="the library's",
         section=_HOW,
         uses=_in(
-            *FORECASTS,
+            SIMULATE,
+            simulate=_BUCKET_SIZES,
+            report=_BUCKET_SIZES,
+            sweep=_BUCKET_SIZES,
             validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE), default="none"),
             replay=Use(default="none"),
             bench=Use(kind=kinds.SIZE, default_words="each engine's own"),
@@ -680,6 +703,29 @@ ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_ti
 def of_place(place: str) -> list[Setting]:
     """Return the settings that a command or function takes, in order."""
     return [setting for setting in _ALL if place in setting.uses]
+
+
+def by_current_names(
+    place: str, given: Mapping[str, object], given_by: str = "flag", where: str = ""
+) -> tuple[dict[str, object], dict[str, Source]]:
+    """Return the values by the settings' own names, and the sources of those given by another name.
+
+    Raises InvalidArgumentError if a setting is given under both of its names.
+    """
+    values, sources = dict(given), {}
+    for setting in of_place(place):
+        value = values.pop(setting.also, None) if setting.also else None
+        if value is None:
+            continue
+        source = replace(setting, name=setting.also, flag=f"--{setting.also}").source(given_by, value, where)
+        if values.get(setting.name) is not None:
+            raise InvalidArgumentError(
+                f"means the same as {setting.source(given_by).name}; give one of them",
+                setting=setting.name,
+                source=source,
+            )
+        values[setting.name], sources[setting.name] = value, source
+    return values, sources
 
 
 def find(name: str, known: Sequence[str] | None = None) -> Setting:

@@ -20,6 +20,7 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
 from paceline.settings.keywords import CoreOptions
+from paceline.studies.curves import Panel, draw
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
@@ -100,9 +101,9 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     ]
     drawn: list[str] = []
     if plots is not None:
-        from paceline.studies.curves import draw
-
-        drawn = [str(draw(values, plots / "ddl-nccl.png", "ResNet-50, batch 32, Longhorn", "images/s"))]
+        title = "DDL and NCCL under Horovod scale almost linearly\nResNet-50, batch 32 per GPU, 4 V100 a node"
+        panels = {"throughput": Panel("simulated; slopes are published, no throughput is", "GPUs", "images/s")}
+        drawn = [str(draw(values, plots / "ddl-nccl.png", title, panels))]
     notes = (
         "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study gives no rate for one GPU here.",
         "Without Horovod the two containers ran the same program: the 2.0 % between them is noise, and more than the "

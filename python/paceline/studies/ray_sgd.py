@@ -24,6 +24,7 @@ from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
 from paceline.settings.keywords import CoreOptions
 from paceline.studies import run_in_turn
+from paceline.studies.curves import Panel, draw
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
@@ -45,6 +46,7 @@ _FACTORS = {
 }
 SIMPLE, NCCL, IDEAL = "simple", "NCCL", "ideal"
 _GPUS = (4, 8, 16, 32, 64)
+_SCALING = "weak scaling over 4 GPUs"
 # NVLink of p3.16xlarge's hybrid cube mesh.
 _DIRECT_PEERS = 4
 _MESH = 8
@@ -135,9 +137,7 @@ def _rows() -> list[Compared]:
         for (gpus, nodes), published in points.items():
             row = f"{system}, {gpus} GPUs on {nodes} nodes"
             calibrated = system == RAY
-            rows.append(
-                Compared("weak scaling over 4 GPUs", row, model, published, factor(system, gpus), "x", calibrated)
-            )
+            rows.append(Compared(_SCALING, row, model, published, factor(system, gpus), "x", calibrated))
     return rows
 
 
@@ -156,6 +156,25 @@ def _forecasts() -> list[Prediction]:
                     row, layout = f"Ray, {inside}, {per_node} a node", Layout(RAY, gpus, per_node, inside)
                     values.append(Prediction("inside the node", row, f"{gpus} GPUs", rate(layout), "/s"))
     return values
+
+
+def _factors() -> list[Prediction]:
+    """Return speed-ups over 4 GPUs of one node, for the figure."""
+    return [
+        Prediction(_SCALING, f"{system}, 4 a node", f"{gpus} GPUs", factor(system, gpus), "x")
+        for system in SYSTEMS
+        for gpus in _GPUS
+    ]
+
+
+def _panels() -> dict[str, Panel]:
+    of_one_node = [(RAY, float(gpus), rate) for gpus, rate in _ONE_WORKER.items()]
+    factors = [(system, float(gpus), x) for system, points in _FACTORS.items() for (gpus, _), x in points.items()]
+    return {
+        "throughput": Panel("throughput", "GPUs", "images/s", [it for it in of_one_node if it[1] >= min(_GPUS)]),
+        _SCALING: Panel("speed-up over 4 GPUs of one node", "GPUs", "speed-up", factors),
+        "inside the node": Panel("Ray, by the reduction inside the node", "GPUs", "images/s"),
+    }
 
 
 def _claims() -> list[ClaimResult]:
@@ -209,9 +228,8 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     rows, forecasts, claims = run_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
-        from paceline.studies.curves import draw
-
-        drawn = [str(draw(forecasts, plots / "ray-sgd.png", "ResNet-101, batch 64, p3.16xlarge", "images/s"))]
+        title = "Ray, Horovod and Distributed TensorFlow: ResNet-101, batch 64 per GPU, V100, 25 Gbit/s a node"
+        drawn = [str(draw([*forecasts, *_factors()], plots / "ray-sgd.png", title, _panels()))]
     notes = (
         "Base of everything: 218 images/s of one GPU. Rows without a figure number have factors from the text.",
         "16 GPUs on 4 nodes reached 1.9 to 2.7 times the throughput of 4; no constant explains that together with 1.8 "

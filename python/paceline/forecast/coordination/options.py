@@ -58,6 +58,7 @@ def _prepared(sweep: Sweep) -> PreparedCoordination:
         if given.get(name) is not None:
             option = str(sweep.sources.get(name, f"--{name}"))
             raise InvalidArgumentError(f"{option}: has no effect with --coordinator: {reason}; leave it out")
+    _refuse_several(sweep)
     coordinators = find_coordinators(sweep.get("coordinator"))
     trace = sweep.step()
     constants, notes = _constants(sweep, trace)
@@ -94,9 +95,19 @@ def _prepared(sweep: Sweep) -> PreparedCoordination:
     return PreparedCoordination(runs, notes)
 
 
+def _refuse_several(sweep: Sweep) -> None:
+    """Refuse lists that the table of coordinators has no column for."""
+    for name in ("bucket_size", "latency"):
+        if len(sweep.get(name) or ()) > 1:
+            raise InvalidArgumentError("takes one value with --coordinator", setting=name)
+    if len(sweep.traces) > 1:
+        raise InvalidArgumentError("--coordinator: takes one trace")
+
+
 def _constants(sweep: Sweep, trace: Trace) -> tuple[dict[str, float], list[str]]:
     """Return the constants that differ from the defaults, and notes on what is assumed."""
-    file, bucket_size = sweep.get("coordinator_constants"), sweep.get("bucket_size")
+    file = sweep.get("coordinator_constants")
+    [bucket_size] = sweep.get("bucket_size") or [None]
     given = {} if file is None else read_constants(Path(file))
     notes = sweep.device_note(trace)
     if bucket_size is not None:

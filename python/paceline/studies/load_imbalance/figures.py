@@ -7,17 +7,16 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast import plotting
+from paceline.forecast import style
 from paceline.forecast.coordination.networks import networks
 from paceline.studies.curves import DPI
 from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
 
-_STYLE: Any = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
 _PARTS = (
-    ("compute", "#88CCEE"),
-    ("coordinator", "#CC6677"),
-    ("copy", "#117733"),
-    ("collective", "#DDCC77"),
+    ("compute", style.PARTS["computation"]),
+    ("coordinator", style.PARTS["coordinator"]),
+    ("copy", style.PARTS["copy"]),
+    ("collective", style.PARTS["collective"]),
 )
 
 
@@ -35,16 +34,12 @@ def _names() -> list[str]:
 
 
 def _canvas(columns: int, width: float, rows: int = 1) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(width, 4.6 * rows), layout="constrained")
+    canvas: Any = style.new_figure(width, 4.6 * rows)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 
 def _saved(made: Any, path: Path) -> str:  # noqa: ANN401
-    import matplotlib as mpl
-
-    with mpl.rc_context(_STYLE), replaced(path) as file:
+    with style.context(), replaced(path) as file:
         made().savefig(file, dpi=DPI, format="png")
     return str(path)
 
@@ -86,8 +81,8 @@ def _gains(results: Results) -> Any:  # noqa: ANN401
             for place, name in enumerate(_names()):
                 if name != BASELINE:
                     own = [100 * gain(results, Point(network, name, gpus)) for gpus in GPUS]
-                    colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
-                    axes.plot(range(len(GPUS)), own, color=colour, marker=marker, markersize=5, label=name)
+                    look = style.coordinator(place)
+                    axes.plot(range(len(GPUS)), own, color=look.colour, marker=look.marker, markersize=5, label=name)
             axes.axhline(0, color="0.6", linewidth=0.8)
             axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS], rotation=30)
             axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 30))
@@ -107,8 +102,8 @@ def _strong(results: Results) -> Any:  # noqa: ANN401
         axes, counts = grid[0][0], GPUS[1:]
         for place, name in enumerate(_names()):
             own = [(results[Point(STRONG_NETWORK, name, gpus, STRONG)].samples_per_s or 0.0) / 1e3 for gpus in counts]
-            colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
-            axes.plot(range(len(counts)), own, color=colour, marker=marker, markersize=5, label=name)
+            look = style.coordinator(place)
+            axes.plot(range(len(counts)), own, color=look.colour, marker=look.marker, markersize=5, label=name)
         axes.set_xticks(range(len(counts)), [f"{gpus:,}" for gpus in counts])
         axes.set(xlabel="GPUs", ylabel="thousand images/s", ylim=(0, None))
         axes.set_title("ResNet-50, strong scaling, 24,576 images an iteration")
