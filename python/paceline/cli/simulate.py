@@ -181,7 +181,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     if explanation is None:
         try:
             largest = max(groups, key=lambda group: group.results[0].workers)
-            sentences = [*advise(groups), *map(table.likely, table.with_evidence(largest))]
+            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
         except KeyboardInterrupt:
             say(rows)
             raise

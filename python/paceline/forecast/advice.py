@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from paceline._internal import units
 from paceline.catalog.strategies import all_strategies, feasible, find_strategy
