@@ -219,8 +219,8 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
 def strategies() -> str:
     """Return the registered strategies as JSON."""
 
-def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
-    """Simulate training under a coordinator: JSON in and out (`paceline.forecast.coordination`)."""
+def unreachable(trace: Trace, cluster: Cluster, options: str) -> str | None:
+    """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
 
 def coordinator_constants() -> str:
     """Return the measured constants of the coordinators as JSON."""

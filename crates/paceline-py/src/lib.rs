@@ -202,6 +202,13 @@ fn simulate(
     })
 }
 
+/// Why the exchanges under a coordinator can be neither simulated nor taken from a closed form; None if they can be.
+#[pyfunction]
+fn unreachable(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<Option<String>> {
+    let options = spec::options(options).map_err(user_error)?;
+    py.detach(|| simulator::coordination::unreachable(&trace.0, &cluster.0, &options)).map_err(user_error)
+}
+
 /// A worker's schedule in a simulation, as JSON, for a real process that replays it.
 #[pyfunction]
 fn replay(
@@ -291,9 +298,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
-    module.add_function(wrap_pyfunction!(coordination::coordinate, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
     module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;

@@ -4,6 +4,8 @@ use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_simulator::{Network, Options, Pull};
 use serde::Deserialize;
 
+use crate::coordination;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spec {
@@ -25,6 +27,7 @@ struct Spec {
     spread: Option<f64>,
     iterations: Option<u32>,
     seed: Option<u64>,
+    coordination: Option<coordination::Spec>,
     critical_path: Option<bool>,
     detail: Option<bool>,
 }
@@ -48,6 +51,7 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.spread = spec.spread.unwrap_or(options.spread);
     options.iterations = spec.iterations;
     options.seed = spec.seed.unwrap_or(options.seed);
+    options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)

@@ -4,6 +4,8 @@ use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::coordination::Coordination;
+
 /// When workers wait for the parameters that servers send back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -62,10 +64,12 @@ pub struct Options {
     /// a normal distribution, in a fixed shuffle: one iteration shows what an average over many draws does. Not with
     /// one worker.
     pub spread: f64,
-    /// Iterations to measure; `None`: 1 with the barrier, 2 without.
+    /// Iterations to measure; `None`: 1 with the barrier, 2 without, 500 under a coordinator.
     pub iterations: Option<u32>,
     /// Seed of the workers' random variation.
     pub seed: u64,
+    /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
+    pub coordination: Option<Coordination>,
     /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
@@ -95,6 +99,7 @@ impl Options {
             spread: 0.0,
             iterations: None,
             seed: 0,
+            coordination: None,
             critical_path: true,
             detail: false,
         }

@@ -52,13 +52,26 @@ fn wrong<T>(message: String) -> Result<T, SimulationError> {
     Err(SimulationError(message))
 }
 
+/// Refuses what the event loop cannot hold.
 pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    let prepared = plan(trace, cluster, options)?;
+    let roles = prepared.schedule.roles().total();
+    if roles > MAX_ROLES {
+        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
+    }
+    check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
+    Ok(prepared)
+}
+
+/// The strategy's program on this cluster.
+pub(crate) fn schedule_of(
+    cluster: &Cluster,
+    options: &Options,
+    element_bytes: u64,
+    buckets: usize,
+) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
     let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
-    check(trace, cluster, options, entry)?;
-    let with_servers = entry.uses(Knob::Pull);
-    let element_bytes = trace.dtype.size();
-    let grouped = group(trace, options, with_servers);
-    let mut knobs = knobs(options, element_bytes, grouped.len())?;
+    let mut knobs = knobs(options, element_bytes, buckets)?;
     knobs.rates = Some(rates(cluster, element_bytes));
     let topology = Topology {
         workers: options.workers,
@@ -67,10 +80,17 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         switch_radix: cluster.switch.radix,
     };
     let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
-    let roles = schedule.roles().total();
-    if roles > MAX_ROLES {
-        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
-    }
+    Ok((entry, schedule))
+}
+
+/// The same for a world of any size.
+pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    check(trace, cluster, options, entry)?;
+    let with_servers = entry.uses(Knob::Pull);
+    let element_bytes = trace.dtype.size();
+    let grouped = group(trace, options, with_servers);
+    let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len())?;
 
     let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
     let mut list = Vec::with_capacity(grouped.len());
@@ -90,7 +110,6 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         let first = &trace.tensors[tensors[0] as usize].name;
         names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
     }
-    check_size(schedule.as_ref(), &list, &names)?;
     let mut priority = vec![u32::MAX; list.len()];
     for (position, &tensor) in (0u32..).zip(&trace.distribution) {
         let bucket = bucket_of[tensor as usize];
@@ -292,13 +311,13 @@ pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> 
 }
 
 /// When the library may send each gradient of a worker, and when the worker's backward pass ends.
-struct Calls {
-    ready: Vec<Time>,
-    backward: Time,
+pub(crate) struct Calls {
+    pub ready: Vec<Time>,
+    pub backward: Time,
 }
 
 /// Each call delays all later gradients; each gradient then waits for its agreement.
-fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Calls {
+pub(crate) fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Calls {
     let mut ready: Vec<Time> = worker.gradients.iter().map(|gradient| gradient.ready.scaled(faster)).collect();
     let mut backward = worker.backward.scaled(faster);
     let nothing = options.call == Time::ZERO && options.agreement == Time::ZERO;

@@ -2,10 +2,11 @@
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::Knob;
 
+use crate::coordination::coordinate;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
-use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
+use crate::outcome::{Observed, Outcome, PathSeconds, Usage, outcome};
 use crate::path::{COUNT, Chain, Composition};
 use crate::prepare::{Prepared, prepare, with_least_latency};
 use crate::ring;
@@ -18,6 +19,9 @@ use crate::worker::workers;
 /// # Errors
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
+    if let Some(coordination) = &options.coordination {
+        return Ok(coordinate(trace, cluster, options, coordination, false)?.0);
+    }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     if options.critical_path {
@@ -37,6 +41,9 @@ pub fn simulate_with_timeline(
     options: &Options,
     ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
+    if let Some(coordination) = &options.coordination {
+        return coordinate(trace, cluster, options, coordination, true);
+    }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let (outcome, recorder, wires) =
@@ -128,7 +135,8 @@ fn run<C: Chain, O: Observer>(
     let iteration_s = seconds(end.time - start.time) / iterations as f64;
     let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
     let usage = Usage { wires: &wires, workers: busy, iterations: iterations as f64 };
-    let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, &usage);
+    let observed = Observed::new(path, &usage, options.detail);
+    let outcome = outcome(trace, cluster, options, prepared, iteration_s, observed);
     Ok((outcome, observer, wires))
 }
 

@@ -46,6 +46,7 @@ impl Observer for Recorder {
 }
 
 /// The activity of every worker and link.
+#[derive(Default)]
 pub struct Timeline {
     spans: Vec<Span>,
     tracks: Vec<NamedTrack>,
@@ -186,5 +187,40 @@ impl Timeline {
             }
         }
         writer.finish()
+    }
+}
+
+/// A timeline that is drawn span by span, without an event simulation. Times are in ms.
+#[derive(Default)]
+pub(crate) struct Drawing {
+    spans: Vec<Span>,
+    tracks: Vec<NamedTrack>,
+}
+
+/// One track of a drawing.
+pub(crate) struct Line {
+    track: usize,
+}
+
+impl Drawing {
+    pub fn track(&mut self, process: u32, thread: u32, name: &str, what: &str) -> Line {
+        let track = Track { process, thread };
+        self.tracks.push(NamedTrack { track, process: name.to_owned(), thread: what.to_owned() });
+        Line { track: self.tracks.len() - 1 }
+    }
+
+    /// A span; one without duration is left out.
+    pub fn span(&mut self, line: &Line, name: &str, category: &'static str, from: f64, to: f64) {
+        if to <= from {
+            return;
+        }
+        let picoseconds = |ms: f64| (ms * 1e9).round() as u64;
+        let (start, end) = (picoseconds(from), picoseconds(to));
+        self.spans.push(Span { track: line.track, name: name.to_owned(), category, start, end, between: None });
+    }
+
+    pub fn finish(mut self) -> Timeline {
+        self.spans.sort_by_key(|span| (span.start, span.track));
+        Timeline { spans: self.spans, tracks: self.tracks, overlapping: false }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Worker<C> {
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
-const SHUFFLE_SEED: u64 = 0x70ac_e11e;
+pub(crate) const SHUFFLE_SEED: u64 = 0x70ac_e11e;
 
 /// Seed of the fixed shuffle of the library's spread: not that of the trace's, whose slowest worker is another.
 const SPREAD_SEED: u64 = 0x5eed_0022;
@@ -79,7 +79,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
 }
 
 /// By how much the computation of each rank takes longer than the trace's in every iteration.
-fn slowdowns(cluster: &Cluster, options: &Options) -> Vec<f64> {
+pub(crate) fn slowdowns(cluster: &Cluster, options: &Options) -> Vec<f64> {
     let workers = options.workers;
     let mut factors = vec![1.0; workers as usize];
     if cluster.gpus_per_node > 1 {

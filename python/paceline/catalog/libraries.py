@@ -18,7 +18,8 @@ from paceline.catalog.strategies import find_coordinator, find_strategy, unknown
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "libraries"
-NONE, DEFAULT = "none", "ddp"
+NONE, DEFAULT, COORDINATED = "none", "ddp", "horovod"
+"""The bare schedule; what is forecast by default; and what is, if a coordinator is asked for."""
 PER_NODE = "per-node"
 """As the number of servers: one on every node."""
 UNITS: Mapping[str, str] = {
@@ -79,7 +80,7 @@ class Library:
     servers: str = ""
     """Where its parameter servers run; empty: as the cluster says."""
     coordinator: str = ""
-    """The coordinator that it always has; empty: none."""
+    """The coordinator that its ranks agree through, whose usual cost is in its constants; empty: none."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
 
     @property

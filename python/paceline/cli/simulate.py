@@ -87,12 +87,6 @@ def simulate(
     if everything and (as_json or csv):
         raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
     sweep = Sweep.of(_named(traces), options, "simulate", "flag", timeline=timeline, plot=plot)
-    if sweep.get("coordinator") not in (None, ["none"]):
-        for given, flag in ((explain, "--explain"), (everything, "--all")):
-            if given:
-                raise click.UsageError(f"{flag} has no effect with --coordinator; leave one of them out")
-        _coordinated(sweep, as_json=as_json, csv=csv)
-        return
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
@@ -123,25 +117,6 @@ def _named(words: tuple[str, ...]) -> list[str]:
     """Return the traces; like other lists they may be separated by commas, unless there is a file of that name."""
     names = [name.strip() for word in words for name in ([word] if Path(word).is_file() else word.split(","))]
     return names or ["resnet-50"]
-
-
-def _coordinated(sweep: Sweep, *, as_json: bool, csv: bool) -> None:
-    from paceline._internal.console import Bar, wrapped
-    from paceline.forecast.coordination import options, table
-    from paceline.forecast.coordination.model import execute
-
-    prepared = options.prepare(sweep)
-    for note in prepared.notes:
-        click.echo(f"paceline: note: {note}", err=True)
-    with Bar("simulating") as bar, naming(sweep.sources):
-        results = execute(prepared.runs, bar, sweep.get("executor") or LOCAL)
-    if as_json:
-        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
-    elif csv:
-        click.echo(table.to_csv(results), nl=False)
-    else:
-        lines = [line for sentence in table.advice(results) for line in wrapped(sentence, width())]
-        say([*table.table(prepared.runs, results), "", *lines])
 
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:

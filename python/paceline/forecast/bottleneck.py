@@ -23,6 +23,7 @@ from paceline.forecast.sweep import execute
 NOTEWORTHY = 1.005
 """Smaller ratios of two times are not worth mentioning."""
 _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
+_COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
 _HOST, _ADDITIONS, _LATENCY = "host copies", "additions", "latency"
 _OF_PART = {
     "compute": _COMPUTE,
@@ -31,6 +32,9 @@ _OF_PART = {
     "host copies": _HOST,
     "additions": _ADDITIONS,
     "latency": _LATENCY,
+    "coordinator": _COORDINATOR,
+    "fusion buffer": _BUFFER,
+    "late ranks": _LATE,
 }
 
 
@@ -68,7 +72,8 @@ def bound(result: Result) -> str:
         slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
         return f"bound by computation ({share}{slowest})"
     is_card = resource == _NICS
-    name = _cards(parts) if is_card else resource if resource.endswith(" links") else parts[0].part
+    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER)
+    name = _cards(parts) if is_card else resource if as_resource else parts[0].part
     queue = ", most of it queueing" if is_card and (result.queued_s or 0.0) > seconds / 2 else ""
     return f"bound by {name} ({share}{queue})"
 

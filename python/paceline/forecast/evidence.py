@@ -65,6 +65,7 @@ class Question:
     link_bps: float
     own: bool = True
     computes: bool = True
+    coordinated: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -90,6 +91,11 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     """
     if question.workers < 2 or iteration_s <= 0:
         return None, "no interval: nothing is communicated, so only the trace could be wrong"
+    if question.coordinated:
+        return (
+            None,
+            "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
+        )
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"

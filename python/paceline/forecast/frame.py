@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from paceline.forecast.simulate import Result
+from paceline.forecast.simulate import COORDINATED, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,8 @@ _STRUCTURED = ("links", "critical_path", "notes", "busy", "interval")
 
 def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
-    flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in _STRUCTURED}
+    left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
+    flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None
     flat["bottleneck_share"] = result.critical_path[0].seconds / total if total else None
@@ -33,7 +34,8 @@ def to_csv(results: Sequence[Result], more: Mapping[str, object] | None = None) 
 
     out = io.StringIO()
     rows = [row(result) | dict(more or {}) for result in results]
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    columns = list(dict.fromkeys(name for one in rows for name in one))
+    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

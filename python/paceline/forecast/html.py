@@ -79,5 +79,6 @@ def row(result: Result, attributes: str = "") -> str:
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s),
     ]
-    name = f'<td class="name">{html.escape(result.strategy)}</td>'
+    how = result.strategy if result.coordinator is None else f"{result.strategy}, {result.coordinator}"
+    name = f'<td class="name">{html.escape(how)}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -54,13 +54,15 @@ def lowered(scenario: Scenario) -> Lowered:
     _machines(library, strategy, fields, workers)
     _habits(library, strategy, options, nodes)
     _mesh(options, fields, min(workers, per_node))
-    _costs(library, options, workers)
+    _costs(library, options, workers, agree=scenario.coordination is None)
     if nodes > 1 and channel != "none" and not library.is_bare and "jitter" not in fields:
         options["spread"] = channels.constant(f"{channel}.jitter")
     if bucket_size is None:
         bucket_size = fusion(library, flow, _core.parse_time(fields["latency"]), workers)
     if bucket_size not in (None, "none"):
         options["bucket_size"] = bucket_size
+    if scenario.coordination is not None:
+        options["coordination"] = scenario.coordination.to_core()
     return Lowered(
         Cluster.from_json(json.dumps(fields).encode(), "cluster"),
         {"strategy": strategy.name, "workers": workers, **options},
@@ -119,11 +121,12 @@ def _mesh(options: dict[str, Any], fields: dict[str, Any], gpus: int) -> None:
     fields["intra_bandwidth"] = as_rate(min(most, _core.parse_rate(fields["intra_bandwidth"])))
 
 
-def _costs(library: Library, options: dict[str, Any], workers: int) -> None:
+def _costs(library: Library, options: dict[str, Any], workers: int, *, agree: bool) -> None:
+    """Add what the library's calls cost, and its agreement, unless the coordinator is simulated."""
     call, agreement = library.value("call"), library.value("agreement")
     if call is not None:
         options["call_s"] = call
-    if agreement is not None:
+    if agreement is not None and agree:
         options["agreement_s"] = agreement * workers
 
 

@@ -17,11 +17,13 @@ from paceline._internal import units
 from paceline._internal.files import check_writable
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
-from paceline.catalog.libraries import DEFAULT, NONE, Library, find_library, library_names
+from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
 from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
@@ -111,6 +113,12 @@ class Sweep:
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
 
     @property
+    def has_coordinator(self) -> bool:
+        """Whether a coordinator is asked for."""
+        asked = self.get("coordinator") or NONE
+        return ([asked] if isinstance(asked, str) else list(asked)) != [NONE]
+
+    @property
     def workers(self) -> Sequence[int]:
         """Numbers of workers, at least one."""
         return self.get("workers") or DEFAULT_WORKERS
@@ -118,15 +126,25 @@ class Sweep:
     def library_of(self, trace: Trace) -> Library:
         """Return the library that was asked for, or else that of the trace, or else the usual one.
 
-        A trace that computes nothing is one exchange: nobody's training, so it is bare.
+        A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
+        one is Horovod. Raises InvalidArgumentError for a library that has none.
         """
         name = self.get("library")
         if name is None:
             summary = json.loads(trace.summary())
             computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
             recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
+            if self.has_coordinator and not find_library(recorded).coordinator:
+                recorded = COORDINATED
             name = recorded if computes else NONE
-        return find_library(name)
+        found = find_library(name)
+        if self.has_coordinator and not (found.is_bare or found.coordinator):
+            raise InvalidArgumentError(
+                f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
+                f"{self.spelling('library')} {COORDINATED}",
+                setting="coordinator",
+            )
+        return found
 
     def machine(self) -> Cluster:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
@@ -203,11 +221,6 @@ def prepare(sweep: Sweep) -> Prepared:
 
 
 def _prepared(sweep: Sweep) -> Prepared:
-    if sweep.get("coordinator_constants") is not None:
-        raise InvalidArgumentError(
-            "has no effect without --coordinator; add --coordinator all or leave it out",
-            setting="coordinator_constants",
-        )
     _check_outputs(sweep)
     traces, machine = sweep.steps(), sweep.machine()
     library = sweep.library_of(traces[0])
@@ -219,28 +232,34 @@ def _prepared(sweep: Sweep) -> Prepared:
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep)
-    scenarios = [
-        scenario
-        for trace, its_library in ((trace, sweep.library_of(trace)) for trace in traces)
-        for scenario in plan(
+    scenarios: list[Scenario] = []
+    for trace in traces:
+        its_library = sweep.library_of(trace)
+        clusters = sweep.machines(machine, its_library)
+        how = coordinated(sweep, trace, machine)
+        bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
+        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
+        notes += [*unreachable, *how.notes]
+        scenarios += plan(
             [trace],
-            sweep.machines(machine, its_library),
-            strategies,
+            clusters,
+            able,
             workers=sweep.workers,
             servers=sweep.get("servers") or [None],
             compute_speedups=sweep.get("compute_speedup") or [None],
             library=its_library,
-            bucket_sizes=sweep.get("bucket_size") or [None],
+            bucket_sizes=bucket_sizes,
             options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
+            coordinations=how.coordinations,
         )
-    ]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    devices = dict.fromkeys(note for trace in traces for note in sweep.device_note(trace))
-    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *devices], servers_meant)
+    devices = [note for trace in traces for note in sweep.device_note(trace)]
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
+    return Prepared(scenarios, list(said), servers_meant)
 
 
 def plan(
@@ -254,8 +273,9 @@ def plan(
     library: Library,
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
+    coordinations: Sequence[Coordination | None] = (None,),
 ) -> list[Scenario]:
-    """Return the scenarios of a sweep, ordered by trace, workers, cluster, compute speed-up, bucket size and strategy.
+    """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
     A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
@@ -270,9 +290,10 @@ def plan(
             servers=server_count,
             compute_speedup=speedup,
             bucket_size=bucket_size,
+            coordination=coordination,
         )
-        for trace, count, cluster, speedup, bucket_size, strategy in product(
-            traces, workers, clusters, compute_speedups, bucket_sizes, strategies
+        for trace, count, cluster, speedup, coordination, bucket_size, strategy in product(
+            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, strategies
         )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
@@ -340,12 +361,51 @@ def _only_feasible(
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
 
 
+def _only_reachable(
+    sweep: Sweep,
+    strategies: list[Strategy],
+    by_name: set[Strategy],
+    how: Coordinated,
+    job: tuple[Trace, Sequence[Cluster]],
+) -> tuple[list[Strategy], list[str]]:
+    """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
+    coordination = next((it for it in how.coordinations if it is not None), None)
+    if coordination is None:
+        return strategies, []
+    unable = {}
+    trace, clusters = job
+    library, network = sweep.library_of(trace), sweep.get("network")
+    sizes = sweep.get("bucket_size") or [how.bucket_size]
+    for strategy, cluster, workers, size in product(strategies, clusters, sweep.workers, sizes):
+        scenario = Scenario.of(
+            trace,
+            cluster,
+            strategy,
+            workers,
+            library=library,
+            coordination=coordination,
+            bucket_size=size,
+            network=network,
+        )
+        reason = None if strategy in by_name else scenario.unreachable()
+        if reason is not None:
+            unable[strategy] = reason
+    if not unable:
+        return strategies, []
+    names = units.listed([strategy.name for strategy in unable])
+    able = [strategy for strategy in strategies if strategy not in unable]
+    if not able:
+        raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
+    return able, [f"left out {names}: too many messages, and no closed form at this size"]
+
+
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
     described = json.loads(cluster.to_json())
     sweep.refuse_idle_links(cluster, strategies)
     if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
         raise sweep._alone("inside")
-    if sweep.get("seed") is not None and not {"jitter", "fabric"} & described.keys():
+    is_random = bool({"jitter", "fabric"} & described.keys()) or sweep.has_coordinator
+    if sweep.get("seed") is not None and not is_random:
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )

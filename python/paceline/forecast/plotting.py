@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from paceline._internal import units
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import all_strategies
+from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import style
 from paceline.forecast.simulate import Result
+from paceline.forecast.table import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_COORDINATED = ("coordinator", "copy", "collective")
 _MOST_PANELS = 8
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
@@ -155,11 +158,18 @@ def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
     entries: list[style.Entry] = []
     if any(compute):
         entries.append((axes.barh(places, compute, color=style.PARTS["computation"]), "computation"))
-    words = "exposed communication"
-    entries.append((axes.barh(places, exposed, left=compute, color=style.PARTS[words]), words))
+    if all(result.coordinator for result in ordered):
+        left = compute
+        for name in _COORDINATED:
+            own = [(getattr(result, f"{name}_s") or 0.0) / unit for result in ordered]
+            entries.append((axes.barh(places, own, left=left, color=style.PARTS[name]), name))
+            left = [low + high for low, high in zip(left, own, strict=True)]
+    else:
+        words = "exposed communication"
+        entries.append((axes.barh(places, exposed, left=compute, color=style.PARTS[words]), words))
     for place, result in zip(places, ordered, strict=True):
         axes.text(result.iteration_s / unit, place, f" {units.digits(result.iteration_s / unit, 3)}", va="center")
-    axes.set_yticks(list(places), [result.strategy for result in ordered])
+    axes.set_yticks(list(places), [label(result, ordered) for result in ordered])
     axes.invert_yaxis()
     axes.set_xlim(0, max(result.iteration_s for result in ordered) / unit * 1.1 or 1)
     axes.set_xlabel(f"iteration time ({word})")
@@ -234,22 +244,37 @@ def _title(results: Sequence[Result], axis: Sequence[Any], others: Sequence[Any]
 def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
-        series.setdefault(result.strategy, []).append(result)
-    order = [strategy.name for strategy in all_strategies()]
-    return {strategy: series[strategy] for strategy in order if strategy in series}
+        series.setdefault(label(result, results), []).append(result)
+    order: list[str] = [strategy.name for strategy in all_strategies()]
+    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
+
+    def place(name: str) -> tuple[int, int]:
+        first = series[name][0]
+        return order.index(first.strategy), coordinators.index(first.coordinator) if first.coordinator else -1
+
+    return {name: series[name] for name in sorted(series, key=place)}
 
 
 def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> list[style.Entry]:
-    """Draw one line per strategy; return legend entries."""
+    """Draw one line per strategy, coordinator or pair of them; return legend entries."""
     lines, levels = [], []
-    for strategy, members in _series(results, name).items():
+    series = _series(results, name)
+    several = len({result.coordinator for result in results}) > 1
+    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
+    one_strategy = len({result.strategy for result in results}) == 1
+    for series_name, members in series.items():
         points = [(getattr(result, name) / scale, value(result)) for result in members]
         known = [(x, y) for x, y in points if y is not None]
-        look = style.strategy(strategy)
+        look = style.strategy(members[0].strategy)
+        if several and (own := members[0].coordinator) is not None:
+            # Of one strategy, coordinators have the colours; of several, they have the dashes.
+            place = coordinators.index(own)
+            dashes = (0.0, (2.0 + place, 1.0))
+            look = style.coordinator(place) if one_strategy else replace(look, line=dashes)
         if name == "servers" and not members[0].servers and known:
-            levels.append((axes.axhline(known[0][1], color=look.colour, linewidth=1.8), strategy))
+            levels.append((axes.axhline(known[0][1], color=look.colour, linewidth=1.8), series_name))
             continue
-        lines.append(style.Line(strategy, [x for x, _ in known], [y for _, y in known], look))
+        lines.append(style.Line(series_name, [x for x, _ in known], [y for _, y in known], look))
     return [*style.draw_lines(axes, lines), *levels]
 
 

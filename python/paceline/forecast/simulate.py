@@ -15,6 +15,7 @@ from paceline.catalog import names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
 from paceline.settings.keywords import CoreOptions, SimulateOptions
@@ -22,6 +23,8 @@ from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
 SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
+COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
+"""Fields of a result that it has under a coordinator."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,18 @@ class Result:
     """Most bytes of a bucket; None: no fusion."""
     busy: tuple[Busy, ...] | None = None
     """Busy time of every worker and link, if `detail` was requested."""
+    coordinator: str | None = None
+    """The coordinator's policy; None: without one. Otherwise computation and the next three add up to an iteration."""
+    coordinator_s: float | None = None
+    """Waiting until a bucket's exchange begins: ranks that are not ready, late wake-ups, cycles, agreement."""
+    copy_s: float | None = None
+    """Copies into and out of the fusion buffer."""
+    collective_s: float | None = None
+    """Inside the exchange: the network, and waiting for ranks that arrive later."""
+    latest_s: float | None = None
+    """Mean lateness of the latest rank, which the other parts include as waiting."""
+    contention_s: float | None = None
+    """How long a rank's input pipeline and graph scheduling are both active."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -139,9 +154,11 @@ class Result:
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy"):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *COORDINATED):
             if plain[name] is None:
                 del plain[name]
+        if self.coordinator is not None:
+            plain["compute_s"] = self.compute_s
         return plain
 
     def _repr_html_(self) -> str:
@@ -170,6 +187,8 @@ class Scenario:
     """The given options, by their names in `paceline.settings.table`; they win over the library's."""
     timeline: Path | None = None
     """A file for Chrome trace JSON."""
+    coordination: Coordination | None = None
+    """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
 
     @classmethod
     def of(
@@ -181,6 +200,7 @@ class Scenario:
         *,
         library: str | Library = NONE,
         timeline: Path | None = None,
+        coordination: Coordination | None = None,
         **options: Unpack[CoreOptions],
     ) -> Scenario:
         """Check every option, and leave out those that are None. Raises InvalidArgumentError."""
@@ -199,6 +219,7 @@ class Scenario:
             found,
             _checked(options),
             timeline,
+            coordination,
         )
 
     def changed(
@@ -233,6 +254,12 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return lowered(self).options
 
+    def unreachable(self) -> str | None:
+        """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
+        low = lowered(self)
+        with naming_core_errors():
+            return _core.unreachable(self.trace, low.cluster, json.dumps(low.options))
+
     def result(self, ranks: int | None = None) -> Result:
         """Simulate it, without the GIL; `ranks` limits the timeline to the first ones. Raises InvalidArgumentError."""
         low = lowered(self)
@@ -253,6 +280,7 @@ class Scenario:
             own=found.strategy == self.library.strategy
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
+            coordinated=self.coordination is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
         return replace(

@@ -85,6 +85,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if _varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
+    if any(result.coordinator for result in results):
+        columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
     if _varies([result.servers for result in results if result.servers]):
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
     if _varies([result.bucket_size for result in results]):
@@ -129,7 +131,17 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
     if any(result.compute_s > 0 for result in results):
         exposed = f"exposed comm.\n{time[1]}"
         columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))
+    if any(result.coordinator for result in results):
+        columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
+
+
+def _part_column(name: str, time: units.Unit) -> tuple[Column, Cell]:
+    """A part of an iteration under a coordinator; tenths of milliseconds are precise enough."""
+    places = 4 if time[1] == "s" else 1
+    return Column(f"{name}\n{time[1]}"), lambda result, _: _optional(
+        getattr(result, f"{name}_s"), lambda value: f"{value / time[0]:.{places}f}"
+    )
 
 
 def _speedup(result: Result, group: Group) -> str:
@@ -142,14 +154,23 @@ def _optional(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def named(result: Result, group: Group) -> str:
-    """Return the strategy, with its servers and bucket size if the group has it with several of them."""
-    same = [other for other in group.results if other.strategy == result.strategy]
-    words = [result.strategy]
+    """Return the strategy, with its coordinator, servers and bucket size if the group has it with several of them."""
+    name = label(result, group.results)
+    same = [other for other in group.results if label(other, group.results) == name]
+    words = [name]
     if _varies([other.servers for other in same]):
         words.append(units.count(result.servers, "server"))
     if _varies([other.bucket_size for other in same]):
         words.append(_buckets(result))
     return ", ".join(words)
+
+
+def label(result: Result, among: Sequence[Result]) -> str:
+    """Return what tells a result from the others: its strategy, its coordinator, or both."""
+    if not _varies([other.coordinator for other in among]):
+        return result.strategy
+    coordinator = result.coordinator or "no coordinator"
+    return f"{result.strategy}, {coordinator}" if _varies([other.strategy for other in among]) else coordinator
 
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:

@@ -48,6 +48,8 @@ class ScenarioOptions(TypedDict, total=False):
     pull: names.Pull | None
     inside: names.Inside | None
     network: names.Network | None
+    coordinator: names.Coordinator | Literal["none"] | None
+    coordinator_constants: str | Path | None
     barrier: bool | None
     overlap: bool | None
     iterations: int | None

@@ -408,11 +408,13 @@ def _named_file(value: object) -> object:
 TEXT = Kind("NAME", text)
 FILE = Kind("FILE", _file)
 NAMED_FILE = Kind("FILE|NAME", _named_file)
+CONSTANTS = Kind("FILE|NAME", _file)
 SWITCH = Kind("true|false", _switch, is_switch=True)
 STRATEGY = Kind("NAME", _strategy)
 JOB_STRATEGY = Kind("NAME", _job_strategy)
 STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
 COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)))
+ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
     names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)), words="NAME|all"
 )

@@ -132,6 +132,11 @@ _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
+_COORDINATORS = Use(
+    kind=kinds.ONE_COORDINATOR,
+    help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
+    default="none",
+)
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
@@ -456,21 +461,21 @@ _ALL: tuple[Setting, ...] = (
         section=_COORDINATOR,
         uses=_in(
             *JOBS,
-            simulate=Use(
-                kind=kinds.COORDINATORS,
-                help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
-                default=("none",),
-            ),
+            simulate=replace(_COORDINATORS, kind=kinds.COORDINATORS, default=("none",)),
+            report=_COORDINATORS,
+            python=_COORDINATORS,
+            sweep=_COORDINATORS,
             bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
         ),
     ),
     Setting(
         name="coordinator_constants",
         flag="--coordinator-constants",
-        kind=kinds.FILE,
-        help="JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        kind=kinds.CONSTANTS,
+        help="summit, horovod, or JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        default_words="summit on summit, else horovod",
         section=_COORDINATOR,
-        uses=_in("simulate"),
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="barrier",

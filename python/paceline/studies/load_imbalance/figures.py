@@ -10,7 +10,19 @@ from paceline.catalog.strategies import all_coordinators
 from paceline.forecast import style
 from paceline.forecast.coordination.networks import networks
 from paceline.studies.curves import DPI
-from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
+from paceline.studies.load_imbalance.compared import PUBLISHED_GRAPH, PUBLISHED_MOST, PUBLISHED_RANGES
+from paceline.studies.load_imbalance.runs import (
+    BASELINE,
+    FITTED,
+    GPUS,
+    GRAPH,
+    LARGEST,
+    STRONG,
+    STRONG_NETWORK,
+    Point,
+    Results,
+    gain,
+)
 
 _PARTS = (
     ("compute", style.PARTS["computation"]),
@@ -73,7 +85,7 @@ def _breakdown(results: Results) -> Any:  # noqa: ANN401
 
 
 def _gains(results: Results) -> Any:  # noqa: ANN401
-    """One panel per network: gain over GPUs, one line per coordinator."""
+    """One panel per network: gain over GPUs, one line per coordinator, and what was published."""
 
     def make() -> Any:  # noqa: ANN401
         canvas, grid = _canvas(3, 13.0, 3)
@@ -82,16 +94,42 @@ def _gains(results: Results) -> Any:  # noqa: ANN401
                 if name != BASELINE:
                     own = [100 * gain(results, Point(network, name, gpus)) for gpus in GPUS]
                     look = style.coordinator(place)
-                    axes.plot(range(len(GPUS)), own, color=look.colour, marker=look.marker, markersize=5, label=name)
+                    axes.plot(GPUS, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+            _published(axes, network)
             axes.axhline(0, color="0.6", linewidth=0.8)
-            axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS], rotation=30)
-            axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 30))
+            _gpu_axis(axes, GPUS)
+            fitted = "fitted" if network in FITTED else "checked"
+            axes.set(title=f"{network} ({fitted})", ylabel=f"gain over {BASELINE} (%)", ylim=(-26, 38))
             axes.grid(color="0.92")
-        grid.flat[0].legend(frameon=False, fontsize="small", loc="upper left")
-        canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs")
+        lines = [*grid.flat[0].get_legend_handles_labels()[0], *grid.flat[2].get_legend_handles_labels()[0]]
+        shown = {line.get_label(): line for line in lines}
+        canvas.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=6, frameon=False)
+        canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs: the gain of each remedy")
         return canvas
 
     return make
+
+
+def _published(axes: Any, network: str) -> None:  # noqa: ANN401
+    """Draw what the publication gives for graph order: a range as a band, single figures as dashed lines."""
+    place = _names().index(GRAPH)
+    if network in PUBLISHED_RANGES:
+        low, high = PUBLISHED_RANGES[network]
+        label = f"{GRAPH}, published range"
+        axes.axhspan(low, high, color=style.coordinator(place).colour, alpha=0.12, linewidth=0, label=label)
+    singles = {(name, value) for name, value in PUBLISHED_MOST.items()} if network == STRONG_NETWORK else set()
+    singles |= {(GRAPH, value) for value in PUBLISHED_GRAPH.get(network, ())}
+    for name, value in sorted(singles):
+        colour = style.coordinator(_names().index(name)).colour
+        axes.axhline(value, color=colour, linestyle="--", linewidth=1, label="published, at most or on average")
+
+
+def _gpu_axis(axes: Any, counts: tuple[int, ...]) -> None:  # noqa: ANN401
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(counts, [f"{gpus:,}" for gpus in counts], rotation=30)
 
 
 def _strong(results: Results) -> Any:  # noqa: ANN401
@@ -103,8 +141,9 @@ def _strong(results: Results) -> Any:  # noqa: ANN401
         for place, name in enumerate(_names()):
             own = [(results[Point(STRONG_NETWORK, name, gpus, STRONG)].samples_per_s or 0.0) / 1e3 for gpus in counts]
             look = style.coordinator(place)
-            axes.plot(range(len(counts)), own, color=look.colour, marker=look.marker, markersize=5, label=name)
-        axes.set_xticks(range(len(counts)), [f"{gpus:,}" for gpus in counts])
+            axes.plot(counts, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+        axes.axvline(1536, color=style.REFERENCE, linestyle="--", linewidth=1, label="published: slight drop from here")
+        _gpu_axis(axes, counts)
         axes.set(xlabel="GPUs", ylabel="thousand images/s", ylim=(0, None))
         axes.set_title("ResNet-50, strong scaling, 24,576 images an iteration")
         axes.grid(color="0.92")
