@@ -84,7 +84,7 @@ def test_each_variable_is_read(setting):
 
 
 def test_each_field_of_a_job_is_a_setting():
-    internal = {"server_processes", "switch_process", "unfused", "disturbance"}
+    internal = {"server_processes", "switch_processes", "nodes_per_rack", "unfused", "disturbance"}
     own = {entry.name for entry in fields(Settings)} - internal
     assert own | {"secret_file"} == {setting.name for setting in of_place(JOIN)} == set(VARIABLES.values())
     for entry in fields(Settings):

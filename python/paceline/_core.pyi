@@ -222,6 +222,18 @@ def strategies() -> str:
 def unreachable(trace: Trace, cluster: Cluster, options: str) -> str | None:
     """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
 
+def simulate_mix(traces: list[Trace], cluster: Cluster, mix: str, timeline: PathLike[str] | None = None) -> str:
+    """Simulate several jobs on one network: JSON in and out (`paceline.forecast.jobs`)."""
+
+def nodes_for_servers(cluster: Cluster, options: str) -> int:
+    """Return how many nodes of their own the servers of a job need."""
+
+def switches(strategy: str, nodes: int, nodes_per_rack: int | None) -> str:
+    """Return JSON: for each role of an aggregating switch, its rack; null if it connects racks.
+
+    Raises InvalidArgumentError.
+    """
+
 def coordinator_constants() -> str:
     """Return the measured constants of the coordinators as JSON."""
 

@@ -5,6 +5,7 @@
 mod coordination;
 mod coordinator;
 mod job;
+mod jobs;
 mod plan;
 mod spec;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
+use paceline_schedule::{Knobs, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -237,6 +239,16 @@ fn strategies() -> String {
     json!(list).to_string()
 }
 
+/// For each role of an aggregating switch, its rack, or null if it connects racks, as JSON.
+#[pyfunction]
+fn switches(strategy: &str, nodes: u32, nodes_per_rack: Option<u32>) -> PyResult<String> {
+    let topology = Topology::flat(nodes).in_racks(nodes_per_rack);
+    let schedule =
+        paceline_schedule::build(strategy, &topology, &Knobs::default()).map_err(|e| user_error(e.to_string()))?;
+    let racks: Vec<_> = (0..schedule.roles().switches).map(|number| schedule.switch_place(number).rack).collect();
+    Ok(json!(racks).to_string())
+}
+
 /// The coordinators' policies as JSON: name, aliases, summary.
 #[pyfunction]
 fn coordinators() -> String {
@@ -300,7 +312,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
+    module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
+    module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(switches, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
     module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;

@@ -1,5 +1,6 @@
 //! Converts trace, cluster and options for the event loop: buckets, layers and gradients.
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
@@ -54,7 +55,17 @@ fn wrong<T>(message: String) -> Result<T, SimulationError> {
 
 /// Refuses what the event loop cannot hold.
 pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
-    let prepared = plan(trace, cluster, options)?;
+    prepare_in(trace, cluster, options, None)
+}
+
+/// The same for nodes in other racks than the cluster's: those of one of several jobs.
+pub(crate) fn prepare_in(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    racks: Option<Arc<[u32]>>,
+) -> Result<Prepared, SimulationError> {
+    let prepared = plan_in(trace, cluster, options, racks)?;
     let roles = prepared.schedule.roles().total();
     if roles > MAX_ROLES {
         return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
@@ -63,34 +74,41 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
     Ok(prepared)
 }
 
-/// The strategy's program on this cluster.
+/// The strategy's program on this cluster, or on nodes in other racks than its own.
 pub(crate) fn schedule_of(
     cluster: &Cluster,
     options: &Options,
     element_bytes: u64,
     buckets: usize,
+    racks: Option<Arc<[u32]>>,
 ) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
     let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     let mut knobs = knobs(options, element_bytes, buckets)?;
     knobs.rates = Some(rates(cluster, element_bytes));
-    let topology = Topology {
-        workers: options.workers,
-        ranks_per_node: cluster.gpus_per_node,
-        servers: if entry.uses(Knob::Servers) { options.servers } else { 0 },
-        switch_radix: cluster.switch.radix,
-    };
+    let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
+    let mut topology = topology(options.workers, servers, cluster, element_bytes);
+    topology.racks = racks.or(topology.racks);
     let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
     Ok((entry, schedule))
 }
 
 /// The same for a world of any size.
 pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    plan_in(trace, cluster, options, None)
+}
+
+fn plan_in(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    racks: Option<Arc<[u32]>>,
+) -> Result<Prepared, SimulationError> {
     let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     check(trace, cluster, options, entry)?;
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();
     let grouped = group(trace, options, with_servers);
-    let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len())?;
+    let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
 
     let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
     let mut list = Vec::with_capacity(grouped.len());
@@ -177,6 +195,25 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
         ));
     }
     Ok(())
+}
+
+/// The cluster as strategies see it.
+pub(crate) fn topology(workers: u32, servers: u32, cluster: &Cluster, element_bytes: u64) -> Topology {
+    Topology {
+        workers,
+        ranks_per_node: cluster.gpus_per_node,
+        servers,
+        switch_radix: cluster.switch.radix,
+        switch_memory: cluster.switch.memory.map(|bytes| bytes / element_bytes),
+        racks: None,
+    }
+    .in_racks(nodes_per_switch(cluster))
+}
+
+/// Nodes under one switch of the lowest level; `None`: all.
+pub(crate) fn nodes_per_switch(cluster: &Cluster) -> Option<u32> {
+    let of_fabric = cluster.fabric.as_ref().map(paceline_model::cluster::Fabric::nodes_per_switch);
+    cluster.racks.map(|racks| racks.nodes_per_rack).or(of_fabric.filter(|&nodes| nodes > 1))
 }
 
 /// The rates of the cluster's links, for strategies whose choice depends on them.

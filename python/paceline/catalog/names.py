@@ -16,10 +16,18 @@ StrategyName = Literal[
     "tree",
     "hierarchical",
     "sharded-ps",
+    "sharp",
     "native",
 ]
 StrategyAlias = Literal[
-    "ring-reduce", "baidu-ring", "butterfly", "butterfly-mixing", "rabenseifner", "double-binary-tree", "nccl"
+    "ring-reduce",
+    "baidu-ring",
+    "butterfly",
+    "butterfly-mixing",
+    "rabenseifner",
+    "double-binary-tree",
+    "collnet",
+    "nccl",
 ]
 Strategy = StrategyName | StrategyAlias
 CoordinatorName = Literal["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
 
 _PATH = click.Path(path_type=Path)
+_GIVEN = click.core.ParameterSource.COMMANDLINE
 _SETTINGS = [setting for setting in of_place("simulate") if setting.section]
 # The sections of --help, in order, and their options.
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
+    "Several jobs": ["jobs"],
     "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
 }
 for _setting in _SETTINGS:
@@ -50,6 +52,9 @@ class _Sectioned(click.Command):
 @click.command(cls=_Sectioned)
 @click.argument("traces", metavar="[TRACE]...", nargs=-1)
 @types.options("simulate", *(setting.name for setting in _SETTINGS), checked=False)
+@click.option(
+    "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."
+)
 @click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
 @click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
@@ -60,6 +65,7 @@ class _Sectioned(click.Command):
 def simulate(
     *,
     traces: tuple[str, ...],
+    jobs: Path | None,
     everything: bool,
     explain: bool,
     as_json: bool,
@@ -77,7 +83,11 @@ def simulate(
     \b
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
+    paceline simulate --jobs examples/three-jobs.toml
     """
+    if jobs is not None:
+        _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot)
+        return
     if options["detail"] and not as_json:
         raise click.UsageError("--detail has no effect without --json")
     if as_json and csv:
@@ -117,6 +127,41 @@ def _named(words: tuple[str, ...]) -> list[str]:
     """Return the traces; like other lists they may be separated by commas, unless there is a file of that name."""
     names = [name.strip() for word in words for name in ([word] if Path(word).is_file() else word.split(","))]
     return names or ["resnet-50"]
+
+
+def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
+    """Forecast several jobs that share a network; their options are in the file."""
+    from paceline._internal.console import Bar, wrapped
+    from paceline._internal.files import check_writable, replaced
+    from paceline.forecast.jobs import plot as plotting
+    from paceline.forecast.jobs import spec, table
+    from paceline.forecast.jobs.model import simulate_jobs
+
+    ctx = click.get_current_context()
+    given = [param for param in ctx.command.params if ctx.get_parameter_source(param.name or "") == _GIVEN]
+    if others := [param.opts[0] for param in given if param.name not in ("jobs", "as_json", "timeline", "plot")]:
+        raise click.UsageError(f"{others[0]} has no effect with --jobs; write it into {path}")
+    if plot is not None:
+        plotting.check(plot)
+    if timeline is not None:
+        check_writable("--timeline", timeline)
+    mix = spec.read(path)
+    for note in mix.notes:
+        click.echo(f"paceline: note: {note}", err=True)
+    with Bar("simulating") as bar:
+        if timeline is None:
+            result = simulate_jobs(mix, bar=bar)
+        else:
+            with replaced(timeline) as written:
+                result = simulate_jobs(mix, timeline=written, bar=bar)
+    if plot is not None:
+        plotting.draw(result, plot)
+    if as_json:
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+        return
+    notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
+    lines = [line for sentence in [*table.verdict(result), *notes] for line in wrapped(sentence, width())]
+    say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
 
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:

@@ -73,6 +73,9 @@ class CannotDoHereError(click.ClickException):
 @types.option("validate", "bucket_size")
 @types.option("validate", "network", filled=True)
 @types.options("validate", "latency", "message_overhead")
+@click.option(
+    "--racks", type=types.whole(1, 250), default="1", help="Racks among which hosts are divided.  [default: 1]"
+)
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
@@ -139,7 +142,7 @@ def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
     selection = _selection(options)
     rates = [parse_rate(rate) for rate in options["bandwidth"]]
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
-    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size))
+    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size, options["racks"]))
     if timeline is not None and len(selected) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one cell, but {len(selected)} are selected: give one value of each"

@@ -82,7 +82,7 @@ impl<'a> Collective<'a> {
             stragglers: Vec::new(),
             ..cluster.clone()
         };
-        let (entry, schedule) = schedule_of(&cluster, &options, element_bytes, 1)?;
+        let (entry, schedule) = schedule_of(&cluster, &options, element_bytes, 1, None)?;
         let mut made = Collective {
             trace,
             strategy: entry.name,
