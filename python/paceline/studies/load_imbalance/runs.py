@@ -82,7 +82,7 @@ def contention_s(network: str) -> float:
 
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
-    """Return the scenario: the same as `paceline simulate --cluster summit --strategy native --coordinator …`."""
+    """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`."""
     share = networks()[point.network].contention_share
     constants = {} if share is None else {"contention_share": share}
     return Scenario.of(
