@@ -78,7 +78,7 @@ def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
     fastest = min(results, key=lambda result: result.iteration_s)
     meant, *_ = advise(grouped(scenarios, results))
     assert f"{fastest.strategy} is the fastest" in meant
-    first, *rest = advise(grouped(scenarios, results, servers_meant=False))
+    first, *rest = advise(grouped(scenarios, results, meant=frozenset()))
     assert "ring is the fastest" in first
     if fastest.servers:
         assert any("ps-multicast-aggregation, with 1 parameter server, would be" in line for line in rest)

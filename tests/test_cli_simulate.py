@@ -147,7 +147,7 @@ def test_the_last_words_are_computed():
 
 def test_one_strategy_is_compared_with_the_others():
     words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
-    assert "Of the other strategies ring would be the fastest" in words
+    assert "Of the other strategies halving-doubling would be the fastest" in words
 
 
 def test_all_reduces_show_bus_bandwidth():
@@ -259,7 +259,7 @@ def test_copies_and_additions_of_the_cluster_bound_the_iteration(tmp_path):
 def test_strategies_the_switch_cannot_do(tmp_path):
     result = call(TINY, "--cluster", "p3.16xlarge", "--workers", 16, "--json")
     assert result.exit_code == 0
-    assert result.stderr.startswith("paceline: note: left out ring-multicast, ps-multicast")
+    assert result.stderr.startswith("paceline: note: left out ring-multicast, sharp, ps-multicast")
     assert result.stderr.count("\n") == 1
     assert not any("multicast" in run["strategy"] for run in json.loads(result.stdout))
     said = refused(TINY, "--cluster", "p3.16xlarge", "--strategy", "all,ring-multicast")
@@ -429,9 +429,9 @@ def test_lists_make_columns_only_where_they_vary():
 
 def test_a_straggler_is_one_of_the_ranks():
     [slow] = runs(TINY, "--gpus", 16, "--strategy", "ring", "--straggler", "13:2")
-    same = paceline.simulate(TINY, workers=16, stragglers=[{"rank": 13, "factor": 2.0}])
-    assert slow["iteration_s"] == same.iteration_s > paceline.simulate(TINY, workers=16).iteration_s
-    assert paceline.simulate(TINY, workers=16, stragglers="13:2") == same
+    same = paceline.simulate(TINY, workers=16, strategy="ring", stragglers=[{"rank": 13, "factor": 2.0}])
+    assert slow["iteration_s"] == same.iteration_s > paceline.simulate(TINY, workers=16, strategy="ring").iteration_s
+    assert paceline.simulate(TINY, workers=16, strategy="ring", stragglers="13:2") == same
     for wrong, why in (
         ("13", "'13' is not RANK:FACTOR"),
         ("13:0", "'0' is not a factor from 0.01 to 1000"),

@@ -113,8 +113,8 @@ def test_one_question_has_one_answer():
     for row in runs(*words, "--coordinator", "all"):
         own = row["coordinator_s"] + row["copy_s"]
         # In graph order the last rank's turn comes up to a cycle of 1 ms later than the mean rank's.
-        apart = 0.001 if row["coordinator"] == "graph" else 1e-9
-        assert -1e-9 <= row["iteration_s"] - own - plain["iteration_s"] <= apart
+        apart = 0.001 if row["coordinator"] == "graph" else 1e-7
+        assert -1e-7 <= row["iteration_s"] - own - plain["iteration_s"] <= apart
         assert own < 0.004
 
 
@@ -228,3 +228,14 @@ def test_every_constant_is_documented():
     for constant in all_constants().values():
         row = f"| `{constant.name}` | {constant.default:g} | {constant.unit} | {constant.meaning} | {constant.source} |"
         assert row in page, constant.name
+
+
+def test_a_coordinator_is_that_of_a_library():
+    words = ("resnet-50", "--workers", 8, "--strategy", "ring", "--iterations", 5)
+    [row] = runs(*words, "--coordinator", "negotiate")
+    assert (row["library"], row["interval"]) == ("horovod", None)
+    [bare] = runs(*words, "--coordinator", "negotiate", "--library", "none")
+    assert bare["iteration_s"] < row["iteration_s"]
+    assert refused(*words, "--coordinator", "negotiate", "--library", "ddp") == (
+        "--coordinator: has no effect on ddp, whose ranks need not agree; leave it out, or give --library horovod"
+    )

@@ -89,7 +89,9 @@ def test_answers_are_those_of_simulate():
 
 def test_the_switch_decides_what_is_shown():
     told = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
-    assert set(told["left_out"]) == {"ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast"}
+    assert set(told["left_out"]) == {
+        *("ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast", "sharp")
+    }
     assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
 
 

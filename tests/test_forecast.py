@@ -237,7 +237,7 @@ def test_a_sweep_takes_lists_of_traces_latencies_and_bucket_sizes():
         for latency in (1e-6, 1e-3)
         for size in (None, 1_000_000)
     ]
-    alone = paceline.simulate(TINY, workers=2, latency="1ms", bucket_size="1MB")
+    alone = paceline.simulate(TINY, strategy="ring", workers=2, latency="1ms", bucket_size="1MB")
     assert results[3] == alone
     assert (alone.cluster, alone.to_dict()["schema_version"]) == ("flat", 1)
 
@@ -266,4 +266,6 @@ def test_an_interrupted_sweep_keeps_what_is_done():
         paceline.sweep(TINY, strategy="ring", workers=[2, 4, 8, 16, 32, 64], progress=interrupt)
     done = caught.value.results
     assert 1 <= len(done) <= 6 and caught.value.scenarios == 6
-    assert all(result == paceline.simulate(TINY, workers=2 ** (place + 1)) for place, result in done.items())
+    assert all(
+        result == paceline.simulate(TINY, strategy="ring", workers=2 ** (place + 1)) for place, result in done.items()
+    )

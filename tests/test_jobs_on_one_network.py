@@ -104,7 +104,9 @@ def test_the_command(tmp_path):
     assert document["schema"] == 1
     assert {one["name"] for one in document["jobs"]} == {"vision", "big model", "old code"}
     processes = {
-        event["args"]["name"] for event in json.loads(timeline.read_text())["traceEvents"] if event["ph"] == "M"
+        event["args"]["name"]
+        for event in json.loads(timeline.read_text())["traceEvents"]
+        if event["name"] == "process_name"
     }
     assert {"vision: worker 0", "old code: server 1", "rack 0", "node 3"} <= processes
     refused = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--workers", "8"])

@@ -144,7 +144,7 @@ def test_json(result):
     assert {claim["verdict"] for claim in document["claims"]} == {"holds here", "does not hold here"}
     assert document["figures"] == []
     reasons = {(entry["row"], entry["model"]): entry["reason"] for entry in document["skipped"]}
-    assert reasons["ring with messages", "VGG-16"] == "no value is published"
+    assert reasons["ring without messages, 10 Gbit/s", "ResNet-200"] == "no value is published"
 
 
 def test_csv_has_a_line_per_row(result):

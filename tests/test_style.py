@@ -81,7 +81,7 @@ def test_published_marks_are_hollow_and_simulated_ones_are_not():
 
 
 def test_what_is_not_a_number_makes_panels():
-    results = paceline.sweep(["resnet-18", "allreduce:10MB"], strategy=["ring", "tree"], workers=4)
+    results = paceline.sweep(["resnet-18", "allreduce:10MB"], strategy=["ring", "tree"], workers=4, library="none")
     titles = [axes.get_title() for axes in figure(results).axes]
     assert titles == ["resnet-18", "allreduce:10MB"]
     mixed = paceline.sweep("resnet-18", strategy="ring", workers=[2, 4], bucket_size=["none", "25MB"])

@@ -168,7 +168,7 @@ def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline.forecast import table
     from paceline.forecast.explain import explain
 
-    return explain(table.grouped(prepared.scenarios, results, servers_meant=prepared.servers_meant))
+    return explain(table.grouped(prepared.scenarios, results, meant=prepared.meant))
 
 
 def _as_data(results: list[Result], explanation: Explanation | None) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline.forecast import table
     from paceline.forecast.advice import advise
 
-    groups = table.grouped(prepared.scenarios, results, servers_meant=prepared.servers_meant)
+    groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
     if explanation is None:
         try:
@@ -229,6 +229,6 @@ def _print_unfinished(
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
     elif results:
         scenarios = [prepared.scenarios[place] for place in interrupted.results]
-        groups = table.grouped(scenarios, results, servers_meant=prepared.servers_meant)
+        groups = table.grouped(scenarios, results, meant=prepared.meant)
         say([f"incomplete: {interrupted}", "", *table.table(groups, most)])
     click.echo(f"paceline: {interrupted}", err=True)

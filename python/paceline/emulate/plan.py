@@ -52,8 +52,15 @@ class Racks:
         return self.hosts_per_rack / self.oversubscription
 
 
+def _check_counts(workers: int, servers: int) -> None:
+    for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
+            raise InvalidArgumentError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
+
+
 def racks(workers: int, count: int, oversubscription: float = 1.0) -> Racks | None:
     """Return the racks of this many workers; None for a single one. Raises InvalidArgumentError."""
+    _check_counts(workers, 0)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= workers:
         raise InvalidArgumentError(f"racks: {count!r:.20} is not a whole number between 1 and the {workers} workers")
     if not (math.isfinite(oversubscription) and 1 <= oversubscription <= MOST_OVERSUBSCRIPTION):
@@ -73,9 +80,7 @@ def racks(workers: int, count: int, oversubscription: float = 1.0) -> Racks | No
 
 def plan(workers: int, servers: int, *, switch: bool, racks: Racks | None = None) -> tuple[Host, ...]:
     """Return all hosts, workers first. With racks, each has a switch of its own. Raises InvalidArgumentError."""
-    for what, number, least in (("workers", workers, 1), ("servers", servers, 0)):
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MOST:
-            raise InvalidArgumentError(f"{what}: {number!r:.20} is not a whole number between {least} and {MOST}")
+    _check_counts(workers, servers)
 
     def rack(node: int) -> int | None:
         return None if racks is None else node // racks.hosts_per_rack

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline._internal import units
-from paceline.catalog.strategies import all_strategies, feasible, find_strategy
+from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import NOTEWORTHY, bound, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, named
+from paceline.forecast.table import Group, extras, named
 
 # What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
@@ -38,14 +38,14 @@ def _verdict(group: Group) -> list[str]:
     if several and first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
         sentences.append(f"It is {times} times as fast as {named(first, group)}, which is {bound(first)}.")
-    sentences += _with_servers(group, fastest)
+    sentences += _faster_still(group, fastest)
     if fastest.workers == 1:
         return [*sentences, f"{name} is {bound(fastest)}."]
     scenario = group.scenarios[group.results.index(fastest)]
     relieved = reliefs(scenario, fastest) if fastest.messages <= _MOST_MESSAGES else []
     sentences.append(sentence(name, fastest, relieved))
     if len({result.strategy for result in group.results}) == 1:
-        sentences += _others(scenario, fastest)
+        sentences += _others(scenario, fastest, group.meant)
     return sentences
 
 
@@ -67,26 +67,26 @@ def _figures(result: Result) -> str:
     return f"{units.digits(result.samples_per_s)} samples/s, {scaling} of linear scaling ({time})"
 
 
-def _with_servers(group: Group, fastest: Result) -> list[str]:
-    if group.servers_meant:
-        return []
+def _faster_still(group: Group, fastest: Result) -> list[str]:
+    """Name a strategy that is faster, but needs what was not asked for."""
     best = min(group.results, key=lambda result: result.iteration_s)
     gain = fastest.iteration_s / best.iteration_s
     if gain <= NOTEWORTHY:
         return []
-    servers = units.count(best.servers, "parameter server")
-    return [f"{best.strategy}, with {servers}, would be {units.short(gain)} times faster still."]
+    needs = [units.count(best.servers, "parameter server")] if best.servers else []
+    needs += [f"{knob} in the switch" for knob in sorted(SWITCHES & find_strategy(best.strategy).knobs)]
+    return [f"{best.strategy}, with {units.listed(needs)}, would be {units.short(gain)} times faster still."]
 
 
-def _others(scenario: Scenario, result: Result) -> list[str]:
+def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[str]:
     """Return the best of the other strategies, with the options of this one that they use."""
     if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
         return []
     able = [
-        strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy.name != result.strategy
+        strategy
+        for strategy in feasible(all_strategies(), scenario.cluster)[0]
+        if strategy.name != result.strategy and extras(strategy.name) <= meant
     ]
-    if "servers" not in find_strategy(result.strategy).knobs:
-        able = [strategy for strategy in able if "servers" not in strategy.knobs]
     try:
         best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.

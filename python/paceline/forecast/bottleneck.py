@@ -85,7 +85,7 @@ def _cards(parts: Sequence[PathPart]) -> str:
     for part in large:
         role, _, way = part.part.rpartition(" ")
         ways.setdefault(role, []).append(way)
-    named = units.listed([f"{role} {units.listed(each)}" for role, each in ways.items()])
+    named = units.listed([f"{role or 'the'} {units.listed(each)}" for role, each in ways.items()])
     rest = sum(part.seconds for part in parts) - sum(part.seconds for part in large)
     return f"{'mostly ' if rest > parts[0].seconds / 5 else ''}{named}"
 

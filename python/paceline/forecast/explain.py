@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import Trace, parse_time
+from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
-from paceline.catalog.strategies import all_strategies, feasible
+from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
@@ -186,7 +186,12 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     lowered_fields = json.loads(lowered(scenario).cluster.to_json())
     # Without them every tensor by itself looks best, which is evidence of nothing.
     costs_messages = not all(str(lowered_fields[name]).startswith("0") for name in ("latency", "message_overhead"))
-    able = [strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy != scenario.strategy]
+    # What the switch could do has rows of its own.
+    able = [
+        strategy
+        for strategy in feasible(all_strategies(), scenario.cluster)[0]
+        if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
+    ]
     candidates: list[tuple[str, list[Scenario], str]] = [
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
@@ -194,10 +199,6 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario, fields),
     ]
-    # Where a message costs nothing, single tensors are always best, which is no advice.
-    if any(parse_time(fields.get(name, "0s")) > 0 for name in ("latency", "message_overhead")):
-        candidates.append(("the best bucket size", _bucket_sizes(scenario), ""))
-    candidates.append(_without_the_slowest(scenario, fields))
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
 
 

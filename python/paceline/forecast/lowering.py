@@ -21,7 +21,7 @@ from paceline.catalog.strategies import KNOBS, Strategy
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
 
-_ONE_NEIGHBOUR = ("ring", "ring-multicast", "native")
+_ONE_NEIGHBOUR = ("ring", "ring-multicast", "native", "hierarchical")
 """Strategies in which a node sends to one other node only. Elsewhere several connections share its link."""
 
 

@@ -25,6 +25,7 @@ from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
+from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.settings.kinds import PLACEMENTS
 from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
 
@@ -210,8 +211,8 @@ class Prepared:
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
-    servers_meant: bool = True
-    """Whether parameter servers were asked for, by name or by their number."""
+    meant: frozenset[str] = frozenset(EXTRAS)
+    """What was asked for that not everybody has: servers by name or number; by name or with a cluster, its switch."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -226,7 +227,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     library = sweep.library_of(traces[0])
     own = sweep.get("strategy") or _own(sweep, library)
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
-    servers_meant = sweep.get("servers") is not None or any("servers" in strategy.knobs for strategy in by_name)
+    meant = {extra for strategy in by_name for extra in extras(strategy.name)}
+    meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
@@ -259,7 +261,7 @@ def _prepared(sweep: Sweep) -> Prepared:
         )
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
-    return Prepared(scenarios, list(said), servers_meant)
+    return Prepared(scenarios, list(said), frozenset(meant))
 
 
 def plan(

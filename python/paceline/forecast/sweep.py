@@ -28,7 +28,7 @@ RAY: Literal["ray"] = "ray"
 class SweepInterrupted(KeyboardInterrupt):
     """Ctrl-C during a sweep. It carries what was done.
 
-    Attributes:
+    Args:
         results: Results by the place of their scenario in the sweep.
         scenarios: The number of scenarios that were asked for.
 

@@ -12,33 +12,47 @@ from dataclasses import dataclass, replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
+from paceline.catalog.libraries import NONE
+from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
+
+
+EXTRAS = (SERVERS, SWITCH) = ("servers", "switch")
+"""What a strategy may need that not everybody has: parameter servers, and a switch that multicasts or aggregates."""
+
+
+def extras(strategy: str) -> frozenset[str]:
+    """Return which of them a strategy needs."""
+    knobs = find_strategy(strategy).knobs
+    return frozenset(([SERVERS] if "servers" in knobs else []) + ([SWITCH] if SWITCHES & knobs else []))
 
 
 @dataclass(frozen=True)
 class Group:
     """The scenarios of one configuration in the requested order; the others are compared with the first.
 
-    `servers_meant`: parameter servers were asked for, or nothing else was forecast.
+    `meant`: which of `EXTRAS` were asked for.
     """
 
     scenarios: list[Scenario]
     results: list[Result]
-    servers_meant: bool = True
+    meant: frozenset[str] = frozenset(EXTRAS)
 
     def fastest_first(self) -> list[Result]:
         """Return results by iteration time; those that look equal in the table stay in the requested order."""
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
     def ranked(self) -> list[Result]:
-        """Return results by iteration time, without parameter servers unless they are meant."""
+        """Return results by iteration time, without those that need what was not asked for, unless all do."""
         ranked = self.fastest_first()
-        return ranked if self.servers_meant else [result for result in ranked if not result.servers]
+        return [result for result in ranked if extras(result.strategy) <= self.meant] or ranked
 
 
-def grouped(scenarios: Sequence[Scenario], results: Sequence[Result], *, servers_meant: bool = True) -> list[Group]:
+def grouped(
+    scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
+) -> list[Group]:
     """One group per trace, workers, bandwidth, latency and compute speed-up, in order."""
     groups: dict[tuple[int, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
@@ -46,10 +60,7 @@ def grouped(scenarios: Sequence[Scenario], results: Sequence[Result], *, servers
         group = groups.setdefault((id(scenario.trace), *circumstances), Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
-    return [
-        replace(group, servers_meant=servers_meant or all(result.servers for result in group.results))
-        for group in groups.values()
-    ]
+    return [replace(group, meant=meant) for group in groups.values()]
 
 
 def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
@@ -199,7 +210,7 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
 
 def with_evidence(group: Group) -> Result:
     """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
-    ranked = group.fastest_first()
+    ranked = group.ranked()
     return next((result for result in ranked if result.interval is not None), ranked[0])
 
 
@@ -209,12 +220,14 @@ def likely(result: Result) -> str:
     if found is None:
         return f"{result.strategy} has {result.evidence}."
     times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
-    rates = ""
+    mean, rates = units.duration(result.iteration_s), ""
     if result.samples_per_s is not None and result.compute_s > 0:
         low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
+        mean += f", {units.digits(result.samples_per_s)} samples/s"
         rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
+    who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
     return (
-        f"With a probability of {found.level:.0%} {result.strategy} takes {times}{rates}: so far off have "
+        f"{who} takes {mean}; with a probability of {found.level:.0%} it is {times}{rates}: so far off have "
         f"{found.cases} comparable forecasts been ({found.basis})."
     )
 

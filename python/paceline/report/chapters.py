@@ -50,7 +50,7 @@ def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) ->
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
     prepared = chapter.prepared
-    groups = report.grouped(prepared.scenarios, results, servers_meant=prepared.servers_meant)
+    groups = report.grouped(prepared.scenarios, results, meant=prepared.meant)
     shown, events = _timeline(number, chapter, groups)
     notes = [f"Note: {note}" for note in [*prepared.notes, *report.notes(results)]]
     return Simulated(

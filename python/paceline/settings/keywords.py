@@ -48,8 +48,6 @@ class ScenarioOptions(TypedDict, total=False):
     pull: names.Pull | None
     inside: names.Inside | None
     network: names.Network | None
-    coordinator: names.Coordinator | Literal["none"] | None
-    coordinator_constants: str | Path | None
     barrier: bool | None
     overlap: bool | None
     iterations: int | None
@@ -107,7 +105,14 @@ class LibraryOptions(TypedDict, total=False):
     channel: names.Channel | None
 
 
-class SimulateOptions(ScenarioOptions, LibraryOptions, TraceChanges, ClusterFields, total=False):
+class CoordinatorOptions(TypedDict, total=False):
+    """How ranks agree on what is exchanged."""
+
+    coordinator: names.Coordinator | Literal["none"] | Sequence[str] | None
+    coordinator_constants: str | Path | None
+
+
+class SimulateOptions(ScenarioOptions, LibraryOptions, CoordinatorOptions, TraceChanges, ClusterFields, total=False):
     """Keywords of `paceline.simulate`."""
 
     servers: int | None
@@ -118,7 +123,7 @@ class SimulateOptions(ScenarioOptions, LibraryOptions, TraceChanges, ClusterFiel
     """Bytes, text with a unit, or `none`."""
 
 
-class SweepOptions(LibraryOptions, ClusterFields, total=False):
+class SweepOptions(LibraryOptions, CoordinatorOptions, ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None

@@ -133,9 +133,9 @@ _TIMES = Use(kind=kinds.TIMES)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _COORDINATORS = Use(
-    kind=kinds.ONE_COORDINATOR,
+    kind=kinds.COORDINATORS,
     help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
-    default="none",
+    default=("none",),
 )
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
@@ -461,9 +461,9 @@ _ALL: tuple[Setting, ...] = (
         section=_COORDINATOR,
         uses=_in(
             *JOBS,
-            simulate=replace(_COORDINATORS, kind=kinds.COORDINATORS, default=("none",)),
+            simulate=_COORDINATORS,
             report=_COORDINATORS,
-            python=_COORDINATORS,
+            python=replace(_COORDINATORS, kind=kinds.ONE_COORDINATOR, default="none"),
             sweep=_COORDINATORS,
             bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
         ),
