@@ -95,8 +95,8 @@ rank     ms     ms       ms        ms         ms         ms           ms        
    try: ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest
         --interface
    try: no --strategy, so that Paceline tunes the algorithm for each message size
-   try: forecast a faster network: paceline record -o mine.json -- python train.py; paceline
-        simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,100Gbps
+   try: forecast a faster network: paceline run -np 1 --record mine.json -- python train.py;
+        paceline simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,100Gbps
 
 2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
    others wait 10 ms a step for it; its forward pass takes 12 ms, that of the others 2 ms.

@@ -277,7 +277,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     let refused = |why: String| Err(UnitError(format!("{read} {why}")));
     if unit.is_empty() {
         let value = plain(value);
-        return refused(format!("has no unit; sizes are bytes: write {value}B or {value}MB, as is meant"));
+        return refused(format!("has no unit; sizes are bytes: write {value}B or {value}MB, whichever you mean"));
     }
     let Some(data) = DataUnit::read(unit) else {
         return refused(format!("has the unknown unit {}; write a size as {example}", shown(unit)));
@@ -316,7 +316,7 @@ pub fn parse_time(text: &str) -> Result<Time, UnitError> {
         None if unit.is_empty() && value == 0.0 => 1.0,
         None if unit.is_empty() => {
             let value = plain(value);
-            return refused(format!("has no unit; write {value}us or {value}ms, as is meant"));
+            return refused(format!("has no unit; write {value}us or {value}ms, whichever you mean"));
         }
         None => return refused(format!("has the unknown unit {}; write a time as {example}", shown(unit))),
     };

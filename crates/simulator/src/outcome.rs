@@ -213,7 +213,8 @@ pub(crate) fn outcome(
 /// The part of the iteration that is not computation; rounding must not make it negative.
 fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
     let exposed = iteration_s - compute_s;
-    if exposed > 1e-12 * iteration_s { exposed } else { 0.0 }
+    // Less is rounding.
+    if exposed > 1e-9 * iteration_s { exposed } else { 0.0 }
 }
 
 fn path_parts(path: PathSeconds, names: [&'static str; COUNT]) -> (Vec<PathPart>, Option<f64>) {

@@ -89,7 +89,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
         evidence={"exposed_communication_share": exposed},
         tries=[
             "compute faster: OMP_NUM_THREADS up to cores / ranks, mixed precision, a larger batch",
-            "add ranks, after forecasting the gain: paceline record -o mine.json -- python train.py; "
+            f"add ranks, after forecasting the gain: {_record(analysis.interface)}; "
             "paceline simulate mine.json --workers 4,8,16",
         ],
     )
@@ -303,7 +303,7 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
 def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
     faster = "forecast a faster network: "
     if analysis.has_steps:
-        faster += "paceline record -o mine.json -- python train.py; paceline simulate mine.json"
+        faster += f"{_record(analysis.interface)}; paceline simulate mine.json"
     else:
         faster += "paceline simulate allreduce:SIZE"
     return [
@@ -477,6 +477,13 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
 
 
 # Remedies, by how the script synchronises gradients.
+
+
+def _record(interface: Interface) -> str:
+    """Return the command that records a script."""
+    if interface is Interface.PLAIN:
+        return "paceline record -o mine.json -- python train.py"
+    return "paceline run -np 1 --record mine.json -- python train.py"
 
 
 def less_often(interface: Interface) -> str:

@@ -20,7 +20,7 @@ PIPE = "PACELINE_RUN_FAILURE"
 MOST = 4096
 """Bytes that a pipe takes atomically (PIPE_BUF)."""
 
-_LETTERS = 300
+_LETTERS = 1000
 
 
 def tell_launcher() -> None:

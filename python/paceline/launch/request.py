@@ -27,6 +27,10 @@ from paceline.launch.output import Output
 from paceline.launch.supervisor import Supervisor
 from paceline.settings.table import SETTINGS, as_text, find, renamed
 
+_NOBODY_RECORDED = (
+    "no rank joined a job that records it (scripts that use gloo need init_process_group('paceline') or --as-gloo)"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -191,7 +195,7 @@ class Checked:
             timeline_files.say(message)
             return True
         remote = all(host.remote for host in supervisor.hosts)
-        where = "its parts may be on the hosts of the ranks" if remote else "no rank joined a job that records it"
+        where = "its parts may be on the hosts of the ranks" if remote else _NOBODY_RECORDED
         timeline_files.say(f"{'note' if remote else 'error'}: timeline {path}: there is none here: {where}")
         return remote
 
