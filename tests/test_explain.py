@@ -80,7 +80,7 @@ def test_the_interval_is_of_comparable_measurements():
     text = " ".join(call(*words, "--explain").split())
     assert (
         "ddp with native takes" in text
-        and "with a probability of 80% it is" in text
+        and "with a probability of 80 % it is" in text
         and "7 comparable forecasts" in text
     )
 

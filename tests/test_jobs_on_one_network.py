@@ -108,6 +108,6 @@ def test_the_command(tmp_path):
         for event in json.loads(timeline.read_text())["traceEvents"]
         if event["name"] == "process_name"
     }
-    assert {"vision: worker 0", "old code: server 1", "rack 0", "node 3"} <= processes
+    assert {"vision: worker 0", "old code: worker 15", "rack 0", "node 15"} <= processes
     refused = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--workers", "8"])
     assert refused.exit_code == 2 and "--workers has no effect with --jobs" in refused.output

@@ -112,7 +112,7 @@ fn variants(entry: &Entry) -> Vec<Variant> {
 
 /// Nodes of a rack, which matter to a strategy with a tree of switches: another number in each variant.
 fn racks(entry: &Entry, number: u32) -> Option<u32> {
-    (entry.uses(Knob::Aggregation) && number % 4 > 0).then_some(number % 4 + 1)
+    (entry.uses(Knob::Aggregation) && !number.is_multiple_of(4)).then_some(number % 4 + 1)
 }
 
 fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usize) {

@@ -365,7 +365,7 @@ pub(crate) fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Cal
     order.sort_by_key(|&gradient| ready[gradient]);
     let (mut called, mut agreed) = (Time::ZERO, Time::ZERO);
     for gradient in order {
-        called = called + options.call;
+        called += options.call;
         agreed = agreed.max(ready[gradient] + called) + options.agreement;
         ready[gradient] = agreed;
     }

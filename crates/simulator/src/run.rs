@@ -195,6 +195,7 @@ mod tests {
             batch: 4,
             dtype: Dtype::Float32,
             device: String::new(),
+            library: String::new(),
             distribution: (0..count).collect(),
             tensors: (0..)
                 .zip(tensors)

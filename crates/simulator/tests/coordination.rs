@@ -192,7 +192,8 @@ fn causes_act_through_mechanisms() {
     }
     // Only partitioned cores leave fewer cores to the pipeline, only a coordinator that does not block tests, and only
     // the graph's order is kept.
-    let own: [(&str, fn(&mut Constants)); 3] = [
+    type Change = fn(&mut Constants);
+    let own: [(&str, Change); 3] = [
         ("partitioned", |it| it.pipeline_cores = 3.0),
         ("nonblocking", |it| it.test_ms = 3.0),
         ("graph", |it| it.order_ms = 3.0),
@@ -299,7 +300,7 @@ fn a_straggler_delays_all() {
 #[test]
 fn a_timeline_shows_every_rank() {
     let asked = Options { iterations: Some(1), ..options("negotiate", 12) };
-    let (found, timeline) = simulate_with_timeline(&trace(), &summit(), &asked).unwrap();
+    let (found, timeline) = simulate_with_timeline(&trace(), &summit(), &asked, None).unwrap();
     let mut text = Vec::new();
     timeline.write(&mut text).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();

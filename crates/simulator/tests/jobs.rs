@@ -68,7 +68,7 @@ fn jobs_on_disjoint_links_do_not_affect_each_other() {
         for (number, one) in jobs.iter().enumerate() {
             let marks = &together.jobs[number].marks_ps;
             let length = Length::Marks(vec![marks.len()]);
-            let alone = simulate_jobs(&cluster(), 32, &[one.clone()], network, &length).unwrap();
+            let alone = simulate_jobs(&cluster(), 32, std::slice::from_ref(one), network, &length).unwrap();
             assert_eq!(&alone.jobs[0].marks_ps, marks, "{} {network:?}", one.name);
         }
         assert!(together.links.iter().all(|link| link.jobs.len() == 1), "{:?}", together.links);

@@ -227,7 +227,7 @@ def likely(result: Result) -> str:
         rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
     who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
     return (
-        f"{who} takes {mean}; with a probability of {found.level:.0%} it is {times}{rates}: so far off have "
+        f"{who} takes {mean}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: so far off have "
         f"{found.cases} comparable forecasts been ({found.basis})."
     )
 

@@ -102,7 +102,10 @@ impl Draws {
         let each = own + spun;
         let (mut at, mut process, mut sum, mut affected) = (0.0, -1.0, 0.0, 0);
         let mut latest = Latest::default();
-        while each > 0.0 {
+        loop {
+            if each == 0.0 {
+                break;
+            }
             at += self.exponential(1.0) / each;
             let over = at >= f64::from(processes);
             if over || at.floor() > process {
