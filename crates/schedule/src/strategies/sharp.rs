@@ -320,7 +320,8 @@ impl Schedule for Sharp {
     }
 
     /// The same, and the ways to and from the owner inside the node of one piece; or the links inside the node, each of
-    /// which carries (m-1)/m of the bucket for the reduction and as much for the result.
+    /// which carries (m-1)/m of the bucket for the reduction and as much for the result. `None` where these take long
+    /// enough for reduction and result to wait for each other.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         if self.inside != Inside::Ring || bucket.len == 0 {
             return None;
@@ -335,6 +336,9 @@ impl Schedule for Sharp {
             }
         };
         let inside = 2.0 * (ranks - 1.0) / ranks * len * links.inside.s_per_element;
+        if self.levels > 0 && inside > 0.5 * between {
+            return None;
+        }
         Some((between + 2.0 * way).max(inside))
     }
 
