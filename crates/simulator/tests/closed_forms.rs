@@ -103,7 +103,6 @@ fn forms_on_nodes_are_near_the_event_simulation() {
         ("tree", 0.08, 256e9),
         ("hierarchical", 0.08, 256e9),
         ("sharp", 0.08, 256e9),
-        ("sharp", 0.08, 700e9),
         ("sharp", 0.08, 2400e9),
     ];
     for (name, most, inside) in all {

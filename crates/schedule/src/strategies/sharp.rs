@@ -336,7 +336,7 @@ impl Schedule for Sharp {
             }
         };
         let inside = 2.0 * (ranks - 1.0) / ranks * len * links.inside.s_per_element;
-        if self.levels > 0 && inside > 0.5 * between {
+        if self.levels > 0 && inside > 0.15 * between {
             return None;
         }
         Some((between + 2.0 * way).max(inside))
