@@ -444,7 +444,7 @@ def test_a_straggler_is_one_of_the_ranks():
 def test_the_verdict_comes_first_then_the_five_best():
     text = call(TINY, "--gpus", 16).stdout
     first = text.splitlines()[0]
-    assert first.startswith("tiny, 16 workers, 25 Gbit/s, latency 37 us: halving-doubling is the fastest, ")
+    assert first.startswith("tiny, 16 workers, 25 Gbit/s, latency 37 us: halving-doubling is the fastest,")
     rows = text.partition("─\n")[2].partition("\nand ")[0].splitlines()
     assert len(rows) == 5 and not any(row.startswith(("ps", "sharded-ps")) for row in rows)
     assert f"and {len(paceline.all_strategies()) - 5} more with --all" in text
