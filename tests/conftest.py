@@ -3,6 +3,7 @@
 Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`).
 """
 
+import signal
 import sys
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile("full", max_examples=150)
 settings.load_profile("few")
 
 sys.addaudithook(tiers.audit)
+
+# A shell that is not interactive starts commands in the background with Ctrl-C ignored, also by all their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
