@@ -81,7 +81,10 @@ def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
     first, *rest = advise(grouped(scenarios, results, meant=frozenset()))
     assert "ring is the fastest" in first
     if fastest.servers:
-        assert any("ps-multicast-aggregation, with 1 parameter server, aggregation in the switch and multicast" in line for line in rest)
+        assert any(
+            "ps-multicast-aggregation, with 1 parameter server, aggregation in the switch and multicast" in line
+            for line in rest
+        )
 
 
 def test_bound_names_the_resource_with_the_largest_share():
