@@ -5,11 +5,14 @@ Least squares of the relative errors of the calibrated rows (paceline.studies.ne
 by coordinate search over rounded values: deterministic, and no value has more digits than the rows justify.
 Needs paceline installed; `make_netop_traces.py` then writes the traces.
 
-    python scripts/calibrate_netop.py [--write]
+    python scripts/calibrate_netop.py [--only PARAMETER] [--write]
+
+With --only, the other parameters keep the values of netop_parameters.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from make_netop_traces import PARAMETERS, Parameters, make_trace, to_text
+from make_netop_traces import PARAMETERS, Parameters, make_trace, read_parameters, to_text
 from paceline import Trace
 from paceline.studies.network_operator.published import MODELS, calibrated_rows
 from paceline.studies.network_operator.rows import value
@@ -52,9 +55,9 @@ def errors(model: str, parameters: Parameters) -> list[float]:
     return [value(row, simulations) / row.published - 1 for row in rows]
 
 
-def neighbours(model: str, now: Parameters, scale: int) -> Iterator[Parameters]:
+def neighbours(model: str, now: Parameters, scale: int, free: tuple[str, ...]) -> Iterator[Parameters]:
     """Steps up and down in all free parameters at once, because they trade off against each other; wider at the end."""
-    names = FREE[model]
+    names = [name for name in FREE[model] if name in free]
     ranges = [range(-1, 2) if scale > 1 else range(-WIDTHS[name], WIDTHS[name] + 1) for name in names]
     for moves in product(*ranges):
         changes: dict[str, float] = {}
@@ -66,7 +69,7 @@ def neighbours(model: str, now: Parameters, scale: int) -> Iterator[Parameters]:
         yield replace(now, **changes)  # type: ignore[arg-type]
 
 
-def calibrate(model: str, start: Parameters) -> Parameters:
+def calibrate(model: str, start: Parameters, free: tuple[str, ...]) -> Parameters:
     known: dict[Parameters, float] = {}
 
     def loss(parameters: Parameters) -> float:
@@ -80,7 +83,7 @@ def calibrate(model: str, start: Parameters) -> Parameters:
     best = start
     for scale in (8, 4, 2, 1):
         while True:
-            nearest = min(neighbours(model, best, scale), key=loss, default=best)
+            nearest = min(neighbours(model, best, scale, free), key=loss, default=best)
             if loss(nearest) >= loss(best):
                 break
             best = nearest
@@ -88,10 +91,15 @@ def calibrate(model: str, start: Parameters) -> Parameters:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=STEPS)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    starts = read_parameters() if asked.only else STARTS
     found: dict[str, Parameters] = {}
     total: list[float] = []
     for model in MODELS:
-        found[model] = calibrate(model, STARTS[model])
+        found[model] = calibrate(model, starts[model], (asked.only,) if asked.only else tuple(STEPS))
         print(model, asdict(found[model]))
         rows = [row for row in ROWS if row.model == model]
         for row, error in zip(rows, errors(model, found[model]), strict=True):
@@ -99,7 +107,7 @@ def main() -> None:
             total.append(abs(error))
     within = sum(error <= 0.03 for error in total) / len(total)
     print(f"mean |error| {sum(total) / len(total):.2%}, within 3 %: {within:.0%}, worst {max(total):.2%}")
-    if "--write" in sys.argv:
+    if asked.write:
         lines = ",\n".join(f"  {json.dumps(model)}: {json.dumps(asdict(found[model]))}" for model in MODELS)
         PARAMETERS.write_text("{\n" + lines + "\n}\n")
 

@@ -156,6 +156,8 @@ def make_trace(model: str, it: Parameters) -> dict[str, Any]:
         "batch": BATCH,
         "dtype": "float32",
         "device": "the paper's GPU workers, TensorFlow 1.4",
+        # The paper forecasts bare schedules.
+        "library": "none",
         "workers": [worker],
         "distribution": distribution(model, layers, sizes, it),
         "variation": {"backward_spread": it.backward_spread},

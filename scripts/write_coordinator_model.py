@@ -15,7 +15,7 @@ from paceline.forecast.coordination.constants import all_constants
 from paceline.forecast.coordination.networks import networks
 from paceline.studies.load_imbalance import run
 from paceline.studies.load_imbalance.result import LoadImbalance
-from paceline.studies.load_imbalance.runs import LARGEST, Point, gain, run_of
+from paceline.studies.load_imbalance.runs import LARGEST, Point, contention_s, gain, parts
 from write_published import placed
 from write_studies import rows
 
@@ -30,11 +30,14 @@ def constants() -> list[str]:
 
 
 def inputs() -> list[str]:
-    lines = ["| network | computation, ms | from | contention, share | contention, ms |", "| --- " * 5 + "|"]
+    head = "| network | computation, ms | if 293 | from | graph's nodes | contention, share | contention, ms |"
+    lines = [head, "| --- " * 7 + "|"]
     for name, it in networks().items():
         share = "the median" if it.contention_share is None else f"{it.contention_share:g}"
-        contention = run_of(Point(name, "graph", 6), 1).result().contention_s * 1e3
-        lines.append(f"| {name} | {it.compute_ms:g} | {it.compute_source} | {share} | {contention:.1f} |")
+        contention = 1e3 * contention_s(name)
+        other = "" if it.compute_ms_other is None else f"{it.compute_ms_other:g}"
+        inputs = f"{it.compute_ms:g} | {other} | {it.compute_source} | {it.graph_nodes}"
+        lines.append(f"| {name} | {inputs} | {share} | {contention:.1f} |")
     return lines
 
 
@@ -52,13 +55,14 @@ def breakdown(result: LoadImbalance) -> list[str]:
     lines = ["| coordinator | iteration | compute | coordinator | copy | collective |", "| --- " * 6 + "|"]
     for it in all_coordinators():
         found = result.results[Point("resnet-50", it.name, LARGEST)]
-        parts = (found.iteration_s, found.compute_s, found.coordinator_s, found.copy_s, found.collective_s)
-        lines.append(f"| `{it.name}` | {' | '.join(units.digits(part * 1e3, 3) for part in parts)} |")
+        own = parts(found)
+        times = (found.iteration_s, found.compute_s, own.coordinator, own.copy, own.collective)
+        lines.append(f"| `{it.name}` | {' | '.join(units.digits(time * 1e3, 3) for time in times)} |")
     return lines
 
 
 def main() -> None:
-    result = run(PAGE.parent / "images" if "--figures" in sys.argv else None)
+    result = run(PAGE.parent.parent / "images" if "--figures" in sys.argv else None)
     text = PAGE.read_text(encoding="utf-8")
     tables = {
         "constants": constants(),

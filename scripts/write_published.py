@@ -1,35 +1,19 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/results/published.md: the constants, and every row with its forecast.
+"""Writes the tables of docs/results/published.md: every row with its forecast, and errors without its source.
 
 python scripts/write_published.py
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from paceline._internal import units
+from paceline.forecast.evidence import published_cases
 from paceline.studies.published import run
-from paceline.studies.published.constants import Constant, all_constants
 
 PAGE = Path(__file__).parent.parent / "docs/results/published.md"
-
-
-def shown(entry: Constant) -> str:
-    if entry.unit == "bit/s":
-        return units.rate(entry.value)
-    if entry.unit == "bytes":
-        return f"{entry.value / 1e6:g} MB"
-    if entry.unit.split()[0] == "s":
-        return f"{entry.value * 1e6:g} µs{entry.unit[1:]}"
-    return f"{entry.value:g}"
-
-
-def constants() -> list[str]:
-    lines = ["| constant | value | source | calibrated on |", "| --- | --- | --- | --- |"]
-    for entry in all_constants().values():
-        lines.append(f"| `{entry.name}` | {shown(entry)} | {entry.source} | {entry.calibrated} |")
-    return lines
 
 
 def rows() -> list[str]:
@@ -41,8 +25,21 @@ def rows() -> list[str]:
         row = it.row
         gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
         mark = "" if row.well_posed else " *"
-        values = f"{row.measured:g} | {units.digits(it.value)} | {it.error:+.1%}{mark} | {it.position}"
+        error = "" if it.error is None else f"{it.error:+.1%}{mark}"
+        measured = "" if row.measured is None else f"{row.measured:g}"
+        values = f"{measured} | {units.digits(it.value)} | {error} | {it.position}"
         lines.append(f"| {row.id} | {row.system} | {row.model} | {gpus} | {values} |")
+    return lines
+
+
+def sources() -> list[str]:
+    """Errors with constants that were fitted without the source."""
+    lines = ["| source | rows | mean error | greatest |", "| --- | --- | --- | --- |"]
+    cases = published_cases()
+    for source in dict.fromkeys(case.source for case in cases):
+        errors = [math.expm1(case.residual) for case in cases if case.source == source]
+        mean = sum(map(abs, errors)) / len(errors)
+        lines.append(f"| {source} | {len(errors)} | {mean:.1%} | {max(errors, key=abs):+.1%} |")
     return lines
 
 
@@ -57,8 +54,8 @@ def placed(text: str, name: str, lines: list[str]) -> str:
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name, lines in (("constants", constants()), ("rows", rows())):
-        text = placed(text, name, lines)
+    text = placed(text, "rows", rows())
+    text = placed(text, "sources", sources())
     PAGE.write_text(text, encoding="utf-8")
 
 

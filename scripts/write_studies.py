@@ -11,7 +11,7 @@ from typing import cast
 
 from paceline._internal import units
 from paceline.studies import run_study
-from paceline.studies.report import Study
+from paceline.studies.report import Study, bounds_text
 from write_published import placed
 
 PAGE = Path(__file__).parent.parent / "docs/results/studies.md"
@@ -19,12 +19,18 @@ NAMES = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
 
 
 def rows(study: Study) -> list[str]:
-    lines = ["| table | row | model | published | simulated | error | |", "| --- " * 7 + "|"]
+    bounded = any(row.bounds is not None for row in study.rows)
+    more = " bounds | |" if bounded else ""
+    lines = [f"| table | row | model | published | simulated | error | |{more}", "| --- " * (9 if bounded else 7) + "|"]
     for row in study.rows:
         simulated = f"{units.digits(row.simulated)} {row.unit}"
         note = "used for calibration" if row.calibrated else ""
         values = f"{row.published:g} {row.unit} | {simulated} | {row.error:+.1%} | {note}"
-        lines.append(f"| {row.table} | {row.row} | {row.model} | {values} |")
+        judged = ""
+        if bounded:
+            inside = "within" if row.within else "**out**"
+            judged = f" {bounds_text(row.bounds)} | {inside} |" if row.bounds is not None else " | |"
+        lines.append(f"| {row.table} | {row.row} | {row.model} | {values} |{judged}")
     lines += ["", "| claim | | figures |", "| --- | --- | --- |"]
     for claim in study.claims:
         figures = "; ".join(f"{name} {units.short(value)}" for name, value in claim.figures.items())

@@ -1,6 +1,6 @@
 """Writes a validation's results into docs/results/validation.md, between its markers, and its errors into the package.
 
-paceline validate --json --plot docs/images/validation.png > validation.json
+paceline validate --network fluid --json --plot docs/images/validation.png > validation.json
 python scripts/write_validation.py validation.json
 """
 
@@ -74,7 +74,8 @@ def main(source: str) -> None:
     names = ("trace", "strategy", "workers", "servers")
     rows = [{**{name: row[name] for name in names}, "error": round(row["error"], 4)} for row in said["rows"]]
     told = {
-        "command": "paceline validate --json > validation.json && python scripts/write_validation.py validation.json",
+        "command": "paceline validate --network fluid --json > validation.json && "
+        "python scripts/write_validation.py validation.json",
         "where": "2 to 8 workers over TCP on an emulated network",
     }
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in told.items()]

@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +16,7 @@ import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
+from paceline.forecast.sweep import SweepInterrupted
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 KEYS = str.split(
@@ -51,7 +57,8 @@ def test_json_has_the_documented_keys():
 
 def test_the_default_is_all_strategies_on_2_to_64_workers():
     table = runs("allreduce:1MB")
-    names = [strategy.name for strategy in paceline.all_strategies()]
+    # Parameter servers come last: they are not what is compared with unless they are asked for.
+    names = [one.name for one in sorted(paceline.all_strategies(), key=lambda one: "servers" in one.knobs)]
     assert [(run["workers"], run["strategy"]) for run in table] == [
         (workers, name) for workers in (2, 4, 8, 16, 32, 64) for name in names
     ]
@@ -129,15 +136,17 @@ def test_the_table_is_sorted_and_says_what_bounds_it():
 
 
 def test_the_last_words_are_computed():
-    ring, ps = (paceline.simulate(TINY, strategy=name, workers=16).iteration_s for name in ("ring", "ps"))
-    faster = paceline.simulate(TINY, strategy="ring", workers=16, bandwidth="50Gbps").iteration_s
-    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps,ring").stdout.split())
-    assert f"ring is {ps / ring:.2f} times faster" in words
+    ring, ps = (
+        paceline.simulate(TINY, strategy=name, workers=16, library="none").iteration_s for name in ("ring", "ps")
+    )
+    faster = paceline.simulate(TINY, strategy="ring", workers=16, bandwidth="50Gbps", library="none").iteration_s
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps,ring", "--library", "none").stdout.split())
+    assert f"It is {ps / ring:.2f} times as fast as ps" in words
     assert f"twice the bandwidth would make it {ring / faster:.2f} times faster" in words
 
 
 def test_one_strategy_is_compared_with_the_others():
-    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps").stdout.split())
+    words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
     assert "Of the other strategies ring would be the fastest" in words
 
 
@@ -250,7 +259,7 @@ def test_copies_and_additions_of_the_cluster_bound_the_iteration(tmp_path):
 def test_strategies_the_switch_cannot_do(tmp_path):
     result = call(TINY, "--cluster", "p3.16xlarge", "--workers", 16, "--json")
     assert result.exit_code == 0
-    assert result.stderr.startswith("paceline: note: left out ps-multicast")
+    assert result.stderr.startswith("paceline: note: left out ring-multicast, sharp, ps-multicast")
     assert result.stderr.count("\n") == 1
     assert not any("multicast" in run["strategy"] for run in json.loads(result.stdout))
     said = refused(TINY, "--cluster", "p3.16xlarge", "--strategy", "all,ring-multicast")
@@ -259,15 +268,16 @@ def test_strategies_the_switch_cannot_do(tmp_path):
 
 def test_placement_by_hand(tmp_path):
     table = tmp_path / "placement.json"
+    bare = (TINY, "--library", "none", "--workers", 4, "--strategy", "ps,ring", "--servers", 2)
 
     def place(text, *words):
         table.write_text(text)
-        return (TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2, "--placement", table, *words)
+        return (*bare, "--placement", table, *words)
 
     good = '{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1}'
     assert [run["servers"] for run in runs(*place(good))] == [2, 0]
     round_robin = runs(*place('{"fc.weight": 0, "conv.weight": 0, "conv.bias": 1}'))
-    assert round_robin == runs(TINY, "--workers", 4, "--strategy", "ps,ring", "--servers", 2)
+    assert round_robin == runs(*bare)
     for text, said in [
         ('{"fc.weight": 0, "conv.weight": 1}', '"conv.bias": is missing'),
         ('{"fc.weight": 0, "conv.weight": 1, "conv.bias": 1, "conv.wait": 0}', "did you mean 'conv.weight'?"),
@@ -390,3 +400,97 @@ def test_native_needs_a_library_underneath():
     result = CliRunner().invoke(main, ["run", "-np", "2", "--strategy", "native", "--", "python", "-c", "pass"])
     assert result.exit_code == 2
     assert "the all-reduce of a library" in result.stderr
+
+
+def test_gpus_are_workers():
+    assert runs(TINY, "--gpus", "2,4", "--strategy", "ring") == runs(TINY, "--workers", "2,4", "--strategy", "ring")
+    assert refused(TINY, "--gpus", 4, "--workers", 4) == "--gpus: means the same as --workers; give one of them"
+    assert refused(TINY, "--gpus", 0) == "--gpus: 0 is not between 1 and 60000"
+    done = CliRunner().invoke(main, ["validate", "--gpus", "2", "--workers", "2"])
+    assert (done.exit_code, "--gpus: means the same as --workers" in done.stderr) == (2, True)
+
+
+def test_lists_make_columns_only_where_they_vary():
+    words = ("--gpus", 4, "--strategy", "ring", "--latency", "5us,50us", "--bucket-size", "none,25MB")
+    table = runs(TINY, "allreduce:1MB,allreduce:2MB", *words)
+    keys = [
+        (run["trace"], run["latency_s"], run["bucket_size"], run["cluster"], run["schema_version"]) for run in table
+    ]
+    assert keys == [
+        (trace, latency, size, "flat", 1)
+        for trace in ("tiny", "allreduce:1MB", "allreduce:2MB")
+        for latency in (5e-6, 50e-6)
+        for size in (None, 25_000_000)
+    ]
+    text = call(TINY, *words).stdout
+    assert "latency" in text and "bucket" in text and "\ntrace" not in text
+    assert "bucket" not in call(TINY, "--gpus", 4, "--strategy", "ring").stdout
+
+
+def test_a_straggler_is_one_of_the_ranks():
+    [slow] = runs(TINY, "--gpus", 16, "--strategy", "ring", "--straggler", "13:2")
+    same = paceline.simulate(TINY, workers=16, strategy="ring", stragglers=[{"rank": 13, "factor": 2.0}])
+    assert slow["iteration_s"] == same.iteration_s > paceline.simulate(TINY, workers=16, strategy="ring").iteration_s
+    assert paceline.simulate(TINY, workers=16, strategy="ring", stragglers="13:2") == same
+    for wrong, why in (
+        ("13", "'13' is not RANK:FACTOR"),
+        ("13:0", "'0' is not a factor from 0.01 to 1000"),
+        ("1:2,1:3", "rank 1 is listed twice"),
+        ("16:2", "there is no rank 16 with 16 workers"),
+    ):
+        assert refused(TINY, "--gpus", 16, "--straggler", wrong).startswith(f"--straggler: {why}"), wrong
+
+
+def test_the_verdict_comes_first_then_the_five_best():
+    text = call(TINY, "--gpus", 16).stdout
+    first = text.splitlines()[0]
+    assert first.startswith("tiny, 16 workers, 25 Gbit/s, latency 37 us: halving-doubling is the fastest,")
+    rows = text.partition("─\n")[2].partition("\nand ")[0].splitlines()
+    assert len(rows) == 5 and not any(row.startswith(("ps", "sharded-ps")) for row in rows)
+    assert f"and {len(paceline.all_strategies()) - 5} more with --all" in text
+    for words in (("--all",), ("--strategy", "all")):
+        rows = call(TINY, "--gpus", 16, *words).stdout.partition("─\n")[2].partition("\n\n")[0].splitlines()
+        assert len(rows) == len(paceline.all_strategies()), words
+    # Parameter servers are meant where they are asked for.
+    assert "over ps" in call(TINY, "--gpus", 16, "--servers", 2).stdout
+    assert "--all has no effect with --json" in refused(TINY, "--all", "--json")
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", None])
+def test_what_is_done_is_printed_and_marked(form, monkeypatch):
+    def interrupted(scenarios, *_):
+        raise SweepInterrupted({0: scenarios[0].result()}, len(scenarios))
+
+    monkeypatch.setattr("paceline.forecast.sweep.execute", interrupted)
+    monkeypatch.setattr("paceline.cli.main.leave_threads", lambda _code: None)  # would end the tests
+    done = call(TINY, "resnet-50", "--gpus", "2,4", "--strategy", "ring", *([form] if form else []))
+    assert "paceline: interrupted after 1 of 4 forecasts" in done.stderr
+    assert done.exit_code == 130
+    if form == "--json":
+        assert [run["incomplete"] for run in json.loads(done.stdout)] == [{"finished": 1, "scenarios": 4}]
+    elif form == "--csv":
+        assert [row["incomplete"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["1 of 4"]
+    else:
+        assert done.stdout.startswith("incomplete: interrupted after 1 of 4 forecasts\n")
+        assert "tiny" in done.stdout
+
+
+def test_ctrl_c_of_a_real_sweep():
+    words = [sys.executable, "-m", "paceline.cli", "simulate", str(TINY), "resnet-200", "--gpus", "2,1000"]
+    words += ["--strategy", "ring", "--json"]
+    for patience_s in (4, 15, 60):  # The last of four takes minutes; how long the first takes depends on the machine.
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(patience_s)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:  # It was still starting, when Python handles no signal.
+            process.kill()
+            _, err = process.communicate()
+            continue
+        if process.returncode != 130:
+            continue
+        if found := re.search(r"paceline: interrupted after ([1-3]) of 4 forecasts", err):
+            assert len(json.loads(out)) == int(found[1])
+            return
+    pytest.fail(f"nothing was done after {patience_s} s: {err}")

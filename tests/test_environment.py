@@ -185,6 +185,7 @@ def test_settings_by_default():
         "streams": 1,
         "single_copy": True,
         "multicast": None,
+        "nodes_per_rack": None,
         "tls": None,
     }
 

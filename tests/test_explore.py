@@ -77,13 +77,21 @@ def test_answers_are_those_of_simulate():
     for curve in told["curves"]:
         assert curve["workers"] == [1, 2, 4, 6]
     assert told["timeline"]["strategy"] == told["ranking"][0]["strategy"]
+    # Of the world that was asked for.
+    assert told["timeline"]["workers"] == 6
+    assert told["timeline"]["iteration_s"] == told["ranking"][0]["iteration_s"]
+    assert {lane.split()[1].rstrip(":") for lane in told["timeline"]["lanes"] if lane.startswith("worker")} == set(
+        "0123"
+    )
     ends = [span["begin_s"] + span["duration_s"] for span in told["timeline"]["spans"]]
     assert max(ends) <= told["timeline"]["iteration_s"] * 1.001
 
 
 def test_the_switch_decides_what_is_shown():
     told = answer(State(trace="resnet-18", workers=4, multicast=False, aggregation=False))
-    assert set(told["left_out"]) == {"ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast"}
+    assert set(told["left_out"]) == {
+        *("ps-multicast", "ps-aggregation", "ps-multicast-aggregation", "ring-multicast", "sharp")
+    }
     assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
 
 
@@ -217,11 +225,11 @@ def test_in_a_browser(width):
         page.locator("input[name=multicast]").check()
         sync_api.expect(page.locator("#ranking")).to_contain_text("ps-multicast")
         page.locator("select[name=strategy]").select_option("tree")
-        sync_api.expect(page.locator("#timeline-title")).to_contain_text("tree, 8 workers")
+        sync_api.expect(page.locator("#timeline-title")).to_contain_text("tree, 16 workers")
 
         other = browser.new_page(viewport={"width": width, "height": 900})
         other.goto(page.url)
-        sync_api.expect(other.locator("#timeline-title")).to_contain_text("tree, 8 workers", timeout=30_000)
+        sync_api.expect(other.locator("#timeline-title")).to_contain_text("tree, 16 workers", timeout=30_000)
         assert other.locator("input[name=multicast]").is_checked()
         sync_api.expect(other.locator("#ranking-title")).to_have_text("16 workers, fastest first")
 

@@ -9,9 +9,11 @@ TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 
 
 def test_simulate_takes_names_files_and_objects():
-    from_file = paceline.simulate(TINY, workers=4)
-    assert from_file == paceline.simulate(str(TINY), workers=4)
-    assert from_file == paceline.simulate(paceline.load_trace(TINY), paceline.load_cluster(), workers=4)
+    from_file = paceline.simulate(TINY, strategy="ring", workers=4)
+    assert paceline.simulate(TINY, workers=4).strategy == "native"
+    assert paceline.simulate(TINY, workers=4, library="none").strategy == "ring"
+    assert from_file == paceline.simulate(str(TINY), None, "ring", workers=4)
+    assert from_file == paceline.simulate(paceline.load_trace(TINY), paceline.load_cluster(), "ring", workers=4)
     assert from_file == paceline.simulate(TINY, "flat", "ring-reduce", workers=4)
     assert from_file.strategy == "ring"
     assert paceline.simulate(TINY, workers=4, bandwidth="1Gbps").iteration_s > from_file.iteration_s
@@ -120,8 +122,8 @@ def test_numbers_of_numpy():
         compute_speedup=np.float32(2),
         bucket_size=np.int64(1 << 20),
     )
-    assert paceline.sweep(TINY, strategies="ring", workers=list(np.array([2, 4]))) == paceline.sweep(
-        TINY, strategies="ring", workers=[2, 4]
+    assert paceline.sweep(TINY, strategy="ring", workers=list(np.array([2, 4]))) == paceline.sweep(
+        TINY, strategy="ring", workers=[2, 4]
     )
     for wrong in (np.bool_(True), np.float64(4)):
         with pytest.raises(paceline.InvalidArgumentError, match=r"workers: .* is not a whole number"):
@@ -149,7 +151,7 @@ def test_sweep_is_many_simulations_in_order():
     seen = []
     results = paceline.sweep(
         TINY,
-        strategies=["ps", "ring"],
+        strategy=["ps", "ring"],
         workers=[4, 2],
         bandwidth=["10Gbps", "25Gbps"],
         servers=[1, 2],
@@ -176,9 +178,9 @@ def test_sweep_takes_single_values_and_options():
 
 def test_sweep_refuses_what_has_no_effect():
     with pytest.raises(paceline.InvalidArgumentError, match="servers: has no effect on ring"):
-        paceline.sweep(TINY, strategies="ring", workers=2, servers=2)
+        paceline.sweep(TINY, strategy="ring", workers=2, servers=2)
     with pytest.raises(paceline.InvalidArgumentError, match="empty list"):
-        paceline.sweep(TINY, strategies="ring", workers=[])
+        paceline.sweep(TINY, strategy="ring", workers=[])
 
 
 def test_the_first_mistake_is_reported_every_time():
@@ -186,7 +188,7 @@ def test_the_first_mistake_is_reported_every_time():
         with pytest.raises(paceline.InvalidArgumentError, match="ps with 3 workers"):
             paceline.sweep(
                 "allreduce:1MB",
-                strategies=["ring", "ps"],
+                strategy=["ring", "ps"],
                 workers=[3, 4, 5, 60],
                 options={"distribution": "block", "barrier": False},
             )
@@ -194,7 +196,7 @@ def test_the_first_mistake_is_reported_every_time():
 
 def test_to_frame():
     pandas = pytest.importorskip("pandas")
-    frame = paceline.to_frame(paceline.sweep(TINY, strategies=["ps", "ring"], workers=[2, 4]))
+    frame = paceline.to_frame(paceline.sweep(TINY, strategy=["ps", "ring"], workers=[2, 4]))
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["workers"]) == [2, 2, 4, 4]
     assert {"iteration_s", "bandwidth_bps", "bottleneck", "bottleneck_share"} <= set(frame.columns)
@@ -207,17 +209,63 @@ def test_plot(tmp_path):
     results = paceline.sweep(TINY, workers=[2, 4, 8])
     paceline.plot(results, tmp_path / "lines.png")
     paceline.plot(results[:3], str(tmp_path / "bars.svg"))
-    assert (tmp_path / "bars.svg").read_text().count("ps-multicast") >= 1
+    assert (tmp_path / "bars.svg").read_text().count("ring-multicast") >= 1
     with pytest.raises(paceline.InvalidArgumentError, match="no results"):
         paceline.plot([], tmp_path / "none.png")
+    # What plot() returns is what a notebook shows.
+    assert paceline.plot(results)._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(paceline.InvalidArgumentError):
         paceline.plot(results, tmp_path / "lines.gif")
 
 
 def test_plots_are_the_same_bytes_every_time(tmp_path):
     pytest.importorskip("matplotlib")
-    results = paceline.sweep(TINY, strategies=["ps", "ring"], workers=[2, 4])
+    results = paceline.sweep(TINY, strategy=["ps", "ring"], workers=[2, 4])
     for name in ("a.svg", "b.svg", "a.png", "b.png", "a.html", "b.html"):
         paceline.plot(results, tmp_path / name)
     for suffix in ("svg", "png", "html"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+def test_a_sweep_takes_lists_of_traces_latencies_and_bucket_sizes():
+    results = paceline.sweep(
+        [TINY, "allreduce:1MB"], strategy="ring", workers=2, latency=["1us", "1ms"], bucket_size=["none", "1MB"]
+    )
+    assert [(it.trace, it.latency_s, it.bucket_size) for it in results] == [
+        (trace, latency, size)
+        for trace in ("tiny", "allreduce:1MB")
+        for latency in (1e-6, 1e-3)
+        for size in (None, 1_000_000)
+    ]
+    alone = paceline.simulate(TINY, strategy="ring", workers=2, latency="1ms", bucket_size="1MB")
+    assert results[3] == alone
+    assert (alone.cluster, alone.to_dict()["schema_version"]) == ("flat", 1)
+
+
+def test_the_former_name_of_strategy_warns():
+    with pytest.warns(FutureWarning, match="now called strategy="):
+        old = paceline.sweep(TINY, strategies="ring", workers=2)
+    assert old == paceline.sweep(TINY, strategy="ring", workers=2)
+    with pytest.raises(paceline.InvalidArgumentError, match="give one of them"):
+        paceline.sweep(TINY, strategy="ring", strategies="ps", workers=2)
+
+
+def test_a_notebook_shows_a_table():
+    [result] = paceline.sweep(TINY, strategy="ring", workers=2, latency="3us")
+    page = result._repr_html_()
+    for words in ("<table", "tiny", "ring", "samples/s", "25 Gbit/s", "3 us", "computation"):
+        assert words in page
+
+
+def test_an_interrupted_sweep_keeps_what_is_done():
+    def interrupt(done, _total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(paceline.SweepInterrupted) as caught:
+        paceline.sweep(TINY, strategy="ring", workers=[2, 4, 8, 16, 32, 64], progress=interrupt)
+    done = caught.value.results
+    assert 1 <= len(done) <= 6 and caught.value.scenarios == 6
+    assert all(
+        result == paceline.simulate(TINY, strategy="ring", workers=2 ** (place + 1)) for place, result in done.items()
+    )

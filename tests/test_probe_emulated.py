@@ -120,7 +120,18 @@ def test_a_slow_card_is_named(tmp_path):
 
 
 def test_forecasts_are_compared_with_what_was_probed(cluster):
-    words = ["--trace", "resnet-50", "--strategy", "ring,ps", "--quick", "--bucket-size", "1MB", "--json"]
+    words = [
+        "--trace",
+        "resnet-50",
+        "--strategy",
+        "ring,ps",
+        "--quick",
+        "--bucket-size",
+        "1MB",
+        "--json",
+        "--network",
+        "fluid",
+    ]
     said = undisturbed(cluster, lambda: json.loads(ranks(cluster, "validate", "--here", *words)[0]), close)
     assert [row["strategy"] for row in said["rows"]] == ["ring", "ps"]
     assert close(said), (said["summary"], said["notes"], [row["measured_s"] for row in said["rows"]])

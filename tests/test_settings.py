@@ -84,7 +84,7 @@ def test_each_variable_is_read(setting):
 
 
 def test_each_field_of_a_job_is_a_setting():
-    internal = {"server_processes", "switch_process", "unfused", "disturbance"}
+    internal = {"server_processes", "switch_processes", "nodes_per_rack", "unfused", "disturbance"}
     own = {entry.name for entry in fields(Settings)} - internal
     assert own | {"secret_file"} == {setting.name for setting in of_place(JOIN)} == set(VARIABLES.values())
     for entry in fields(Settings):
@@ -124,7 +124,9 @@ def test_types_of_keywords_are_those_of_the_table():
     swept = {setting.name for setting in of_place(SWEEP)} - {"workers", "strategy", "cluster", "executor"}
     assert swept <= keys(keywords.SweepOptions) | keys(keywords.ScenarioOptions)
     cluster = json.loads(paceline.load_cluster("p3.16xlarge").to_json())
-    assert set(cluster) - {"format", "version", "bandwidth", "servers"} <= keys(keywords.ClusterFields)
+    assert set(cluster) - {"format", "version", "bandwidth", "latency", "servers", "channel"} <= keys(
+        keywords.ClusterFields
+    )
     for function, type_ in ((paceline.simulate, keywords.SimulateOptions), (paceline.sweep, keywords.SweepOptions)):
         [last] = [one for one in inspect.signature(function).parameters.values() if one.kind is one.VAR_KEYWORD]
         assert type_.__name__ in last.annotation
@@ -274,10 +276,10 @@ def by_flag(place, name, text):
     setting = SETTINGS[name]
     made = []
 
-    def callback(trace, timeline, plot, **options):
-        for output in ("explain", "as_json", "csv"):
+    def callback(traces, timeline, plot, **options):
+        for output in ("explain", "as_json", "csv", "everything"):
             options.pop(output)
-        made.append(Sweep.of(trace, options, place, "flag"))
+        made.append(Sweep.of(list(traces), options, place, "flag"))
 
     taken = click.Command("simulate", params=simulate.params, callback=callback)
     taken.main([f"{setting.flag}={text}", "--", TINY], standalone_mode=False)
@@ -361,12 +363,15 @@ def test_typed_values_mean_what_their_text_means(given, toml, flags):
 def test_a_scenario_is_what_the_core_takes():
     """The command line's figure is Python's."""
     words = ["simulate", TINY, "--workers", "4", "--strategy", "ps", "--servers", "2", "--chunk", "64KiB", "--json"]
+    words += ["--library", "none"]
     [printed] = json.loads(CliRunner().invoke(main.main, words).stdout)
     trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
     scenario = Scenario.of(trace, cluster, "ps", 4, servers=2, chunk="64KiB", pull=None)
-    assert scenario.core_options() == {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536}
+    bare = {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536, "pull": "layer"}
+    assert scenario.core_options() == bare
     assert json.loads(json.dumps(scenario.result().to_dict())) == printed
-    assert scenario.changed(chunk=None, workers=8).core_options() == {"strategy": "ps", "workers": 8, "servers": 2}
+    bare = {"strategy": "ps", "workers": 8, "servers": 2, "pull": "layer"}
+    assert scenario.changed(chunk=None, workers=8).core_options() == bare
     with pytest.raises(InvalidArgumentError, match=r"servers: 0 is not between 1 and 60000"):
         Scenario.of(trace, cluster, "ps", 4, servers=0)
 

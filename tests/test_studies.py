@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from paceline.catalog.channels import constant
+from paceline.catalog.libraries import find_library
 from paceline.cli.study import study
 from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
-from paceline.studies.published.constants import constant
 from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
 # The study runs once, on one worker.
@@ -66,7 +67,9 @@ def test_the_path_inside_a_mesh():
     assert 7 / port_bps(8, SIMPLE) == pytest.approx(3 / bus)
     # As long as a ring: 2 (n - 1) / n of the bytes.
     for gpus in (4, 8):
-        assert 2 * (gpus - 1) / port_bps(gpus, NCCL) == pytest.approx(2 * (gpus - 1) / gpus / constant("tf.nccl"))
+        assert 2 * (gpus - 1) / port_bps(gpus, NCCL) == pytest.approx(
+            2 * (gpus - 1) / gpus / find_library("tensorflow-replicas").required("intra_bandwidth")
+        )
 
 
 def test_a_node_is_no_faster_than_its_gpus():
@@ -82,10 +85,13 @@ def test_slopes_of_a_line():
     assert ddl_nccl.slope(ddl_nccl.NCCL) == pytest.approx(ddl_nccl.rate(ddl_nccl.NCCL, 24) / 24, rel=0.01)
 
 
+RDMA = constant("rdma.latency") + constant("rdma.message")
+
+
 def test_small_messages_cost_their_steps():
-    ring = 2 * 15 * (constant("nccl.step") + constant("rdma.latency"))
+    ring = 2 * 15 * (find_library("horovod").required("message_overhead") + RDMA)
     assert cuda_aware_mpi.latency("NCCL2", 8) == pytest.approx(ring, rel=0.01)
-    halving = 2 * 4 * (constant("mpi.gpu.step") + constant("rdma.latency"))
+    halving = 2 * 4 * (find_library("horovod-mpi-gpu").required("message_overhead") + RDMA)
     assert cuda_aware_mpi.latency("CUDA-aware MPI", 8) == pytest.approx(halving, rel=0.01)
 
 

@@ -36,21 +36,32 @@ def validate(*words, limit_s=240):
     return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=limit_s, check=False)
 
 
-def rows(strategies):
+def rows(strategies, *more):
     words = ["--trace", f"allreduce:{SIZE}B", "--workers", str(WORKERS), "--bandwidth", "500Mbps", "--json"]
-    ended = validate(*words, "--strategy", ",".join(strategies), "--repeats", "3", "--no-check")
+    ended = validate(*words, "--strategy", ",".join(strategies), "--repeats", "3", "--no-check", *more)
     assert ended.returncode == 0, ended.stderr
     return {row["strategy"]: row for row in json.loads(ended.stdout)["rows"]}
 
 
 def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
     """Servers, a switch that adds up, multicast, a ring, exchanges, ranks that share a host."""
-    kinds = ["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"]
+    as_long_as_simulated(["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"])
+
+
+def test_switches_of_two_racks_and_between_them_take_nearly_as_long_as_simulated():
+    """Two processes for each rack's switch, up and down, and one between the racks; one GPU per host.
+
+    On two cores they take a fifth longer than forecast, for a reason that is not known.
+    """
+    as_long_as_simulated(["sharp"], "--racks", "2", within=0.3)
+
+
+def as_long_as_simulated(kinds, *more, within=WITHIN):
     left, tried = kinds, []
     for _ in range(ATTEMPTS):  # other work on this machine is not always noticed in the iteration that it disturbs
-        found = rows(left)
+        found = rows(left, *more)
         assert list(found) == left
-        left = [strategy for strategy in left if abs(found[strategy]["error"]) > WITHIN]
+        left = [strategy for strategy in left if abs(found[strategy]["error"]) > within]
         tried += [(strategy, found[strategy]["error"], found[strategy]["undisturbed"]) for strategy in left]
         if not left:
             return

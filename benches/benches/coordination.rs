@@ -5,7 +5,8 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use paceline_coordinator::PolicyKind;
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate};
+use paceline_simulator::coordination::Coordination;
+use paceline_simulator::{Options, simulate};
 
 const ITERATIONS: u32 = 100;
 
@@ -17,18 +18,17 @@ fn bench(c: &mut Criterion) {
     let mut group = c.benchmark_group("iterations of 24,576 processes");
     group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Elements(ITERATIONS.into()));
     for coordinator in PolicyKind::ALL {
-        let options = CoordinatedOptions {
-            coordinator,
-            strategy: "native".into(),
-            workers: 24_576,
-            iterations: ITERATIONS,
-            seed: 0,
+        let coordination =
+            Coordination { contention_s: Some(0.0203), graph_nodes: Some(3988.0), ..Coordination::new(coordinator) };
+        let options = Options {
+            coordination: Some(coordination),
+            iterations: Some(ITERATIONS),
             overlap: false,
-            contention_s: Some(0.0203),
-            constants: Constants::default(),
+            bucket_size: Some(64 << 20),
+            ..Options::new("native", 24_576)
         };
         group.bench_function(coordinator.name(), |b| {
-            b.iter(|| coordinate(black_box(&trace), &cluster, &options).expect("options that can be"));
+            b.iter(|| simulate(black_box(&trace), &cluster, &options).expect("options that can be"));
         });
     }
     group.finish();

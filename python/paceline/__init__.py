@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline.forecast.frame import to_frame
     from paceline.forecast.plotting import plot
     from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
-    from paceline.forecast.sweep import sweep
+    from paceline.forecast.sweep import SweepInterrupted, sweep
     from paceline.plan import plan_tensorflow
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "PacelineError",
     "PathPart",
     "Result",
+    "SweepInterrupted",
     "Trace",
     "__version__",
     "all_strategies",
@@ -57,7 +58,7 @@ __getattr__, __dir__ = lazy(
         "paceline.forecast.frame": ["to_frame"],
         "paceline.forecast.plotting": ["plot"],
         "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
-        "paceline.forecast.sweep": ["sweep"],
+        "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
         "paceline.plan": ["plan_tensorflow"],
     },
     renamed={"UserError": "InvalidArgumentError"},

@@ -201,8 +201,17 @@ class Graph:
                 child before its parent.
         """
 
-def simulate(trace: Trace, cluster: Cluster, options: str, timeline: str | PathLike[str] | None = None) -> str:
-    """Simulate, and return the result as JSON (`paceline.simulate`)."""
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    options: str,
+    timeline: str | PathLike[str] | None = None,
+    ranks: int | None = None,
+) -> str:
+    """Simulate, and return the result as JSON (`paceline.simulate`).
+
+    A timeline may be limited to the first `ranks` workers and the first server.
+    """
 
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: buckets, layers, times of gradients."""
@@ -210,8 +219,20 @@ def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations
 def strategies() -> str:
     """Return the registered strategies as JSON."""
 
-def coordinate(trace: Trace, cluster: Cluster, options: str) -> str:
-    """Simulate training under a coordinator: JSON in and out (`paceline.forecast.coordination`)."""
+def unreachable(trace: Trace, cluster: Cluster, options: str) -> str | None:
+    """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
+
+def simulate_mix(traces: list[Trace], cluster: Cluster, mix: str, timeline: PathLike[str] | None = None) -> str:
+    """Simulate several jobs on one network: JSON in and out (`paceline.forecast.jobs`)."""
+
+def nodes_for_servers(cluster: Cluster, options: str) -> int:
+    """Return how many nodes of their own the servers of a job need."""
+
+def switches(strategy: str, nodes: int, nodes_per_rack: int | None) -> str:
+    """Return JSON: for each role of an aggregating switch, its rack; null if it connects racks.
+
+    Raises InvalidArgumentError.
+    """
 
 def coordinator_constants() -> str:
     """Return the measured constants of the coordinators as JSON."""

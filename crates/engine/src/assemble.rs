@@ -80,8 +80,8 @@ pub(super) fn assemble(
     let cores = paceline_os::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let timeline = Arc::new(Timeline::new(
         rank,
-        settings.servers,
-        settings.dedicated.then(|| peers.len() as u32 - settings.helpers()),
+        settings.servers_of_strategy(),
+        (settings.helpers() > 0).then(|| peers.len() as u32 - settings.helpers()),
     ));
     let mut wires = Wires::new(rank, channels);
     wires.timeline = timeline.clone();

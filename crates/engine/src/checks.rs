@@ -1,6 +1,8 @@
 //! Settings that contradict each other or what the ranks found out about each other.
 use super::peers::Peer;
 use crate::settings::{Settings, Transport};
+use paceline_schedule::{Knob, find};
+
 use paceline_transport::error::{Result, RunError};
 
 /// A rank among ranks, of which at least one trains.
@@ -10,11 +12,21 @@ pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<(
             "rank {rank} of {size} ranks: a rank is at least 0 and less than the number of ranks, which is at most 32,767"
         )));
     }
-    if settings.switch && !settings.dedicated {
-        return Err(RunError::Usage("switch: a switch process needs server processes".into()));
+    if settings.switches > 0 {
+        let entry = settings.strategy.as_deref().and_then(find).filter(|entry| entry.uses(Knob::Aggregation));
+        let Some(entry) = entry else {
+            return Err(RunError::Usage("switch: a switch process needs a strategy that aggregates".into()));
+        };
+        if entry.uses(Knob::Servers) && !settings.dedicated {
+            return Err(RunError::Usage("switch: a switch process needs server processes".into()));
+        }
     }
     if settings.helpers() >= size {
-        return Err(RunError::Usage(format!("{} servers among {size} ranks leave no rank to train", settings.servers)));
+        return Err(RunError::Usage(format!(
+            "{} servers and {} switches among {size} ranks leave no rank to train",
+            settings.server_processes(),
+            settings.switches
+        )));
     }
     Ok(())
 }

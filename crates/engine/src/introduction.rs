@@ -64,7 +64,8 @@ pub(super) fn introduce(
     let mut job = [0; 16];
     paceline_os::random::fill(&mut job).map_err(|e| RunError::Failed(format!("cannot get random numbers: {e}")))?;
     let helper = rank.checked_sub(size - settings.helpers());
-    let (server, switch) = (helper.filter(|&number| number < settings.servers), helper == Some(settings.servers));
+    let servers = settings.server_processes();
+    let (server, switch) = (helper.filter(|&number| number < servers), helper.is_some_and(|number| number >= servers));
     let host = paceline_os::process::host_name();
     let mine = Introduction {
         peer: Peer { rank, host, pid: paceline_os::process::id(), server, switch },
@@ -110,7 +111,8 @@ fn told(settings: &Settings) -> Map<String, Value> {
         "inside": settings.inside,
         "servers": settings.servers,
         "server processes": settings.dedicated,
-        "switch process": settings.switch,
+        "switch processes": settings.switches,
+        "nodes per rack": settings.nodes_per_rack,
         "placement": settings.placement,
         "distribution": settings.distribution,
         "streams": settings.streams,

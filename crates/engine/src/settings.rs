@@ -95,8 +95,11 @@ pub struct Settings {
     pub servers: u32,
     /// They are processes of their own, the last ranks of the job; otherwise roles of the workers.
     pub dedicated: bool,
-    /// A process of its own, after the servers, adds up in place of the switch; otherwise a role of the first worker.
-    pub switch: bool,
+    /// Processes of their own, after the servers, that add up in place of switches, one for each such role; otherwise
+    /// these are roles of the workers.
+    pub switches: u32,
+    /// Hosts under one switch; `None`: all.
+    pub nodes_per_rack: Option<u32>,
     /// For parameter servers.
     pub placement: Placement,
     /// For parameter servers.
@@ -131,7 +134,8 @@ impl Default for Settings {
             inside: Inside::Ring,
             servers: 1,
             dedicated: false,
-            switch: false,
+            switches: 0,
+            nodes_per_rack: None,
             placement: Placement::RoundRobin,
             distribution: Distribution::RoundRobin,
             streams: 1,
@@ -161,10 +165,23 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Processes that do not train: servers, and the one in place of the switch.
+    /// Parameter servers, none if the strategy is known to have none.
+    #[must_use]
+    pub fn servers_of_strategy(&self) -> u32 {
+        let entry = self.strategy.as_deref().and_then(paceline_schedule::find);
+        if entry.is_none_or(|entry| entry.uses(paceline_schedule::Knob::Servers)) { self.servers } else { 0 }
+    }
+
+    /// Parameter servers with processes of their own.
+    #[must_use]
+    pub fn server_processes(&self) -> u32 {
+        if self.dedicated { self.servers } else { 0 }
+    }
+
+    /// Processes that do not train: servers, and those in place of switches.
     #[must_use]
     pub fn helpers(&self) -> u32 {
-        if self.dedicated { self.servers + u32::from(self.switch) } else { 0 }
+        self.server_processes() + self.switches
     }
 
     /// Silence after which an operation fails.

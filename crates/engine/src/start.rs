@@ -23,17 +23,20 @@ use crate::settings::{Settings, Transport};
 const NO_SECRET: &str = "paceline: a job on one machine without a secret";
 
 /// Why the ranks did not meet, naming which of the missing are servers and the switch.
-fn who_serves(error: RunError, size: u32, servers: u32, switch: bool) -> RunError {
+fn who_serves(error: RunError, size: u32, servers: u32, switches: u32) -> RunError {
     let RunError::Failed(why) = error else { return error };
-    let first = size - servers - u32::from(switch);
+    let first = size - servers - switches;
     let mut who = match servers {
         0 => String::new(),
         1 => format!("; rank {first} is its parameter server"),
         _ => format!("; ranks {first}-{} are its {servers} parameter servers", first + servers - 1),
     };
-    if switch {
-        who += &format!(", rank {} its switch", size - 1);
-    }
+    let (open, first) = (if who.is_empty() { ";" } else { "," }, size - switches);
+    who += &match switches {
+        0 => String::new(),
+        1 => format!("{open} rank {first} is its switch"),
+        _ => format!("{open} ranks {first}-{} are its switches", size - 1),
+    };
     RunError::Failed(why + &who)
 }
 
@@ -64,7 +67,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
                 check_exposure(&address, settings.secret.is_some())?;
             }
             let (secret, library) = (secret.clone(), library.clone());
-            let (servers, switch) = (settings.helpers() - u32::from(settings.switch), settings.switch);
+            let (servers, switches) = (settings.server_processes(), settings.switches);
             own_exchange = move |blob: Vec<u8>| {
                 if size == 1 {
                     return Ok(vec![blob]);
@@ -73,7 +76,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
                     return mpi::exchange(library, blob, deadline.saturating_duration_since(Instant::now()));
                 }
                 rendezvous::exchange(rank, size, &address, &secret, &blob, deadline)
-                    .map_err(|error| who_serves(error, size, servers, switch))
+                    .map_err(|error| who_serves(error, size, servers, switches))
             };
             &mut own_exchange
         }
@@ -133,7 +136,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         let (workers, tensors) = (size - settings.helpers(), settings.transport == Transport::Grpc);
         let options = grpc::ConnectOptions { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
         grpc::connect(grpc_listener, options)
-            .map_err(|error| who_serves(error, size, settings.helpers() - u32::from(settings.switch), settings.switch))
+            .map_err(|error| who_serves(error, size, settings.server_processes(), settings.switches))
     });
     let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));

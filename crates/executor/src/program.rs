@@ -98,17 +98,25 @@ impl Program for Scheduled {
         role >= self.servers().end
     }
 
-    /// The role that combines last receives nothing of the piece afterwards. A switch passes its sum to a server that
-    /// combines again.
+    /// The role that combines last receives nothing of the piece afterwards. A switch does so if nobody combines again
+    /// what it sends: neither a server nor a switch above it.
     fn completes(&self, role: u32, lane: u32, pc: u32) -> bool {
-        let roles = self.schedule.roles();
         let Step::Recv { op: Op::Reduce | Op::AssignThenReduce, piece, .. } = self.step(role, lane, pc) else {
             return false;
         };
+        if role >= self.servers().end {
+            let Step::Send { to, slot: sent, .. } = self.step(role, lane, pc + 1) else { return false };
+            let steps = (0..).map(|pc| self.step(to.get(0), lane, pc)).take_while(|step| *step != Step::Done);
+            let mut ops = steps.filter_map(|step| match step {
+                Step::Recv { slot, op, .. } if slot == sent => Some(op),
+                _ => None,
+            });
+            return ops.next() == Some(Op::Assign);
+        }
         let later = (pc + 1..).map(|pc| self.step(role, lane, pc)).take_while(|step| *step != Step::Done);
         let mut received =
             later.filter_map(|step| if let Step::Recv { piece, .. } = step { Some(piece) } else { None });
-        role < roles.workers + roles.servers && received.all(|other| other.apart(piece))
+        received.all(|other| other.apart(piece))
     }
 }
 

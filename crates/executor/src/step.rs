@@ -144,7 +144,7 @@ fn wanted(operation: &Operation, part: &Part, number: u32, lane: &Lane, header: 
     // Contributions are combined in the order of the senders, element by element, so that sums do not depend on arrival
     // order.
     let ahead = match (peer, part.space.window()) {
-        (0, Some(window)) => forwarded(lane, piece).saturating_add(window).min(limit),
+        (0, Some(window)) => forwarded(operation, role, number, lane, piece).saturating_add(window).min(limit),
         (0, None) => limit,
         _ => lane.got.get(peer - 1).min(limit),
     };
@@ -155,9 +155,13 @@ fn wanted(operation: &Operation, part: &Part, number: u32, lane: &Lane, header: 
     Some(Wanted { peer, piece, assign, factor, got, room, limit: piece.len })
 }
 
-/// Elements of a streaming piece that have been forwarded.
-fn forwarded(lane: &Lane, piece: Piece) -> u64 {
-    lane.sent.get(0).min(piece.len)
+/// Elements of a streaming piece that have been forwarded to every receiver.
+fn forwarded(operation: &Operation, role: u32, number: u32, lane: &Lane, piece: Piece) -> u64 {
+    let receivers = match operation.program.step(role, number, lane.pc + 1) {
+        Step::Send { to, .. } => to.count,
+        _ => 1,
+    };
+    (0..receivers).map(|receiver| lane.sent.get(receiver)).min().unwrap_or(0).min(piece.len)
 }
 
 /// How to combine a fragment with what is already there.

@@ -175,12 +175,14 @@ fn knobs() -> impl Strategy<Value = Knobs> {
 
 fn topology() -> impl Strategy<Value = Topology> {
     let radix = prop_oneof![Just(None), (2u32..4).prop_map(Some)];
-    (1u32..7, 1u32..4, 1u32..5, radix).prop_map(|(workers, ranks_per_node, servers, switch_radix)| Topology {
-        workers,
-        ranks_per_node: ranks_per_node.min(workers),
-        servers,
-        switch_radix,
-    })
+    let racks = prop_oneof![Just(None), (1u32..4).prop_map(Some)];
+    (1u32..7, 1u32..4, 1u32..5, radix, racks).prop_map(
+        |(workers, ranks_per_node, servers, switch_radix, nodes_per_rack)| {
+            let ranks_per_node = ranks_per_node.min(workers);
+            let topology = Topology { ranks_per_node, servers, switch_radix, ..Topology::flat(workers) };
+            topology.in_racks(nodes_per_rack)
+        },
+    )
 }
 
 fn case(operations: std::ops::Range<usize>) -> impl Strategy<Value = Case> {

@@ -53,8 +53,13 @@ fn start(
 }
 
 fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u32, lengths: &[usize]) {
-    let topology =
-        Topology { workers: size, ranks_per_node: 2.min(size), servers, switch_radix: (size > 4).then_some(3) };
+    let topology = Topology {
+        ranks_per_node: 2.min(size),
+        servers,
+        switch_radix: (size > 4).then_some(3),
+        ..Topology::flat(size)
+    };
+    let topology = topology.in_racks((size > 5).then_some(2));
     let schedule: Arc<dyn Schedule> = Arc::from(build(name, &topology, knobs).unwrap());
     let mut executors = executors(size, transport);
     let results = on_all(&mut executors, |rank, executor| {

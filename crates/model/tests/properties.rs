@@ -1,4 +1,5 @@
 //! Whatever a file contains, the result is an error of one line, or a document that is written and read back unchanged.
+use paceline_model::cluster::Channel;
 use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, import_sends};
 use paceline_model::{Cluster, DocumentError, Graph, Time, Trace};
 use proptest::collection::vec;
@@ -257,6 +258,7 @@ proptest! {
         racks in proptest::option::of((1..=u32::MAX, 1.0..=1000.0_f64)),
         switch in (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1..=1_000_000_000_000_000_u64)),
         own in (proptest::option::of(1.0..1e18_f64), proptest::option::of(1.0..1e18_f64)),
+        channel in (0..4_usize, proptest::option::of(1.0..1e18_f64), 0.0..=10.0_f64, proptest::option::of(0.01..=1.0_f64), proptest::option::of((1..=1024_u32, 1.0..1e18_f64))),
         stragglers in proptest::collection::btree_map(any::<u32>(), 0.01..=1000.0_f64, 0..4),
         name in "[^\\p{C}\u{2028}\u{2029}]{1,12}",
     ) {
@@ -270,6 +272,11 @@ proptest! {
             intra_latency: Time(times.2),
             host_bandwidth: own.0.map(paceline_model::Rate),
             reduction_bandwidth: own.1.map(paceline_model::Rate),
+            channel: [Channel::Unknown, Channel::Auto, Channel::Tcp, Channel::Rdma][channel.0],
+            stream_bandwidth: channel.1.map(paceline_model::Rate),
+            node_contention: channel.2,
+            efficiency: channel.3,
+            mesh: channel.4.map(|(peers, bridge)| paceline_model::cluster::Mesh { peers, bridge: paceline_model::Rate(bridge) }),
             racks: racks.map(|(nodes_per_rack, oversubscription)| paceline_model::cluster::Racks { nodes_per_rack, oversubscription }),
             switch: paceline_model::cluster::Switch { multicast: switch.0, aggregation: switch.1, cut_through: switch.2, memory: switch.3, radix: None },
             stragglers: stragglers.into_iter().collect(),

@@ -278,6 +278,18 @@ fn clusters() {
     cluster_refused_with("\"25Gbps\"", "\"25GB\"", "bandwidth: '25GB' is a size in bytes");
     cluster_refused_with("\"bandwidth\": \"25Gbps\",", "", "C.json: bandwidth: is missing; give a rate with its unit");
     cluster_refused_with("\"bandwidth\"", "\"bandwith\"", "unknown field 'bandwith'; did you mean 'bandwidth'?");
+    cluster_refused_with(
+        "\"tcp\"",
+        "\"tpc\"",
+        "unknown channel 'tpc'; did you mean 'tcp'? valid are none, auto, tcp, rdma",
+    );
+    cluster_refused_with("\"tcp\"", "\"tcp\", \"efficiency\": 0", "efficiency: is '0' and must lie between 0.01 and 1");
+    cluster_refused_with(
+        "\"tcp\"",
+        "\"tcp\", \"node_contention\": -1",
+        "node_contention: is '-1' and must lie between",
+    );
+    cluster_refused_with("\"tcp\"", "\"tcp\", \"mesh\": {\"peers\": 4}", "mesh.bridge: is missing; give a rate");
     cluster_refused_with("\"10us\"", "\"10\"", "latency: '10' has no unit");
     cluster_refused_with("\"10us\"", "\"61s\"", "latency: is 61.000 s, longer than a minute");
     cluster_refused_with(

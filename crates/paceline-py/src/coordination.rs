@@ -1,44 +1,28 @@
 //! Python bindings for forecasts with a coordinator.
 use paceline_coordinator::PolicyKind;
-use paceline_simulator::coordination::{Constants, CoordinatedOptions, coordinate as run};
+use paceline_simulator::coordination::{Constants, Coordination};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{Cluster, InternalError, Trace, user_error};
-
+/// A coordinator, in the options of a simulation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Spec {
+pub(crate) struct Spec {
     coordinator: String,
-    strategy: String,
-    workers: u32,
-    iterations: u32,
-    seed: u64,
-    overlap: bool,
     contention_s: Option<f64>,
+    graph_nodes: Option<f64>,
     #[serde(default)]
     constants: Constants,
 }
 
-/// Simulates training with a coordinator, without the GIL. Returns the outcome as JSON.
-#[pyfunction]
-pub(crate) fn coordinate(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<String> {
-    let spec: Spec = serde_json::from_str(options).map_err(|e| user_error(format!("coordinator: {e}")))?;
-    let coordinator = PolicyKind::find(&spec.coordinator)
-        .ok_or_else(|| user_error(format!("coordinator: no '{}'", spec.coordinator)))?;
-    let options = CoordinatedOptions {
-        coordinator,
-        strategy: spec.strategy,
-        workers: spec.workers,
-        iterations: spec.iterations,
-        seed: spec.seed,
-        overlap: spec.overlap,
-        contention_s: spec.contention_s,
-        constants: spec.constants,
-    };
-    let result = py.detach(|| run(&trace.0, &cluster.0, &options)).map_err(user_error)?;
-    serde_json::to_string(&result).map_err(|e| InternalError::new_err(e.to_string()))
+impl Spec {
+    pub fn coordination(self) -> Result<Coordination, String> {
+        let coordinator =
+            PolicyKind::find(&self.coordinator).ok_or_else(|| format!("coordinator: no '{}'", self.coordinator))?;
+        let Spec { contention_s, graph_nodes, constants, .. } = self;
+        Ok(Coordination { coordinator, contention_s, graph_nodes, constants })
+    }
 }
 
 /// Every constant of the model as JSON: name, unit, default, range, meaning, source.

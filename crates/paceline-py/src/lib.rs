@@ -5,6 +5,7 @@
 mod coordination;
 mod coordinator;
 mod job;
+mod jobs;
 mod plan;
 mod spec;
 
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
+use paceline_schedule::{Knobs, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -130,6 +132,7 @@ impl Trace {
             "name": self.0.name,
             "provenance": self.0.provenance,
             "device": self.0.device,
+            "library": self.0.library,
             "batch": self.0.batch,
             "dtype": self.0.dtype.name(),
             "layers": worker.forward.len(),
@@ -170,15 +173,17 @@ impl Cluster {
     }
 }
 
-/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given.
+/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given, of all
+/// ranks or of the first ones.
 #[pyfunction]
-#[pyo3(signature = (trace, cluster, options, timeline=None))]
+#[pyo3(signature = (trace, cluster, options, timeline=None, ranks=None))]
 fn simulate(
     py: Python<'_>,
     trace: &Trace,
     cluster: &Cluster,
     options: &str,
     timeline: Option<PathBuf>,
+    ranks: Option<u32>,
 ) -> PyResult<String> {
     let options = spec::options(options).map_err(user_error)?;
     py.detach(|| {
@@ -186,7 +191,7 @@ fn simulate(
             None => simulator::simulate(&trace.0, &cluster.0, &options).map_err(user_error)?,
             Some(path) => {
                 let (outcome, timeline) =
-                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options).map_err(user_error)?;
+                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options, ranks).map_err(user_error)?;
                 let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
                     timeline.write(&mut out)?;
                     out.flush()
@@ -197,6 +202,13 @@ fn simulate(
         };
         serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
     })
+}
+
+/// Why the exchanges under a coordinator can be neither simulated nor taken from a closed form; None if they can be.
+#[pyfunction]
+fn unreachable(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<Option<String>> {
+    let options = spec::options(options).map_err(user_error)?;
+    py.detach(|| simulator::coordination::unreachable(&trace.0, &cluster.0, &options)).map_err(user_error)
 }
 
 /// A worker's schedule in a simulation, as JSON, for a real process that replays it.
@@ -225,6 +237,16 @@ fn strategies() -> String {
         })
         .collect();
     json!(list).to_string()
+}
+
+/// For each role of an aggregating switch, its rack, or null if it connects racks, as JSON.
+#[pyfunction]
+fn switches(strategy: &str, nodes: u32, nodes_per_rack: Option<u32>) -> PyResult<String> {
+    let topology = Topology::flat(nodes).in_racks(nodes_per_rack);
+    let schedule =
+        paceline_schedule::build(strategy, &topology, &Knobs::default()).map_err(|e| user_error(e.to_string()))?;
+    let racks: Vec<_> = (0..schedule.roles().switches).map(|number| schedule.switch_place(number).rack).collect();
+    Ok(json!(racks).to_string())
 }
 
 /// The coordinators' policies as JSON: name, aliases, summary.
@@ -288,9 +310,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
+    module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
+    module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
-    module.add_function(wrap_pyfunction!(coordination::coordinate, module)?)?;
+    module.add_function(wrap_pyfunction!(switches, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
     module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;

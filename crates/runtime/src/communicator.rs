@@ -68,7 +68,7 @@ impl Communicator {
             )));
         };
         let workers = ranks.len() as u32;
-        let served = shared.settings.dedicated.then(|| Communicator::served(shared, &ranks, name)).transpose()?;
+        let served = (shared.settings.helpers() > 0).then(|| Communicator::served(shared, &ranks, name)).transpose()?;
         let mut communicator = Communicator::assemble(shared, ranks, name, (workers, me as u32))?;
         communicator.served = served.map(Box::new);
         if shared.settings.transport.tensors_by_mpi() {
@@ -210,7 +210,7 @@ impl Communicator {
             return Err(RunError::Usage("step, pull_only: only all-reduces by parameter servers have them".into()));
         }
         if let (Some(served), Some(built)) = (&self.served, &built)
-            && built.algorithm.has_servers()
+            && built.algorithm.has_helpers(&self.shared.settings)
         {
             let built = served.build(&built.algorithm)?;
             let bucket = request.bucket.unwrap_or_else(|| served.buckets.fetch_add(1, Ordering::Relaxed));
@@ -444,10 +444,13 @@ fn topology(shared: &EngineShared, ranks: &[u32]) -> Topology {
     nodes.dedup();
     let regular = hosts.chunks(per_node).zip(&nodes).all(|(chunk, node)| chunk.iter().all(|host| host == node))
         && nodes.len() == hosts.len().div_ceil(per_node);
-    Topology {
+    let topology = Topology {
         workers: ranks.len() as u32,
         ranks_per_node: if regular { per_node as u32 } else { 1 },
         servers: shared.settings.servers,
+        racks: None,
         switch_radix: None,
-    }
+        switch_memory: None,
+    };
+    topology.in_racks(shared.settings.nodes_per_rack)
 }

@@ -92,6 +92,12 @@ impl Algorithm {
         look_up(&self.strategy).is_ok_and(|entry| entry.uses(Knob::Servers))
     }
 
+    /// Whether processes that do not train take part.
+    pub(crate) fn has_helpers(&self, settings: &Settings) -> bool {
+        let uses = |knob| look_up(&self.strategy).is_ok_and(|entry| entry.uses(knob));
+        (settings.dedicated && uses(Knob::Servers)) || (settings.switches > 0 && uses(Knob::Aggregation))
+    }
+
     /// Whether an offload library runs the whole operation.
     pub(crate) fn is_offloaded(&self) -> bool {
         is_offloaded(&self.strategy)

@@ -19,13 +19,26 @@ pub struct Topology {
     pub servers: u32,
     /// Most workers in one aggregation; `None`: unlimited.
     pub switch_radix: Option<u32>,
+    /// Elements of sums that an aggregating switch can hold; `None`: unlimited.
+    pub switch_memory: Option<u64>,
+    /// Nodes under each switch of the lowest level, in order; `None`: all are under one.
+    pub racks: Option<Arc<[u32]>>,
 }
 
 impl Topology {
     /// `workers` on one node each, one server, an unlimited switch.
     #[must_use]
     pub fn flat(workers: u32) -> Topology {
-        Topology { workers, ranks_per_node: 1, servers: 1, switch_radix: None }
+        Topology { workers, ranks_per_node: 1, servers: 1, switch_radix: None, switch_memory: None, racks: None }
+    }
+
+    /// The same in racks of this many nodes; `None`: all are in one.
+    #[must_use]
+    pub fn in_racks(self, nodes_per_rack: Option<u32>) -> Topology {
+        let nodes = self.nodes();
+        let sizes =
+            |each: u32| (0..nodes).step_by(each.max(1) as usize).map(|first| each.max(1).min(nodes - first)).collect();
+        Topology { racks: nodes_per_rack.map(sizes), ..self }
     }
 
     /// Nodes with workers.
@@ -313,6 +326,10 @@ pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn S
     }
     if topology.servers == 0 && entry.uses(Knob::Servers) {
         return Err(PlanError(format!("servers: {name} needs at least one server")));
+    }
+    if topology.racks.as_ref().is_some_and(|racks| racks.contains(&0) || racks.iter().sum::<u32>() != topology.nodes())
+    {
+        return wrong("racks: a rack has at least one node, and every node is in one");
     }
     if topology.switch_radix.is_some_and(|radix| radix < 2) {
         return wrong("switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more");

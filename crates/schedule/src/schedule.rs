@@ -20,6 +20,21 @@ impl Roles {
     }
 }
 
+/// Where an aggregating switch stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchPlace {
+    /// The switch: two roles of one switch (up and down) have the same.
+    pub id: u32,
+    /// The switch above it; `None`: the root.
+    pub parent: Option<u32>,
+    /// Edges to the nodes below it, at most.
+    pub level: u32,
+    /// The root's level.
+    pub levels: u32,
+    /// The rack whose switch it is; `None`: it connects the racks.
+    pub rack: Option<u32>,
+}
+
 /// The cost of one bucket in closed form: the oracle of the programs, documented in docs/explanation/models.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
@@ -69,6 +84,11 @@ pub struct Least {
 pub trait Schedule: Send + Sync {
     /// The number of roles.
     fn roles(&self) -> Roles;
+
+    /// Where a switch stands; a single one is half-way between any two nodes.
+    fn switch_place(&self, number: u32) -> SwitchPlace {
+        SwitchPlace { id: number, parent: None, level: 1, levels: 1, rack: None }
+    }
 
     /// Lanes of a bucket; 0 if there is nothing to do.
     fn lanes(&self, bucket: &Bucket) -> u32;

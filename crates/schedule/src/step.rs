@@ -42,32 +42,40 @@ pub struct Peers {
     pub stride: u32,
     /// Role numbers are taken modulo this.
     pub wrap: u32,
+    /// Added to each number.
+    pub base: u32,
 }
 
 impl Peers {
     /// A single role.
     #[must_use]
     pub fn one(role: u32) -> Peers {
-        Peers { first: role, count: 1, stride: 1, wrap: u32::MAX }
+        Peers { first: role, count: 1, stride: 1, wrap: u32::MAX, base: 0 }
     }
 
     /// `count` neighbouring roles.
     #[must_use]
     pub fn range(first: u32, count: u32) -> Peers {
-        Peers { first, count, stride: 1, wrap: u32::MAX }
+        Peers { first, count, stride: 1, wrap: u32::MAX, base: 0 }
     }
 
     /// All of `0..workers` except `me`, starting with the next one.
     #[must_use]
     pub fn others(me: u32, workers: u32) -> Peers {
-        Peers { first: (me + 1) % workers, count: workers - 1, stride: 1, wrap: workers }
+        Peers { first: (me + 1) % workers, count: workers - 1, stride: 1, wrap: workers, base: 0 }
     }
 
     /// The k-th role.
     #[must_use]
     pub fn get(self, k: u32) -> u32 {
         debug_assert!(k < self.count);
-        (self.first + k * self.stride) % self.wrap
+        self.base + (self.first + k * self.stride) % self.wrap
+    }
+
+    /// The same roles where the numbers of all roles are larger by `base`: those of one of several jobs.
+    #[must_use]
+    pub fn from_base(self, base: u32) -> Peers {
+        Peers { base: self.base + base, ..self }
     }
 
     /// The position of `role` among them.

@@ -8,6 +8,7 @@ mod ps;
 mod recursive_doubling;
 mod ring;
 mod sharded_ps;
+mod sharp;
 mod tree;
 
 use crate::plan::Entry;
@@ -25,5 +26,6 @@ pub(crate) const ALL: &[&Entry] = &[
     &tree::TREE,
     &hierarchical::HIERARCHICAL,
     &sharded_ps::SHARDED_PS,
+    &sharp::SHARP,
     &native::NATIVE,
 ];

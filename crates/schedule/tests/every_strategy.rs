@@ -110,6 +110,11 @@ fn variants(entry: &Entry) -> Vec<Variant> {
     all
 }
 
+/// Nodes of a rack, which matter to a strategy with a tree of switches: another number in each variant.
+fn racks(entry: &Entry, number: u32) -> Option<u32> {
+    (entry.uses(Knob::Aggregation) && !number.is_multiple_of(4)).then_some(number % 4 + 1)
+}
+
 fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usize) {
     for workers in workers {
         for entry in registry() {
@@ -117,12 +122,13 @@ fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usi
                 .into_iter()
                 .take(if entry.uses(Knob::Inside) || entry.uses(Knob::Rates) { 5 } else { 1 })
             {
-                for (n, (servers, switch_radix, knobs)) in (0..).zip(variants(entry)) {
-                    let topology = Topology { workers, ranks_per_node, servers, switch_radix };
+                for (n, (servers, switch_radix, knobs)) in (0u32..).zip(variants(entry)) {
+                    let topology = Topology { ranks_per_node, servers, switch_radix, ..Topology::flat(workers) };
+                    let topology = topology.in_racks(racks(entry, n));
                     let name = format!("{} {topology:?} {knobs:?}", entry.name);
                     let schedule = build(entry.name, &topology, &knobs).unwrap_or_else(|e| panic!("{name}: {e}"));
                     let exact = workers.is_power_of_two() && workers % ranks_per_node == 0;
-                    check(&name, &*schedule, &buckets(lens), capacity, n + u64::from(workers), exact);
+                    check(&name, &*schedule, &buckets(lens), capacity, u64::from(n + workers), exact);
                 }
             }
         }
@@ -232,7 +238,8 @@ proptest! {
         let all = variants(entry);
         let (wanted, switch_radix, knobs) = variant.get(&all).clone();
         let servers = if matches!(knobs.placement, Placement::Table(_)) { wanted } else { servers };
-        let topology = Topology { workers, ranks_per_node, servers, switch_radix };
+        let topology = Topology { ranks_per_node, servers, switch_radix, ..Topology::flat(workers) };
+        let topology = topology.in_racks(racks(entry, seed as u32 % 4));
         let schedule = build(entry.name, &topology, &knobs).unwrap();
         check(&format!("{} {topology:?} {knobs:?}", entry.name), &*schedule, &buckets(&lens), capacity, seed, false);
     }

@@ -17,6 +17,8 @@ pub(crate) enum EventKind {
     Resolve,
     /// A flow of the fluid network may have ended, on path `inst`.
     FlowEnd,
+    /// Worker `dst` begins its first iteration.
+    Begin,
     /// Worker `dst` finished a forward layer, or all of them.
     LayerDone,
     /// Worker `dst` has gradients to send.
@@ -25,7 +27,7 @@ pub(crate) enum EventKind {
     BackwardDone,
     /// Worker `dst` finished its optimiser's step.
     OptimizerDone,
-    /// All servers know that all updates have arrived at all servers.
+    /// All servers of the job of worker `dst` know that all updates have arrived at all servers.
     BarrierRelease,
     /// No events are left.
     Nothing,

@@ -10,6 +10,7 @@
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `ring` | rings of identical workers, without events |
 //! | `path` | the composition of the critical path |
+//! | [`jobs`] | several jobs that share a network |
 //! | `replay` | a worker's schedule, for a real process that replays it |
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
@@ -19,6 +20,7 @@ pub mod agreement;
 pub mod coordination;
 mod event;
 mod event_queue;
+pub mod jobs;
 mod lanes;
 mod network;
 mod observer;
@@ -35,6 +37,7 @@ mod simulation;
 pub mod timeline;
 mod worker;
 
+pub use jobs::{simulate_jobs, simulate_jobs_with_timeline};
 pub use options::{Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;

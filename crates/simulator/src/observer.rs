@@ -19,6 +19,8 @@ pub(crate) trait Observer {
     const ACTIVE: bool;
     /// A link was occupied by a message of a bucket.
     fn link(&mut self, link: u32, start: u64, end: u64, inst: u32, src: u32, dst: u32);
+    /// Measuring begins.
+    fn begin(&mut self) {}
     /// A worker was active.
     fn worker(&mut self, worker: u32, activity: Activity, start: u64, end: u64);
 }

@@ -1,7 +1,10 @@
 //! The options of a simulation, other than trace and cluster.
+use paceline_model::Time;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
+
+use crate::coordination::Coordination;
 
 /// When workers wait for the parameters that servers send back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -52,10 +55,21 @@ pub struct Options {
     pub overlap: bool,
     /// Factor by which all computation is faster.
     pub compute_speedup: f64,
-    /// Iterations to measure; `None`: 1 with the barrier, 2 without.
+    /// What handing a gradient to the library adds to the backward pass; not with one worker, who hands over nothing.
+    pub call: Time,
+    /// How long the coordinator of a library takes to agree on a gradient, one after the other, in parallel with the
+    /// backward pass; not with one worker.
+    pub agreement: Time,
+    /// Standard deviation of the logarithm of the workers' computation times. They are the expected order statistics of
+    /// a normal distribution, in a fixed shuffle: one iteration shows what an average over many draws does. Not with
+    /// one worker.
+    pub spread: f64,
+    /// Iterations to measure; `None`: 1 with the barrier, 2 without, 500 under a coordinator.
     pub iterations: Option<u32>,
     /// Seed of the workers' random variation.
     pub seed: u64,
+    /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
+    pub coordination: Option<Coordination>,
     /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
@@ -80,8 +94,12 @@ impl Options {
             network: Network::Fifo,
             overlap: true,
             compute_speedup: 1.0,
+            call: Time::ZERO,
+            agreement: Time::ZERO,
+            spread: 0.0,
             iterations: None,
             seed: 0,
+            coordination: None,
             critical_path: true,
             detail: false,
         }

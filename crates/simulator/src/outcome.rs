@@ -2,6 +2,7 @@
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
+use crate::coordination::Coordinated;
 use crate::network::topology::NetworkLinks;
 use crate::options::Options;
 use crate::path::COUNT;
@@ -95,6 +96,9 @@ pub struct Outcome {
     /// Every worker and every link, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<Vec<Busy>>,
+    /// What a coordinator does to the iteration, if there is one.
+    #[serde(flatten)]
+    pub coordination: Option<Coordinated>,
     /// For traces without compute.
     #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
@@ -137,14 +141,28 @@ impl Usage<'_> {
     }
 }
 
+/// What was seen of links and workers, per iteration.
+pub(crate) struct Observed {
+    pub links: Vec<LinkUse>,
+    pub busy: Option<Vec<Busy>>,
+    pub critical_path: Vec<PathPart>,
+    pub queued_s: Option<f64>,
+}
+
+impl Observed {
+    pub fn new(path: PathSeconds, usage: &Usage<'_>, detail: bool) -> Observed {
+        let (critical_path, queued_s) = path_parts(path, usage.wires.part_names());
+        Observed { links: link_use(usage), busy: detail.then(|| usage.list()), critical_path, queued_s }
+    }
+}
+
 pub(crate) fn outcome(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
     prepared: &Prepared,
     iteration_s: f64,
-    path: PathSeconds,
-    usage: &Usage<'_>,
+    observed: Observed,
 ) -> Outcome {
     let roles = prepared.schedule.roles();
     let recorded = &trace.workers[0];
@@ -164,7 +182,6 @@ pub(crate) fn outcome(
             bus_bandwidth_bps: algorithm * 2.0 * (workers - 1.0) / workers,
         }
     });
-    let (critical_path, queued_s) = path_parts(path, usage.wires.part_names());
     Outcome {
         trace: trace.name.clone(),
         strategy: prepared.entry.name,
@@ -183,10 +200,11 @@ pub(crate) fn outcome(
         batch: trace.batch,
         gradient_bytes,
         buckets: prepared.buckets.len() as u32,
-        links: link_use(usage),
-        busy: options.detail.then(|| usage.list()),
-        critical_path,
-        queued_s,
+        links: observed.links,
+        busy: observed.busy,
+        critical_path: observed.critical_path,
+        queued_s: observed.queued_s,
+        coordination: None,
         bus,
         notes: prepared.schedule.note().into_iter().collect(),
     }

@@ -1,5 +1,6 @@
 //! Converts trace, cluster and options for the event loop: buckets, layers and gradients.
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
@@ -52,25 +53,62 @@ fn wrong<T>(message: String) -> Result<T, SimulationError> {
     Err(SimulationError(message))
 }
 
+/// Refuses what the event loop cannot hold.
 pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    prepare_in(trace, cluster, options, None)
+}
+
+/// The same for nodes in other racks than the cluster's: those of one of several jobs.
+pub(crate) fn prepare_in(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    racks: Option<Arc<[u32]>>,
+) -> Result<Prepared, SimulationError> {
+    let prepared = plan_in(trace, cluster, options, racks)?;
+    let roles = prepared.schedule.roles().total();
+    if roles > MAX_ROLES {
+        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
+    }
+    check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
+    Ok(prepared)
+}
+
+/// The strategy's program on this cluster, or on nodes in other racks than its own.
+pub(crate) fn schedule_of(
+    cluster: &Cluster,
+    options: &Options,
+    element_bytes: u64,
+    buckets: usize,
+    racks: Option<Arc<[u32]>>,
+) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    let mut knobs = knobs(options, element_bytes, buckets)?;
+    knobs.rates = Some(rates(cluster, element_bytes));
+    let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
+    let mut topology = topology(options.workers, servers, cluster, element_bytes);
+    topology.racks = racks.or(topology.racks);
+    let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    Ok((entry, schedule))
+}
+
+/// The same for a world of any size.
+pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+    plan_in(trace, cluster, options, None)
+}
+
+fn plan_in(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    racks: Option<Arc<[u32]>>,
+) -> Result<Prepared, SimulationError> {
     let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     check(trace, cluster, options, entry)?;
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();
     let grouped = group(trace, options, with_servers);
-    let mut knobs = knobs(options, element_bytes, grouped.len())?;
-    knobs.rates = Some(rates(cluster, element_bytes));
-    let topology = Topology {
-        workers: options.workers,
-        ranks_per_node: cluster.gpus_per_node,
-        servers: if entry.uses(Knob::Servers) { options.servers } else { 0 },
-        switch_radix: cluster.switch.radix,
-    };
-    let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
-    let roles = schedule.roles().total();
-    if roles > MAX_ROLES {
-        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
-    }
+    let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
 
     let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
     let mut list = Vec::with_capacity(grouped.len());
@@ -90,7 +128,6 @@ pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Re
         let first = &trace.tensors[tensors[0] as usize].name;
         names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
     }
-    check_size(schedule.as_ref(), &list, &names)?;
     let mut priority = vec![u32::MAX; list.len()];
     for (position, &tensor) in (0u32..).zip(&trace.distribution) {
         let bucket = bucket_of[tensor as usize];
@@ -147,6 +184,9 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
     if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
         return wrong("iterations: give a number from 1 to 100000".into());
     }
+    if !(0.0..=2.0).contains(&options.spread) {
+        return wrong(format!("spread: {} is not between 0 and 2", options.spread));
+    }
     check_duration(trace, cluster, options)?;
     if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
         return wrong(format!(
@@ -155,6 +195,25 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
         ));
     }
     Ok(())
+}
+
+/// The cluster as strategies see it.
+pub(crate) fn topology(workers: u32, servers: u32, cluster: &Cluster, element_bytes: u64) -> Topology {
+    Topology {
+        workers,
+        ranks_per_node: cluster.gpus_per_node,
+        servers,
+        switch_radix: cluster.switch.radix,
+        switch_memory: cluster.switch.memory.map(|bytes| bytes / element_bytes),
+        racks: None,
+    }
+    .in_racks(nodes_per_switch(cluster))
+}
+
+/// Nodes under one switch of the lowest level; `None`: all.
+pub(crate) fn nodes_per_switch(cluster: &Cluster) -> Option<u32> {
+    let of_fabric = cluster.fabric.as_ref().map(paceline_model::cluster::Fabric::nodes_per_switch);
+    cluster.racks.map(|racks| racks.nodes_per_rack).or(of_fabric.filter(|&nodes| nodes > 1))
 }
 
 /// The rates of the cluster's links, for strategies whose choice depends on them.
@@ -186,8 +245,10 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let compute = trace.workers.iter().map(|worker| worker.compute_time().seconds()).fold(0.0, f64::max);
     let straggler = cluster.stragglers.iter().map(|&(_, factor)| factor).fold(1.0, f64::max);
     // Nine standard deviations do not occur in any simulation of feasible length.
-    let jitter = cluster.jitter.map_or(1.0, |jitter| (9.0 * jitter.sigma).exp());
-    let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter / options.compute_speedup;
+    let jitter = (9.0 * cluster.jitter.map_or(options.spread, |jitter| jitter.sigma)).exp();
+    let calls = (options.call + options.agreement).seconds() * trace.tensors.len() as f64;
+    let compute = (compute / options.compute_speedup + calls) * (1.0 + cluster.node_contention);
+    let slowest = compute * straggler * (1.0 + trace.backward_spread) * jitter;
     let bytes: f64 = trace.tensors.iter().map(|tensor| tensor.pull_bytes.max(tensor.bytes) as f64).sum();
     let oversubscription = cluster.racks.map_or(1.0, |racks| racks.oversubscription);
     let own = [cluster.host_bandwidth, cluster.reduction_bandwidth].into_iter().flatten().map(|rate| rate.0);
@@ -286,6 +347,32 @@ pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> 
     group(trace, &options, true)
 }
 
+/// When the library may send each gradient of a worker, and when the worker's backward pass ends.
+pub(crate) struct Calls {
+    pub ready: Vec<Time>,
+    pub backward: Time,
+}
+
+/// Each call delays all later gradients; each gradient then waits for its agreement.
+pub(crate) fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Calls {
+    let mut ready: Vec<Time> = worker.gradients.iter().map(|gradient| gradient.ready.scaled(faster)).collect();
+    let mut backward = worker.backward.scaled(faster);
+    let nothing = options.call == Time::ZERO && options.agreement == Time::ZERO;
+    if nothing || options.workers < 2 || worker.compute_time() == Time::ZERO {
+        return Calls { ready, backward };
+    }
+    let mut order: Vec<usize> = (0..ready.len()).collect();
+    order.sort_by_key(|&gradient| ready[gradient]);
+    let (mut called, mut agreed) = (Time::ZERO, Time::ZERO);
+    for gradient in order {
+        called += options.call;
+        agreed = agreed.max(ready[gradient] + called) + options.agreement;
+        ready[gradient] = agreed;
+    }
+    backward = (backward + called).max(agreed);
+    Calls { ready, backward }
+}
+
 fn prepare_worker(
     worker: &WorkerTrace,
     trace: &Trace,
@@ -317,11 +404,12 @@ fn prepare_worker(
             if pull_by_layer && total > 0 { worker.optimizer.scaled(bytes as f64 / total as f64) } else { Time::ZERO };
         layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });
     }
-    let backward = worker.backward.scaled(faster);
+    let calls = calls(worker, options, faster);
+    let backward = calls.backward;
     let mut ready: Vec<(Time, u32)> = list.iter().map(|bucket| (Time::ZERO, bucket.id)).collect();
-    for gradient in &worker.gradients {
+    for (gradient, &handed_over) in worker.gradients.iter().zip(&calls.ready) {
         let bucket = bucket_of[gradient.tensor as usize];
-        let at = if options.overlap { gradient.ready.scaled(faster) } else { backward };
+        let at = if options.overlap { handed_over } else { backward };
         let slot = &mut ready[bucket as usize].0;
         *slot = at.max(*slot);
     }

@@ -79,6 +79,8 @@ pub(crate) fn run<C: Chain>(
     let roles = prepared.schedule.roles();
     let alike = prepared.workers.len() == 1
         && trace.backward_spread == 0.0
+        && options.spread == 0.0
+        && cluster.node_contention == 0.0
         && cluster.jitter.is_none()
         && cluster.stragglers.iter().all(|&(_, factor)| factor == 1.0);
     let links_of_its_own = cluster.racks.is_none()

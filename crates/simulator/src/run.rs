@@ -1,16 +1,18 @@
 //! Runs one simulation from start to end.
 use paceline_model::{Cluster, Trace};
-use paceline_schedule::Knob;
+use paceline_schedule::{Knob, Step};
 
+use crate::coordination::coordinate;
+use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
-use crate::outcome::{Outcome, PathSeconds, Usage, outcome};
+use crate::outcome::{Observed, Outcome, PathSeconds, Usage, outcome};
 use crate::path::{COUNT, Chain, Composition};
 use crate::prepare::{Prepared, prepare, with_least_latency};
 use crate::ring;
-use crate::simulation::{Boundary, Mark, Simulation};
-use crate::timeline::{Recorder, Timeline};
+use crate::simulation::{Boundary, Job, JobPlace, Mark, Simulation, Until};
+use crate::timeline::{JobOnTimeline, Recorder, Timeline};
 use crate::worker::workers;
 
 /// Forecasts one configuration.
@@ -18,6 +20,9 @@ use crate::worker::workers;
 /// # Errors
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
+    if let Some(coordination) = &options.coordination {
+        return Ok(coordinate(trace, cluster, options, coordination, false)?.0);
+    }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     if options.critical_path {
@@ -27,7 +32,7 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     }
 }
 
-/// Also returns a timeline of every worker and link.
+/// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
 ///
 /// # Errors
 /// Those of [`simulate`].
@@ -35,15 +40,26 @@ pub fn simulate_with_timeline(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
+    ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
+    if let Some(coordination) = &options.coordination {
+        return coordinate(trace, cluster, options, coordination, true);
+    }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let (outcome, recorder, wires) =
         run::<Composition, Recorder>(trace, cluster, options, &prepared, false, Recorder::default())?;
-    Ok((outcome, Timeline::new(recorder, trace, &prepared, &wires, options.network == Network::Fluid)))
+    let overlapping = options.network == Network::Fluid;
+    let place = JobPlace::alone(prepared.schedule.roles());
+    let job = JobOnTimeline { name: None, trace, prepared: &prepared, place };
+    Ok((outcome, Timeline::new(&recorder, &[job], &wires, overlapping, ranks)))
 }
 
-fn check_switch_memory(trace: &Trace, cluster: &Cluster, prepared: &Prepared) -> Result<(), SimulationError> {
+pub(crate) fn check_switch_memory(
+    trace: &Trace,
+    cluster: &Cluster,
+    prepared: &Prepared,
+) -> Result<(), SimulationError> {
     let Some(memory) = cluster.switch.memory else { return Ok(()) };
     if !prepared.entry.uses(Knob::Aggregation) {
         return Ok(());
@@ -52,7 +68,7 @@ fn check_switch_memory(trace: &Trace, cluster: &Cluster, prepared: &Prepared) ->
     for bucket in &prepared.buckets {
         let lanes = u64::from(prepared.schedule.lanes(bucket)).max(1);
         let largest = match prepared.schedule.step(bucket, 0, 0, 0) {
-            paceline_schedule::Step::Send { piece, .. } => piece.len,
+            Step::Send { piece, .. } | Step::Recv { piece, .. } => piece.len,
             _ => bucket.len.div_ceil(lanes),
         } * prepared.element_bytes;
         if largest > memory {
@@ -66,6 +82,25 @@ fn check_switch_memory(trace: &Trace, cluster: &Cluster, prepared: &Prepared) ->
     Ok(())
 }
 
+/// What ends an iteration, whether all workers begin one together, and the mark at which measuring may begin.
+pub(crate) fn phases(prepared: &Prepared, options: &Options) -> (Boundary, bool, usize) {
+    let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
+    let boundary = match (servers, options.barrier) {
+        (false, _) => Boundary::Sums,
+        (true, true) => Boundary::Barrier,
+        (true, false) => Boundary::FirstSend,
+    };
+    // Before the first mark is the start-up phase, except that in an all-reduce with the barrier all iterations are
+    // alike.
+    let warm_up = match (boundary, options.barrier) {
+        (Boundary::Sums, true) => 0,
+        (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
+        (Boundary::FirstSend, _) => 2,
+    };
+    // Parameter servers synchronise their workers with a barrier of their own.
+    (boundary, options.barrier && !servers, warm_up)
+}
+
 fn run<C: Chain, O: Observer>(
     trace: &Trace,
     cluster: &Cluster,
@@ -74,24 +109,12 @@ fn run<C: Chain, O: Observer>(
     shortcuts: bool,
     watching: O,
 ) -> Result<(Outcome, O, NetworkLinks), SimulationError> {
-    let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
-    let boundary = match (servers, options.barrier) {
-        (false, _) => Boundary::Sums,
-        (true, true) => Boundary::Barrier,
-        (true, false) => Boundary::FirstSend,
-    };
+    let (boundary, together, warm_up) = phases(prepared, options);
     let iterations = options.iterations.unwrap_or(if options.barrier { 1 } else { 2 }) as usize;
-    // Before the first mark is the start-up phase, except that in an all-reduce with the barrier all iterations are
-    // alike.
-    let warm_up = match (boundary, options.barrier) {
-        (Boundary::Sums, true) => 0,
-        (Boundary::Sums, false) | (Boundary::Barrier, _) => 1,
-        (Boundary::FirstSend, _) => 2,
-    };
     let fluid = options.network == Network::Fluid;
-    let roles = prepared.schedule.roles();
-    let mut wires = NetworkLinks::new(&with_least_latency(cluster, prepared), roles, fluid, options.seed)
-        .map_err(SimulationError)?;
+    let seen = with_least_latency(cluster, prepared);
+    let mut wires =
+        NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed).map_err(SimulationError)?;
     let mut start = Mark { time: 0, chain: C::default() };
     let (end, busy, observer);
     let ringed = if shortcuts && !O::ACTIVE && boundary == Boundary::Sums {
@@ -102,23 +125,21 @@ fn run<C: Chain, O: Observer>(
     if let Some(ringed) = ringed {
         (end, busy, observer) = (ringed.end, ringed.busy, watching);
     } else {
-        let mut simulation = Simulation::<C, O>::new(
+        let workers = workers(trace, cluster, options, prepared.buckets.len());
+        let job = Job::new(
             prepared,
-            cluster,
-            workers(trace, cluster, options, prepared.buckets.len()),
-            boundary,
-            // Parameter servers synchronise their workers with a barrier of their own.
-            options.barrier && !servers,
-            (warm_up, iterations + warm_up),
-            wires,
-            fluid,
-            watching,
+            JobPlace::alone(prepared.schedule.roles()),
+            (boundary, together),
+            (warm_up, Until::Mark(iterations + warm_up)),
+            cluster.switch.memory.map(|bytes| Memory::new(bytes, options.workers)),
         );
+        let mut simulation = Simulation::<C, O>::new(cluster, wires, vec![job], workers, fluid, watching);
         simulation.run().map_err(SimulationError)?;
+        let marks = &simulation.jobs[0].marks;
         if warm_up > 0 {
-            start = simulation.marks[warm_up - 1];
+            start = marks[warm_up - 1];
         }
-        end = simulation.marks[simulation.marks.len() - 1];
+        end = marks[marks.len() - 1];
         busy = simulation.workers.iter().map(|worker| worker.busy).collect();
         (wires, observer) = (simulation.wires, simulation.observer);
     }
@@ -126,7 +147,8 @@ fn run<C: Chain, O: Observer>(
     let iteration_s = seconds(end.time - start.time) / iterations as f64;
     let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
     let usage = Usage { wires: &wires, workers: busy, iterations: iterations as f64 };
-    let outcome = outcome(trace, cluster, options, prepared, iteration_s, path, &usage);
+    let observed = Observed::new(path, &usage, options.detail);
+    let outcome = outcome(trace, cluster, options, prepared, iteration_s, observed);
     Ok((outcome, observer, wires))
 }
 
@@ -173,6 +195,7 @@ mod tests {
             batch: 4,
             dtype: Dtype::Float32,
             device: String::new(),
+            library: String::new(),
             distribution: (0..count).collect(),
             tensors: (0..)
                 .zip(tensors)

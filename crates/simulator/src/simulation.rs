@@ -1,6 +1,6 @@
 //! The event loop: workers compute, programs advance, the network carries messages.
 use paceline_model::{Cluster, Time};
-use paceline_schedule::{Op, Peers, Piece, Step};
+use paceline_schedule::{Op, Peers, Piece, Roles, Step};
 
 use crate::event::{Event, EventKind};
 use crate::event_queue::EventQueue;
@@ -42,24 +42,32 @@ struct Ended<C> {
     chain: C,
 }
 
-pub(crate) struct Simulation<'a, C, O> {
+/// How long a job runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// To this mark.
+    Mark(usize),
+    /// For this many iterations after all jobs have passed their first mark.
+    Iterations(usize),
+}
+
+/// A job: what its roles execute, and which of the simulation's roles and buckets are its own.
+pub(crate) struct Job<'a, C> {
     pub prepared: &'a Prepared,
-    pub cluster: &'a Cluster,
     pub boundary: Boundary,
     /// All workers begin an iteration together.
     pub together: bool,
-    /// The mark at which measuring begins; 0 is the start.
+    /// The mark at which measuring may begin; 0 is the start.
     pub first_mark: usize,
-    /// Marks after which the simulation stops.
-    pub marks_wanted: usize,
+    pub until: Until,
+    /// When its workers begin.
+    pub start: u64,
     pub marks: Vec<Mark<C>>,
-    pub wires: NetworkLinks,
-    pub observer: O,
-    events: EventQueue<C>,
-    fluid: Option<Fluid<C>>,
+    /// Marks that had been made when measuring began.
+    pub marks_before: usize,
+    place: JobPlace,
     memory: Option<Memory<C>>,
     lanes: Lanes,
-    pub workers: Vec<Worker<C>>,
     lanes_of: Vec<u32>,
     at_barrier: Vec<(u32, u32, u32)>,
     barriers: usize,
@@ -67,57 +75,174 @@ pub(crate) struct Simulation<'a, C, O> {
     ended: Vec<Ended<C>>,
 }
 
-impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
-    #[expect(clippy::too_many_arguments, reason = "called once")]
+/// The numbers of a job's roles and buckets among those of all jobs: workers of all jobs come first, then servers, then
+/// switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobPlace {
+    pub roles: Roles,
+    pub first_worker: u32,
+    pub first_server: u32,
+    pub first_switch: u32,
+    pub first_bucket: u32,
+}
+
+impl JobPlace {
+    /// Of a job that is alone.
+    pub fn alone(roles: Roles) -> JobPlace {
+        JobPlace {
+            roles,
+            first_worker: 0,
+            first_server: roles.workers,
+            first_switch: roles.workers + roles.servers,
+            first_bucket: 0,
+        }
+    }
+
+    /// What is added to a number among the job's roles.
+    #[inline]
+    fn shift(&self, role: u32) -> u32 {
+        let Roles { workers, servers, .. } = self.roles;
+        if role < workers {
+            self.first_worker
+        } else if role < workers + servers {
+            self.first_server - workers
+        } else {
+            self.first_switch - workers - servers
+        }
+    }
+
+    /// The number of a role among those of all jobs.
+    #[inline]
+    pub fn global(&self, role: u32) -> u32 {
+        role + self.shift(role)
+    }
+
+    /// The number among the job's roles.
+    #[inline]
+    fn local(&self, role: u32) -> u32 {
+        let Roles { workers, servers, .. } = self.roles;
+        if role >= self.first_switch && role < self.first_switch + self.roles.switches {
+            role - self.first_switch + workers + servers
+        } else if role >= self.first_server && role < self.first_server + servers {
+            role - self.first_server + workers
+        } else {
+            role - self.first_worker
+        }
+    }
+}
+
+impl<'a, C: Chain> Job<'a, C> {
     pub fn new(
         prepared: &'a Prepared,
-        cluster: &'a Cluster,
-        workers: Vec<Worker<C>>,
-        boundary: Boundary,
-        together: bool,
-        (first_mark, marks_wanted): (usize, usize),
-        wires: NetworkLinks,
-        fluid: bool,
-        observer: O,
+        place: JobPlace,
+        (boundary, together): (Boundary, bool),
+        (first_mark, until): (usize, Until),
+        memory: Option<Memory<C>>,
     ) -> Self {
-        let roles = prepared.schedule.roles();
-        let all_barriers = |bucket| (0..roles.total()).map(move |role| prepared.schedule.barriers(bucket, role));
-        let memory = cluster.switch.memory.filter(|_| roles.switches > 0);
-        Simulation {
+        let schedule = &prepared.schedule;
+        let roles = schedule.roles();
+        let all_barriers = |bucket| (0..roles.total()).map(move |role| schedule.barriers(bucket, role));
+        Job {
             prepared,
-            cluster,
             boundary,
             together,
             first_mark,
-            marks_wanted,
-            marks: Vec::with_capacity(marks_wanted),
-            events: EventQueue::new(wires.links.len()),
-            fluid: fluid.then(|| Fluid::new(&wires)),
-            wires,
-            observer,
-            memory: memory.map(|bytes| Memory::new(bytes, roles.workers)),
+            until,
+            start: 0,
+            marks: Vec::new(),
+            marks_before: 0,
+            place,
+            memory: memory.filter(|_| roles.switches > 0),
             lanes: Lanes::new(
                 roles.total(),
                 roles.workers,
                 prepared.buckets.len(),
-                prepared.schedule.slots(),
-                prepared.schedule.senders(),
+                schedule.slots(),
+                schedule.senders(),
             ),
-            workers,
-            lanes_of: prepared.buckets.iter().map(|bucket| prepared.schedule.lanes(bucket)).collect(),
+            lanes_of: prepared.buckets.iter().map(|bucket| schedule.lanes(bucket)).collect(),
             at_barrier: Vec::new(),
             barriers: prepared.buckets.iter().flat_map(all_barriers).sum::<u32>() as usize,
             ended: Vec::new(),
         }
     }
 
-    /// Runs until all marks have been made.
+    /// Numbers of its workers among those of all jobs.
+    pub fn workers(&self) -> std::ops::Range<u32> {
+        self.place.first_worker..self.place.first_worker + self.place.roles.workers
+    }
+
+    fn is_worker(&self, role: u32) -> bool {
+        role < self.place.roles.workers
+    }
+}
+
+pub(crate) struct Simulation<'a, C, O> {
+    pub cluster: &'a Cluster,
+    pub wires: NetworkLinks,
+    pub observer: O,
+    pub jobs: Vec<Job<'a, C>>,
+    /// Of all jobs.
+    pub workers: Vec<Worker<C>>,
+    /// When measuring began.
+    pub measured_from: u64,
+    events: EventQueue<C>,
+    fluid: Option<Fluid<C>>,
+    /// The job of each role.
+    job_of: Vec<u16>,
+    /// Jobs that have not reached their first mark, and their last.
+    to_begin: usize,
+    to_end: usize,
+}
+
+impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
+    pub fn new(
+        cluster: &'a Cluster,
+        wires: NetworkLinks,
+        jobs: Vec<Job<'a, C>>,
+        workers: Vec<Worker<C>>,
+        fluid: bool,
+        observer: O,
+    ) -> Self {
+        let total: u32 = jobs.iter().map(|job| job.place.roles.total()).sum();
+        let mut job_of = vec![0; total as usize];
+        for (number, job) in (0u16..).zip(&jobs) {
+            (0..job.place.roles.total()).for_each(|role| job_of[job.place.global(role) as usize] = number);
+        }
+        let to_begin = jobs.iter().filter(|job| job.first_mark > 0).count();
+        let mut simulation = Simulation {
+            cluster,
+            events: EventQueue::new(wires.links.len()),
+            fluid: fluid.then(|| Fluid::new(&wires)),
+            wires,
+            observer,
+            to_end: jobs.len(),
+            jobs,
+            workers,
+            measured_from: 0,
+            job_of,
+            to_begin,
+        };
+        if to_begin == 0 {
+            simulation.begin_measuring(0);
+        }
+        simulation
+    }
+
+    /// Runs until every job has made its last mark.
     ///
     /// # Errors
     /// No events are left before that: a program waits for a message that is never sent.
     pub fn run(&mut self) -> Result<(), String> {
-        for worker in 0..self.workers.len() as u32 {
-            self.begin_iteration(worker, 0, C::default());
+        for job in 0..self.jobs.len() {
+            let start = self.jobs[job].start;
+            for worker in self.jobs[job].workers() {
+                if start == 0 {
+                    self.begin_iteration(worker, 0, C::default());
+                } else {
+                    self.events.push(Event::at_worker(start, EventKind::Begin, worker, C::default()));
+                }
+            }
         }
         while !self.is_over() {
             let event = self.events.pop();
@@ -129,15 +254,21 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         Ok(())
     }
 
+    #[inline]
+    fn job_of(&self, role: u32) -> usize {
+        usize::from(self.job_of[role as usize])
+    }
+
     #[cold]
     fn standstill(&self) -> String {
         let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
+        let sum = |count: fn(&Job<'a, C>) -> usize| self.jobs.iter().map(count).sum::<usize>();
         format!(
             "the simulation is stuck: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
              is a bug in paceline",
-            self.marks.len(),
-            self.at_barrier.len(),
-            self.barriers
+            sum(|job| job.marks.len()),
+            sum(|job| job.at_barrier.len()),
+            sum(|job| job.barriers)
         )
     }
 
@@ -159,11 +290,12 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                     fluid.flow_end(&mut self.wires, &mut self.events, &mut self.observer, &event);
                 }
             }
+            EventKind::Begin => self.begin_iteration(event.to(), event.time, event.chain),
             EventKind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
             EventKind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
             EventKind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
             EventKind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
-            EventKind::BarrierRelease => self.release_barrier(event.time, event.chain),
+            EventKind::BarrierRelease => self.release_barrier(self.job_of(event.to()), event.time, event.chain),
             EventKind::Nothing => {}
         }
     }
@@ -181,8 +313,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     /// Whether the receive for this message adds it to others.
     fn reduces(&self, event: &Event<C>) -> bool {
-        let (role, bucket) = (event.to(), self.prepared.buckets[(event.inst >> 1) as usize]);
-        let step = |pc| self.prepared.schedule.step(&bucket, role, event.lane, pc);
+        let job = &self.jobs[self.job_of(event.to())];
+        let role = job.place.local(event.to());
+        let bucket = job.prepared.buckets[((event.inst >> 1) - job.place.first_bucket) as usize];
+        let step = |pc| job.prepared.schedule.step(&bucket, role, event.lane, pc);
         let steps = (0..).map(step).take_while(|step| *step != Step::Done);
         let mut receives = steps.filter_map(|step| match step {
             Step::Recv { from, slot, op, .. } if slot == event.slot => Some((from.count, op)),
@@ -192,63 +326,70 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn arrived(&mut self, event: &Event<C>) {
-        let (role, inst) = (event.to(), event.inst);
-        let lanes = self.lanes_of[(inst >> 1) as usize];
-        if self.memory.is_some() && self.wires.is_switch(event.from()) {
+        let number = self.job_of(event.to());
+        if self.jobs[number].memory.is_some() && self.wires.is_switch(event.from()) && !self.wires.is_switch(event.to())
+        {
             self.free_switch_memory(event);
         }
-        match self.lanes.arrive(role, inst, lanes, event.lane, event.slot) {
-            Arrival::Now => self.advance(role, inst, event.lane, event.time, event.chain),
+        let job = &mut self.jobs[number];
+        let (role, inst) = (job.place.local(event.to()), event.inst - 2 * job.place.first_bucket);
+        let lanes = job.lanes_of[(inst >> 1) as usize];
+        match job.lanes.arrive(role, inst, lanes, event.lane, event.slot) {
+            Arrival::Now => self.advance(number, role, inst, event.lane, event.time, event.chain),
             // Servers and switches start a bucket with its first message, workers when it is ready.
-            Arrival::Early if role >= self.workers.len() as u32 => self.issue(role, inst, event.time, event.chain),
+            Arrival::Early if !job.is_worker(role) => self.issue(number, role, inst, event.time, event.chain),
             Arrival::Early => {}
         }
     }
 
-    fn issue(&mut self, role: u32, inst: u32, now: u64, chain: C) {
-        let lanes = self.lanes_of[(inst >> 1) as usize];
+    /// Roles and buckets from here on are counted within the job.
+    fn issue(&mut self, number: usize, role: u32, inst: u32, now: u64, chain: C) {
+        let job = &mut self.jobs[number];
+        let lanes = job.lanes_of[(inst >> 1) as usize];
         if lanes == 0 {
-            if role < self.workers.len() as u32 {
-                self.bucket_done(role, inst, now, chain);
+            if job.is_worker(role) {
+                self.bucket_done(number, role, inst, now, chain);
             }
             return;
         }
-        self.lanes.issue(role, inst, lanes);
+        job.lanes.issue(role, inst, lanes);
         for lane in 0..lanes {
-            self.advance(role, inst, lane, now, chain);
+            self.advance(number, role, inst, lane, now, chain);
         }
     }
 
     /// Executes the lane's program until it blocks or ends.
-    fn advance(&mut self, role: u32, inst: u32, lane: u32, now: u64, chain: C) {
-        let bucket = self.prepared.buckets[(inst >> 1) as usize];
+    fn advance(&mut self, number: usize, role: u32, inst: u32, lane: u32, now: u64, chain: C) {
+        let prepared = self.jobs[number].prepared;
+        let bucket = prepared.buckets[(inst >> 1) as usize];
         loop {
-            let pc = self.lanes.counter(role, inst, lane);
+            let job = &mut self.jobs[number];
+            let pc = job.lanes.counter(role, inst, lane);
             if pc & AT_BARRIER != 0 {
                 return;
             }
-            match self.prepared.schedule.step(&bucket, role, lane, u32::from(pc)) {
+            match prepared.schedule.step(&bucket, role, lane, u32::from(pc)) {
                 Step::Recv { from, slot, .. } => {
-                    if !self.lanes.take(role, inst, lane, slot, from.count) {
+                    if !job.lanes.take(role, inst, lane, slot, from.count) {
                         return;
                     }
-                    self.lanes.set_counter(role, inst, lane, pc + 1);
+                    job.lanes.set_counter(role, inst, lane, pc + 1);
                 }
                 Step::Send { to, multicast, slot, piece } => {
-                    self.lanes.set_counter(role, inst, lane, pc + 1);
-                    self.send(role, inst, lane, to, multicast, slot, piece, now, chain);
+                    job.lanes.set_counter(role, inst, lane, pc + 1);
+                    self.send(number, role, inst, lane, to, multicast, slot, piece, now, chain);
                 }
                 Step::Barrier => {
-                    self.lanes.set_counter(role, inst, lane, pc | AT_BARRIER);
-                    self.at_barrier.push((role, inst, lane));
-                    if self.at_barrier.len() == self.barriers {
-                        self.barrier_complete(now, chain);
+                    job.lanes.set_counter(role, inst, lane, pc | AT_BARRIER);
+                    job.at_barrier.push((role, inst, lane));
+                    if job.at_barrier.len() == job.barriers {
+                        self.barrier_complete(number, now, chain);
                     }
                     return;
                 }
                 Step::Done => {
-                    if self.lanes.finish(role, inst) && role < self.workers.len() as u32 {
-                        self.bucket_done(role, inst, now, chain);
+                    if job.lanes.finish(role, inst) && job.is_worker(role) {
+                        self.bucket_done(number, role, inst, now, chain);
                     }
                     return;
                 }
@@ -260,6 +401,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     #[inline]
     fn send(
         &mut self,
+        number: usize,
         role: u32,
         inst: u32,
         lane: u32,
@@ -270,16 +412,21 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         now: u64,
         chain: C,
     ) {
-        if self.boundary == Boundary::FirstSend && role >= self.workers.len() as u32 {
-            self.server_sends(role, inst, now, chain);
+        let job = &self.jobs[number];
+        let (prepared, place) = (job.prepared, job.place);
+        if job.boundary == Boundary::FirstSend && !job.is_worker(role) {
+            self.server_sends(number, role, inst, now, chain);
         }
-        let bytes = piece.len * self.prepared.element_bytes;
+        let bytes = piece.len * prepared.element_bytes;
+        let inst = inst + 2 * place.first_bucket;
+        // All receivers of a step are of one kind.
+        let to = to.from_base(place.shift(to.get(0)));
         let event = Event {
             time: now,
             bytes,
             inst,
             lane,
-            src: role as u16,
+            src: place.global(role) as u16,
             dst: 0,
             slot,
             stage: 0,
@@ -300,9 +447,11 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     #[inline]
     fn unicast(&mut self, event: Event<C>) {
-        if let Some(memory) = &mut self.memory
+        let job = self.job_of(event.from());
+        if let Some(memory) = &mut self.jobs[job].memory
             && self.wires.is_switch(event.to())
-            && !memory.admit(event)
+            && !self.wires.is_switch(event.from())
+            && !memory.admit(event, self.wires.switch(event.to()).id)
         {
             return;
         }
@@ -318,8 +467,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn free_switch_memory(&mut self, event: &Event<C>) {
-        let Some(memory) = &mut self.memory else { return };
-        for held in memory.release(event.from(), event.inst, event.lane, event.bytes) {
+        let job = self.job_of(event.to());
+        let (Some(memory), wires) = (&mut self.jobs[job].memory, &self.wires) else { return };
+        let switch = wires.switch(event.from()).id;
+        for held in memory.release(event, switch, |message| wires.switch(message.to()).id) {
             self.transmit(Event { time: event.time, chain: event.chain, ..held });
         }
     }
@@ -328,70 +479,96 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     /// Nothing is started after the last mark, because it would occupy links.
     fn is_over(&self) -> bool {
-        self.marks.len() >= self.marks_wanted
+        self.to_end == 0
     }
 
-    fn mark(&mut self, time: u64, chain: C) {
-        self.marks.push(Mark { time, chain });
-        if self.marks.len() == self.first_mark {
-            // Busy time before this mark is not measured.
-            self.wires.links.iter_mut().for_each(|link| link.busy = 0);
-            self.workers.iter_mut().for_each(|worker| worker.busy = 0);
+    fn mark(&mut self, number: usize, time: u64, chain: C) {
+        let job = &mut self.jobs[number];
+        job.marks.push(Mark { time, chain });
+        if job.until == Until::Mark(job.marks.len()) {
+            self.to_end -= 1;
+        }
+        if job.marks.len() == job.first_mark {
+            self.to_begin -= 1;
+            if self.to_begin == 0 {
+                self.begin_measuring(time);
+            }
         }
     }
 
-    fn barrier_complete(&mut self, now: u64, chain: C) {
-        if self.boundary == Boundary::Barrier {
-            self.mark(now, chain);
+    /// Busy time before this is not measured.
+    fn begin_measuring(&mut self, now: u64) {
+        self.measured_from = now;
+        self.wires.links.iter_mut().for_each(|link| link.busy = 0);
+        self.workers.iter_mut().for_each(|worker| worker.busy = 0);
+        self.observer.begin();
+        for job in &mut self.jobs {
+            job.marks_before = job.marks.len();
+            if let Until::Iterations(count) = job.until {
+                // From the next mark on: an iteration that is under way began without the others.
+                job.until = Until::Mark(job.marks.len() + 1 + count);
+            }
+        }
+    }
+
+    fn barrier_complete(&mut self, number: usize, now: u64, chain: C) {
+        if self.jobs[number].boundary == Boundary::Barrier {
+            self.mark(number, now, chain);
             if self.is_over() {
                 return;
             }
         }
-        let wait = self.wires.barrier_time();
+        let job = &self.jobs[number];
+        let wait = self.wires.barrier_time(job.place.first_server, job.place.roles.servers);
         if wait == Time::ZERO {
-            self.release_barrier(now, chain);
+            self.release_barrier(number, now, chain);
         } else {
             let mut chain = chain;
             chain.add(Part::Latency, wait.0, 0);
-            self.events.push(Event::at_worker(now + wait.0, EventKind::BarrierRelease, 0, chain));
+            let worker = job.place.first_worker;
+            self.events.push(Event::at_worker(now + wait.0, EventKind::BarrierRelease, worker, chain));
         }
     }
 
-    fn release_barrier(&mut self, now: u64, chain: C) {
-        let mut released = std::mem::take(&mut self.at_barrier);
-        let prepared = self.prepared;
+    fn release_barrier(&mut self, number: usize, now: u64, chain: C) {
+        let job = &mut self.jobs[number];
+        let mut released = std::mem::take(&mut job.at_barrier);
+        let prepared = job.prepared;
         released.sort_unstable_by_key(|&(role, inst, lane)| {
             let bucket = inst >> 1;
             let group = prepared.schedule.release_group(&prepared.buckets[bucket as usize], lane);
             (role, group, prepared.priority[bucket as usize], lane)
         });
         for (role, inst, lane) in released {
-            let pc = self.lanes.counter(role, inst, lane) & !AT_BARRIER;
-            self.lanes.set_counter(role, inst, lane, pc + 1);
-            self.advance(role, inst, lane, now, chain);
+            let lanes = &mut self.jobs[number].lanes;
+            let pc = lanes.counter(role, inst, lane) & !AT_BARRIER;
+            lanes.set_counter(role, inst, lane, pc + 1);
+            self.advance(number, role, inst, lane, now, chain);
         }
     }
 
-    fn server_sends(&mut self, role: u32, inst: u32, now: u64, chain: C) {
-        let expected = self.marks.len() as u32 & 1;
-        if !self.wires.is_switch(role) && inst & 1 == expected {
-            self.mark(now, chain);
+    fn server_sends(&mut self, number: usize, role: u32, inst: u32, now: u64, chain: C) {
+        let job = &self.jobs[number];
+        let expected = job.marks.len() as u32 & 1;
+        if !self.wires.is_switch(job.place.global(role)) && inst & 1 == expected {
+            self.mark(number, now, chain);
         }
     }
 
     // ---- workers
 
     fn begin_iteration(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared_of(worker);
         let w = &mut self.workers[worker as usize];
         w.vary(self.cluster);
         (w.layer, w.next_ready, w.chain, w.since) = (0, 0, chain, now);
-        if self.prepared.pull_by_layer && w.iteration > 0 {
+        if prepared.pull_by_layer && w.iteration > 0 {
             self.next_layer(worker, now, chain);
             return;
         }
         // There is nothing to wait for between layers.
         w.phase = Phase::Forward;
-        let recorded = &self.prepared.workers[w.recorded];
+        let recorded = &prepared.workers[w.recorded];
         w.layer = recorded.layers.len();
         let time = recorded.forward.scaled(w.factor).0;
         if O::ACTIVE {
@@ -415,8 +592,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     /// Starts the next forward layer if its parameters have arrived, or the backward pass.
     fn next_layer(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared_of(worker);
         let w = &mut self.workers[worker as usize];
-        let recorded = &self.prepared.workers[w.recorded];
+        let recorded = &prepared.workers[w.recorded];
         let Some(layer) = recorded.layers.get(w.layer) else {
             self.begin_backward(worker, now, chain);
             return;
@@ -443,9 +621,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn begin_backward(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared_of(worker);
         let w = &mut self.workers[worker as usize];
         (w.phase, w.backward_start, w.chain) = (Phase::Backward, now, chain);
-        let recorded = &self.prepared.workers[w.recorded];
+        let recorded = &prepared.workers[w.recorded];
         let time = recorded.backward.scaled(w.backward_factor).0;
         self.observer.worker(worker, Activity::Backward, now, now + time);
         self.plan_gradient(worker);
@@ -454,14 +633,15 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     fn plan_gradient(&mut self, worker: u32) {
         let w = &self.workers[worker as usize];
-        if let Some((ready, _)) = self.prepared.workers[w.recorded].ready.get(w.next_ready) {
+        if let Some((ready, _)) = self.prepared_of(worker).workers[w.recorded].ready.get(w.next_ready) {
             let time = ready.scaled(w.backward_factor).0;
             self.after(worker, w.backward_start, time, EventKind::GradientReady, w.chain);
         }
     }
 
     fn gradients_ready(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared;
+        let number = self.job_of(worker);
+        let Job { prepared, place, .. } = self.jobs[number];
         let w = &self.workers[worker as usize];
         let (parity, start) = (w.iteration & 1, w.next_ready);
         let ready = &prepared.workers[w.recorded].ready[start..];
@@ -469,20 +649,21 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let count = ready.iter().take_while(|(time, _)| *time == at).count();
         self.workers[worker as usize].next_ready += count;
         for &(_, bucket) in &ready[..count] {
-            self.issue(worker, 2 * bucket + parity, now, chain);
+            self.issue(number, worker - place.first_worker, 2 * bucket + parity, now, chain);
         }
         self.plan_gradient(worker);
     }
 
     fn backward_done(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared_of(worker);
         let w = &mut self.workers[worker as usize];
         // Gradients that become ready at the end of the pass are issued before anything that follows it.
-        if w.next_ready < self.prepared.workers[w.recorded].ready.len() {
+        if w.next_ready < prepared.workers[w.recorded].ready.len() {
             self.events.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
             return;
         }
         (w.phase, w.since) = (Phase::Sums, now);
-        if self.prepared.pull_by_layer {
+        if prepared.pull_by_layer {
             w.iteration += 1;
             self.begin_iteration(worker, now, chain);
         } else {
@@ -491,7 +672,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     /// The worker has the sum of a bucket, or its new parameters.
-    fn bucket_done(&mut self, worker: u32, inst: u32, now: u64, chain: C) {
+    fn bucket_done(&mut self, number: usize, role: u32, inst: u32, now: u64, chain: C) {
+        let worker = self.jobs[number].place.global(role);
         let w = &mut self.workers[worker as usize];
         w.held[(inst >> 1) as usize] += 1;
         w.held_total += 1;
@@ -503,15 +685,16 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     }
 
     fn sums_complete(&mut self, worker: u32, now: u64, chain: C) {
+        let prepared = self.prepared_of(worker);
         let w = &mut self.workers[worker as usize];
-        if w.held_total < (u64::from(w.iteration) + 1) * self.prepared.buckets.len() as u64 {
+        if w.held_total < (u64::from(w.iteration) + 1) * prepared.buckets.len() as u64 {
             return;
         }
         if now > w.since {
             self.observer.worker(worker, Activity::WaitForSums, w.since, now);
         }
         w.phase = Phase::Optimizer;
-        let time = self.prepared.workers[w.recorded].optimizer.scaled(w.factor).0;
+        let time = prepared.workers[w.recorded].optimizer.scaled(w.factor).0;
         if time == 0 {
             self.optimizer_done(worker, now, chain);
             return;
@@ -525,26 +708,29 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         (w.phase, w.since) = (Phase::Idle, now);
         let iteration = w.iteration as usize;
         w.iteration += 1;
-        if self.ended.len() <= iteration {
-            self.ended.resize(iteration + 1, Ended { workers: 0, time: 0, rank: 0, chain: C::default() });
+        let number = self.job_of(worker);
+        let job = &mut self.jobs[number];
+        if job.ended.len() <= iteration {
+            job.ended.resize(iteration + 1, Ended { workers: 0, time: 0, rank: 0, chain: C::default() });
         }
-        let ended = &mut self.ended[iteration];
+        let ended = &mut job.ended[iteration];
         ended.workers += 1;
         if now > ended.time || worker < ended.rank || ended.workers == 1 {
             (ended.time, ended.rank, ended.chain) = (now, worker, chain);
         }
         let last = *ended;
-        let all = last.workers == self.workers.len() as u32;
-        if all && self.boundary == Boundary::Sums {
-            self.mark(now, last.chain);
+        let all = last.workers == job.place.roles.workers;
+        let (together, boundary, workers) = (job.together, job.boundary, job.workers());
+        if all && boundary == Boundary::Sums {
+            self.mark(number, now, last.chain);
         }
         if self.is_over() {
             return;
         }
-        if !self.together {
+        if !together {
             self.begin_iteration(worker, now, chain);
         } else if all {
-            for worker in 0..self.workers.len() as u32 {
+            for worker in workers {
                 let since = self.workers[worker as usize].since;
                 if now > since {
                     self.observer.worker(worker, Activity::WaitForSums, since, now);
@@ -552,5 +738,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 self.begin_iteration(worker, now, last.chain);
             }
         }
+    }
+
+    fn prepared_of(&self, worker: u32) -> &'a Prepared {
+        self.jobs[self.job_of(worker)].prepared
     }
 }

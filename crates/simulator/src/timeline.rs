@@ -1,9 +1,11 @@
 //! A timeline of the simulation. There is one process per role or rack, with one thread for its computation and one for
 //! each of its links. FIFO links carry one message at a time: complete events ("X"). In the fluid network messages
 //! share links: asynchronous events ("b", "e").
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use paceline_model::Trace;
+use paceline_schedule::Roles;
 use paceline_trace_events as trace_events;
 use serde::Serialize;
 use trace_events::{NoArgs, TraceWriter, Track};
@@ -11,6 +13,7 @@ use trace_events::{NoArgs, TraceWriter, Track};
 use crate::network::topology::{LinkName, NetworkLinks};
 use crate::observer::{Activity, Observer};
 use crate::prepare::Prepared;
+use crate::simulation::JobPlace;
 
 struct LinkSpan {
     link: u32,
@@ -46,6 +49,7 @@ impl Observer for Recorder {
 }
 
 /// The activity of every worker and link.
+#[derive(Default)]
 pub struct Timeline {
     spans: Vec<Span>,
     tracks: Vec<NamedTrack>,
@@ -74,24 +78,55 @@ struct Span {
     between: Option<Between>,
 }
 
+/// A job whose roles are shown.
+pub(crate) struct JobOnTimeline<'a> {
+    /// Its name, if there are several.
+    pub name: Option<&'a str>,
+    pub trace: &'a Trace,
+    pub prepared: &'a Prepared,
+    pub place: JobPlace,
+}
+
+impl JobOnTimeline<'_> {
+    fn role_name(&self, role: u32) -> String {
+        let Roles { workers, servers, .. } = self.place.roles;
+        let name = match role {
+            r if r < workers => format!("worker {r}"),
+            r if r < workers + servers => format!("server {}", r - workers),
+            r => format!("switch {}", r - workers - servers),
+        };
+        self.name.map_or_else(|| name.clone(), |job| format!("{job}: {name}"))
+    }
+}
+
+fn bucket_name(jobs: &[JobOnTimeline<'_>], bucket: u32) -> String {
+    let job = jobs.iter().rev().find(|job| job.place.first_bucket <= bucket);
+    job.map_or_else(String::new, |job| job.prepared.names[(bucket - job.place.first_bucket) as usize].clone())
+}
+
 /// Process numbers: roles count from 1, racks from here.
 const RACKS: u32 = 1_000_000;
+const SWITCHES: u32 = 2_000_000;
 
 impl Timeline {
     pub(crate) fn new(
-        recorder: Recorder,
-        trace: &Trace,
-        prepared: &Prepared,
+        recorder: &Recorder,
+        jobs: &[JobOnTimeline<'_>],
         wires: &NetworkLinks,
         overlapping: bool,
+        ranks: Option<u32>,
     ) -> Timeline {
-        let roles = prepared.schedule.roles();
-        let role_name = |role: u32| match role {
-            r if r < roles.workers => format!("worker {r}"),
-            r if r < roles.workers + roles.servers => format!("server {}", r - roles.workers),
-            r => format!("switch {}", r - roles.workers - roles.servers),
-        };
-        let mut tracks: Vec<NamedTrack> = (0..roles.workers)
+        let mut job_of = HashMap::new();
+        for job in jobs {
+            (0..job.place.roles.total()).for_each(|role| {
+                job_of.insert(job.place.global(role), (job, role));
+            });
+        }
+        let role_name = |role: u32| job_of.get(&role).map_or_else(String::new, |(job, local)| job.role_name(*local));
+        let workers: u32 = jobs.iter().map(|job| job.place.roles.workers).sum();
+        // The process of a role is its number plus one; servers follow the workers.
+        let is_shown = |process: u32| ranks.is_none_or(|ranks| process <= ranks || process == workers + 1);
+        let mut tracks: Vec<NamedTrack> = (0..workers)
             .map(|w| NamedTrack {
                 track: Track { process: w + 1, thread: 0 },
                 process: role_name(w),
@@ -111,6 +146,8 @@ impl Timeline {
                 LinkName::RackUp(r) => (RACKS + r, 1, format!("rack {r}")),
                 LinkName::RackDown(r) => (RACKS + r, 2, format!("rack {r}")),
                 LinkName::Between { from, id, .. } => (RACKS + id, tracks.len() as u32, from.to_string()),
+                LinkName::SwitchUp(s) => (SWITCHES + s, 1, format!("switch {s}")),
+                LinkName::SwitchDown(s) => (SWITCHES + s, 2, format!("switch {s}")),
             };
             let track = Track { process, thread };
             tracks.push(NamedTrack { track, process: process_name, thread: wires.name(link.name) });
@@ -118,9 +155,11 @@ impl Timeline {
         let mut spans: Vec<Span> = recorder
             .workers
             .iter()
+            .filter(|span| is_shown(span.worker + 1))
             .map(|span| {
                 let layer = |number: u32| {
-                    let recorded = &trace.workers[span.worker as usize % trace.workers.len()];
+                    let Some((job, worker)) = job_of.get(&span.worker) else { return String::new() };
+                    let recorded = &job.trace.workers[*worker as usize % job.trace.workers.len()];
                     recorded.forward[number as usize].name.clone()
                 };
                 let (name, category) = match span.activity {
@@ -133,9 +172,10 @@ impl Timeline {
                 Span { track: span.worker as usize, name, category, start: span.start, end: span.end, between: None }
             })
             .collect();
-        spans.extend(recorder.links.iter().map(|span| Span {
+        let shown = |span: &&LinkSpan| is_shown(tracks[first_link + span.link as usize].track.process);
+        spans.extend(recorder.links.iter().filter(shown).map(|span| Span {
             track: first_link + span.link as usize,
-            name: prepared.names[(span.inst >> 1) as usize].clone(),
+            name: bucket_name(jobs, span.inst >> 1),
             category: "message",
             start: span.start,
             end: span.end,
@@ -181,5 +221,40 @@ impl Timeline {
             }
         }
         writer.finish()
+    }
+}
+
+/// A timeline that is drawn span by span, without an event simulation. Times are in ms.
+#[derive(Default)]
+pub(crate) struct Drawing {
+    spans: Vec<Span>,
+    tracks: Vec<NamedTrack>,
+}
+
+/// One track of a drawing.
+pub(crate) struct Line {
+    track: usize,
+}
+
+impl Drawing {
+    pub fn track(&mut self, process: u32, thread: u32, name: &str, what: &str) -> Line {
+        let track = Track { process, thread };
+        self.tracks.push(NamedTrack { track, process: name.to_owned(), thread: what.to_owned() });
+        Line { track: self.tracks.len() - 1 }
+    }
+
+    /// A span; one without duration is left out.
+    pub fn span(&mut self, line: &Line, name: &str, category: &'static str, from: f64, to: f64) {
+        if to <= from {
+            return;
+        }
+        let picoseconds = |ms: f64| (ms * 1e9).round() as u64;
+        let (start, end) = (picoseconds(from), picoseconds(to));
+        self.spans.push(Span { track: line.track, name: name.to_owned(), category, start, end, between: None });
+    }
+
+    pub fn finish(mut self) -> Timeline {
+        self.spans.sort_by_key(|span| (span.start, span.track));
+        Timeline { spans: self.spans, tracks: self.tracks, overlapping: false }
     }
 }

@@ -3,7 +3,7 @@ use paceline_model::{Cluster, Trace};
 
 use crate::options::Options;
 use crate::path::Chain;
-use crate::random::Random;
+use crate::random::{Random, normal_order_statistic};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -43,15 +43,18 @@ pub(crate) struct Worker<C> {
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
-const SHUFFLE_SEED: u64 = 0x70ac_e11e;
+pub(crate) const SHUFFLE_SEED: u64 = 0x70ac_e11e;
+
+/// Seed of the fixed shuffle of the library's spread: not that of the trace's, whose slowest worker is another.
+const SPREAD_SEED: u64 = 0x5eed_0022;
 
 /// All workers of a simulation.
 pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options, buckets: usize) -> Vec<Worker<C>> {
     let last = f64::from(options.workers.max(2) - 1);
     let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
+    let slowdowns = slowdowns(cluster, options);
     (0..options.workers)
         .map(|rank| {
-            let straggler = cluster.stragglers.iter().find(|(r, _)| *r == rank).map_or(1.0, |&(_, factor)| factor);
             Worker {
                 recorded: rank as usize % trace.workers.len(),
                 iteration: 0,
@@ -61,7 +64,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 next_ready: 0,
                 factor: 1.0,
                 backward_factor: 1.0,
-                straggler,
+                straggler: slowdowns[rank as usize],
                 spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
                 // Streams of neighbouring seeds and ranks must not overlap, so both are hashed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
@@ -73,6 +76,29 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
             }
         })
         .collect()
+}
+
+/// By how much the computation of each rank takes longer than the trace's in every iteration.
+pub(crate) fn slowdowns(cluster: &Cluster, options: &Options) -> Vec<f64> {
+    let workers = options.workers;
+    let mut factors = vec![1.0; workers as usize];
+    if cluster.gpus_per_node > 1 {
+        // A GPU that is alone on the last node shares nothing.
+        let alone = (workers % cluster.gpus_per_node == 1).then(|| workers - 1);
+        for (rank, factor) in (0..workers).zip(&mut factors) {
+            *factor *= if Some(rank) == alone { 1.0 } else { 1.0 + cluster.node_contention };
+        }
+    }
+    if options.spread > 0.0 && workers > 1 {
+        let places = Random::new(SPREAD_SEED).permutation(workers);
+        for (place, factor) in places.into_iter().zip(&mut factors) {
+            *factor *= (options.spread * normal_order_statistic(place, workers)).exp();
+        }
+    }
+    for &(rank, slower) in &cluster.stragglers {
+        factors[rank as usize] *= slower;
+    }
+    factors
 }
 
 impl<C> Worker<C> {

@@ -3,7 +3,7 @@ use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
     Bucket, Chunk, ChunkBytes, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build, registry,
 };
-use paceline_simulator::{Options, Pull, simulate};
+use paceline_simulator::{Network, Options, Pull, simulate};
 use proptest::prelude::*;
 
 fn cluster(gbps: f64, latency_us: u64, overhead_us: u64) -> Cluster {
@@ -65,15 +65,15 @@ proptest! {
 }
 
 /// Ratio of closed form to event simulation, for one bucket on nodes of several ranks; `None` without a closed form.
-fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64) -> Option<f64> {
+fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64, inside: f64) -> Option<f64> {
     let cluster = Cluster {
         gpus_per_node: per_node,
-        intra_bandwidth: Rate(256e9),
+        intra_bandwidth: Rate(inside),
         intra_latency: Time(1_000_000),
         ..cluster(184.0, 3, 0)
     };
     let bytes = ((mib * 1_048_576.0) as u64).next_multiple_of(4 * u64::from(workers));
-    let rates = Rates { between: 23_000_000_000, inside: 32_000_000_000, element: 4 };
+    let rates = Rates { between: 23_000_000_000, inside: (inside / 8.0) as u64, element: 4 };
     let topology = Topology { ranks_per_node: per_node, ..Topology::flat(workers) };
     let schedule = build(name, &topology, &Knobs { rates: Some(rates), ..Knobs::default() }).unwrap();
     let bucket = Bucket { id: 0, len: bytes / 4, pull_only: false };
@@ -97,14 +97,81 @@ fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64) -> Option<f64> {
 fn forms_on_nodes_are_near_the_event_simulation() {
     let shapes =
         [(2, 1), (8, 1), (64, 1), (100, 1), (1024, 1), (6, 6), (12, 6), (36, 6), (96, 6), (384, 6), (1020, 6), (64, 8)];
-    for (name, most) in [("native", 0.08), ("ring", 0.02), ("tree", 0.08), ("hierarchical", 0.08)] {
+    let all = [
+        ("native", 0.08, 256e9),
+        ("ring", 0.02, 256e9),
+        ("tree", 0.08, 256e9),
+        ("hierarchical", 0.08, 256e9),
+        ("sharp", 0.08, 256e9),
+        ("sharp", 0.08, 2400e9),
+    ];
+    for (name, most, inside) in all {
         for (workers, per_node) in shapes {
             for mib in [0.25, 16.0, 64.0] {
-                let Some(ratio) = on_nodes(name, workers, per_node, mib) else { continue };
-                assert!((ratio - 1.0).abs() <= most, "{name}, {workers} of {per_node}, {mib} MiB: {ratio:.3}");
+                let Some(ratio) = on_nodes(name, workers, per_node, mib, inside) else { continue };
+                assert!(
+                    (ratio - 1.0).abs() <= most,
+                    "{name}, {workers} of {per_node}, {mib} MiB, {inside}: {ratio:.3}"
+                );
             }
         }
     }
+}
+
+/// Of a tree over racks, too: (S + (2D-1)c)/B + a, whatever stands between the racks, because each uplink carries the
+/// sum once.
+#[test]
+fn sharp_takes_the_bytes_of_one_nic_and_a_piece_per_level() {
+    let bytes = 64 * 1_048_576;
+    let trace = Trace::all_reduce(bytes, 1).unwrap();
+    let piece = 524_288.0;
+    for (nodes_per_rack, levels) in [(16, 1.0), (4, 2.0), (1, 2.0)] {
+        for network in [Network::Fifo, Network::Fluid] {
+            let racks =
+                Some(paceline_model::cluster::Racks { nodes_per_rack, oversubscription: f64::from(nodes_per_rack) });
+            let cluster = Cluster { racks, ..cluster(25.0, 12, 0) };
+            let options = Options { network, ..Options::new("sharp", 16) };
+            let simulated = simulate(&trace, &cluster, &options).unwrap().iteration_s;
+            let closed = (bytes as f64 + (2.0 * levels - 1.0) * piece) * 8.0 / 25e9 + 12e-6;
+            assert!((simulated / closed - 1.0).abs() < 1e-6, "{nodes_per_rack} {network:?}: {simulated} {closed}");
+        }
+    }
+}
+
+/// About half of a ring: S/B instead of 2(N-1)/N S/B; with nodes of several ranks as well.
+#[test]
+fn sharp_takes_half_as_long_as_rings() {
+    let trace = Trace::all_reduce(256_000_000, 1).unwrap();
+    for (workers, per_node) in [(32, 1), (64, 8)] {
+        let cluster = Cluster { gpus_per_node: per_node, intra_bandwidth: Rate(400e9), ..cluster(25.0, 10, 0) };
+        let time = |strategy| simulate(&trace, &cluster, &Options::new(strategy, workers)).unwrap().iteration_s;
+        let nodes = f64::from(workers / per_node);
+        let ratio = time("hierarchical") / time("sharp");
+        assert!((ratio / (2.0 * (nodes - 1.0) / nodes) - 1.0).abs() < 0.05, "{ratio}");
+    }
+}
+
+/// Sums of too many bytes wait at their senders; pieces become smaller so that several fit.
+#[test]
+fn sharp_makes_its_pieces_fit_the_switchs_memory() {
+    let trace = Trace::all_reduce(16_777_216, 1).unwrap();
+    let time = |memory, radix, chunk| {
+        let mut cluster = cluster(25.0, 10, 0);
+        (cluster.switch.memory, cluster.switch.radix) = (memory, radix);
+        simulate(&trace, &cluster, &Options { chunk, ..Options::new("sharp", 8) })
+    };
+    let free = time(None, None, None).unwrap().iteration_s;
+    let fits = time(Some(262_144), None, None).unwrap();
+    assert!(fits.notes[0].contains("memory"), "{:?}", fits.notes);
+    assert!(fits.iteration_s < 1.1 * free, "{} {free}", fits.iteration_s);
+    // One piece at a time: nothing overlaps.
+    let chunk = Some(ChunkBytes::Size(262_144));
+    let lockstep = time(Some(262_144), None, chunk).unwrap().iteration_s;
+    let piece = 2.0 * 262_144.0 * 8.0 / 25e9 + 10e-6;
+    assert!((lockstep / (64.0 * piece) - 1.0).abs() < 0.05, "{lockstep} {}", 64.0 * piece);
+    assert!(time(Some(100_000), None, chunk).is_err_and(|error| error.0.starts_with("switch.memory")));
+    let levels = time(None, Some(2), None).unwrap();
+    assert!(levels.notes[0].contains("3 levels"), "{:?}", levels.notes);
 }
 
 #[test]

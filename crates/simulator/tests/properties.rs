@@ -30,6 +30,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
         batch: 4,
         dtype: Dtype::Float32,
         device: String::new(),
+        library: String::new(),
         distribution: (0..=count).collect(),
         tensors,
         workers: vec![WorkerTrace {
@@ -133,7 +134,7 @@ proptest! {
         // Observing changes nothing.
         let unwatched = Options { critical_path: false, ..options.clone() };
         prop_assert_eq!(simulate(&trace, &cluster, &unwatched).unwrap().iteration_s, outcome.iteration_s);
-        let (watched, timeline) = simulate_with_timeline(&trace, &cluster, &options).unwrap();
+        let (watched, timeline) = simulate_with_timeline(&trace, &cluster, &options, None).unwrap();
         prop_assert_eq!(watched.iteration_s, outcome.iteration_s);
         let mut json = Vec::new();
         timeline.write(&mut json).unwrap();

@@ -72,6 +72,8 @@ def _simulated(  # noqa: PLR0917
         trace,
         load_cluster(where.cluster, **fields),
         entry.name,
+        # The network was measured, and the engine's fusion is among the options.
+        library="none",
         workers=row.workers,
         samples_per_s=row.batch / step_s,
         batch=row.batch,

@@ -98,7 +98,8 @@ def job_of(places: Places) -> tuple[dict[str, Any], dict[str, Any]]:
         "nodes": places.hosts,
         "id": places.run,
         "all_servers": 0,
-        "switch": False,
+        "switches": 0,
+        "nodes_per_rack": None,
     }
     go = {
         "address": first.address,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
 from paceline._internal.units import listed
@@ -13,15 +13,15 @@ from paceline.bench.plan import Plan
 from paceline.bench.result import Result, Row
 from paceline.bench.statistics import Interval
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.plotting import COLOURS, MARKERS, need_matplotlib, save
+from paceline.forecast import style
+from paceline.forecast.plotting import need_matplotlib, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-_MEASURED = "#44AA99"
-_PARTS = (("forward", "#88CCEE"), ("backward", "#332288"), ("input", "#DDCC77"), ("exposed communication", "#CC6677"))
+_PARTS = tuple((part, style.PARTS[part]) for part in ("forward", "backward", "input", "exposed communication"))
 
 
 def check(path: Path) -> None:
@@ -40,12 +40,9 @@ def draw(plan: Plan, result: Result, read: Sequence[Read], path: Path) -> None:
 
 def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
     """Return the plot without opening a window."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as NewFigure
-
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+    with style.context():
         several = len(plan.workers) > 1
-        drawn = NewFigure(figsize=(10, 4.2 if several else 1.6 + 0.55 * len(result.rows)), layout="constrained")
+        drawn = style.new_figure(10, 4.2 if several else 1.6 + 0.55 * len(result.rows))
         left, right = drawn.subplots(1, 2)
         if several:
             _rates_over_ranks(left, result)
@@ -54,7 +51,7 @@ def figure(plan: Plan, result: Result, read: Sequence[Read]) -> Figure:
             _rates(left, result, read)
             _parts(right, result)
         ranks = " and ".join(map(str, plan.workers))
-        drawn.suptitle(f"{plan.model}, {plan.batch_in_words}, {ranks} ranks", fontsize=10)
+        drawn.suptitle(f"Measured throughput: {plan.model}, {plan.batch_in_words}, {ranks} ranks", fontsize=10)
         return drawn
 
 
@@ -66,19 +63,22 @@ def _around(value: float, interval: Interval) -> tuple[list[float], list[float]]
 def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
     names = [row.engine for row in result.rows]
     logs = [one for one in read if one.total_images_per_s is not None]
+    looks = style.systems(names)
+    measured: dict[str, Any] = {"color": "white", "linewidth": 1.8, "height": 0.6}
+    entries: list[style.Entry] = []
     for place, row in enumerate(result.rows):
-        axes.barh(place, row.total, color=_MEASURED, height=0.6)
+        bar = axes.barh(place, row.total, edgecolor=looks[row.engine].colour, **measured)
         axes.errorbar(row.total, place, xerr=_around(row.total, row.interval), color="black", capsize=3)
         if row.forecast_images_per_s is not None:
-            label = "forecast" if not axes.get_legend_handles_labels()[1] else None
-            axes.plot(row.forecast_images_per_s, place, "D", color="white", markeredgecolor="black", label=label)
+            [point] = axes.plot(row.forecast_images_per_s, place, "D", color=looks[row.engine].colour)
+            entries = entries or [(bar, "measured"), (point, "simulated")]
     for place, one in enumerate(logs, len(names)):
-        axes.barh(place, one.total_images_per_s or 0.0, color="#777777", height=0.6)
+        axes.barh(place, one.total_images_per_s or 0.0, edgecolor=style.REFERENCE, **measured)
     axes.set_yticks(range(len(names) + len(logs)), [*names, *(Path(one.source).name for one in logs)])
     axes.invert_yaxis()
     axes.set_xlabel("images/s, with 95 % interval")
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    if entries:
+        style.legend(axes, entries, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def _parts(axes: Axes, result: Result) -> None:
@@ -104,40 +104,44 @@ def _by_engine(result: Result) -> dict[str, list[Row]]:
 
 
 def _rates_over_ranks(axes: Axes, result: Result) -> None:
-    for number, (engine, rows) in enumerate(_by_engine(result).items()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    by_engine = _by_engine(result)
+    looks, entries, forecasts = style.systems(by_engine), [], False
+    for engine, rows in by_engine.items():
+        look = looks[engine]
         for row in rows:
             error = _around(row.total, row.interval)
-            label = engine if row is rows[0] else None
-            axes.errorbar(
-                row.workers, row.total, yerr=error, color=colour, marker=marker, capsize=3, linestyle="", label=label
-            )
+            drawn = axes.errorbar(row.workers, row.total, yerr=error, capsize=3, linestyle="", **style.hollow(look))
+            if row is rows[0]:
+                entries.append((drawn, engine))
         line = result.lines.get(engine)
         if line is not None:
             ends = [rows[0].workers, rows[-1].workers]
-            axes.plot(ends, [line.intercept + line.slope * end for end in ends], color=colour, linewidth=1)
+            axes.plot(ends, [line.intercept + line.slope * end for end in ends], color=look.colour, linewidth=1)
         forecast = [(row.workers, row.forecast_images_per_s) for row in rows if row.forecast_images_per_s is not None]
         if forecast:
-            axes.plot(*zip(*forecast, strict=True), color=colour, linestyle=":", marker="D", markerfacecolor="white")
+            forecasts = True
+            axes.plot(*zip(*forecast, strict=True), color=look.colour, linestyle=":", marker=look.marker, markersize=5)
     axes.set_xlabel("ranks")
     axes.set_ylabel("images/s, with 95 % interval; line: regression")
     axes.set_xticks(sorted({row.workers for row in result.rows}))
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    style.legend(axes, [*entries, *(style.sources("measured") if forecasts else [])])
 
 
 def _efficiencies(axes: Axes, result: Result) -> None:
-    for number, rows in enumerate(_by_engine(result).values()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    by_engine = _by_engine(result)
+    looks = style.systems(by_engine)
+    for engine, rows in by_engine.items():
+        look = looks[engine]
         xs = [row.workers for row in rows]
         ys = [100 * (row.efficiency or 0.0) for row in rows]
         lows = [100 * (row.efficiency_interval.low if row.efficiency_interval else row.efficiency or 0) for row in rows]
         highs = [
             100 * (row.efficiency_interval.high if row.efficiency_interval else row.efficiency or 0) for row in rows
         ]
-        axes.plot(xs, ys, color=colour, marker=marker)
-        axes.fill_between(xs, lows, highs, color=colour, alpha=0.2, linewidth=0)
-    axes.axhline(100, color="#999999", linewidth=0.8, linestyle=":")
+        axes.plot(xs, ys, **style.hollow(look))
+        axes.fill_between(xs, lows, highs, color=look.colour, alpha=0.2, linewidth=0)
+    axes.axhline(100, color=style.REFERENCE, linewidth=0.8, linestyle=":")
     axes.set_xlabel("ranks")
     axes.set_ylabel("scaling efficiency, %, with 95 % band")
     axes.set_xticks(sorted({row.workers for row in result.rows}))

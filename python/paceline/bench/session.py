@@ -145,7 +145,7 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
         data_dir=options["data_dir"],
         loader_workers=2 if options["num_workers"] is None else options["num_workers"],
         limit_s=options["limit"] or 900.0,
-        fusion_bytes=options["fusion"],
+        fusion_bytes=options["bucket_size"],
     )
 
 
@@ -165,7 +165,7 @@ def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
         transport=options["transport"],
         coordinator=options["coordinator"],
         servers=options["servers"] or 1,
-        fusion_bytes=options["fusion"],
+        fusion_bytes=options["bucket_size"],
         secret=given.secret or "",
     )
 
@@ -182,5 +182,7 @@ def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
         )
     if options["num_workers"] is not None and options["data_dir"] is None:
         raise InvalidArgumentError("--num-workers: has no effect on synthetic images; name --data-dir DIR")
-    if options["fusion"] is not None and all(engine.name in _UNFUSED for engine in engines):
-        raise InvalidArgumentError(f"--fusion: has no effect on {engines[0].name}, which does not fuse; leave it out")
+    if options["bucket_size"] is not None and all(engine.name in _UNFUSED for engine in engines):
+        raise InvalidArgumentError(
+            f"--bucket-size: has no effect on {engines[0].name}, which does not fuse; leave it out"
+        )

@@ -14,7 +14,7 @@ from paceline.errors import InvalidArgumentError
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
 _CLUSTERS = _HERE / "clusters"
-_FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps"}'
+_FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps","channel":"auto"}'
 
 
 def _key(name: str) -> str:
@@ -109,7 +109,8 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
     Args:
         source: A file in the cluster format (docs/reference/cluster-format.md), the name of a built-in cluster, or a
-            `Cluster`. The default has nodes with one GPU each and links of 25 Gbit/s.
+            `Cluster`. The default has nodes with one GPU each and links of 25 Gbit/s over
+            TCP.
         **overrides: Fields of the cluster format, such as `bandwidth="10Gbps"` (bits per second per node, each way),
             `latency="10us"` or `gpus_per_node=4`. `None` leaves a field unchanged.
 

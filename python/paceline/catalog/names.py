@@ -16,20 +16,48 @@ StrategyName = Literal[
     "tree",
     "hierarchical",
     "sharded-ps",
+    "sharp",
     "native",
 ]
 StrategyAlias = Literal[
-    "ring-reduce", "baidu-ring", "butterfly", "butterfly-mixing", "rabenseifner", "double-binary-tree", "nccl"
+    "ring-reduce",
+    "baidu-ring",
+    "butterfly",
+    "butterfly-mixing",
+    "rabenseifner",
+    "double-binary-tree",
+    "collnet",
+    "nccl",
 ]
 Strategy = StrategyName | StrategyAlias
 CoordinatorName = Literal["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 CoordinatorAlias = Literal["gs", "nbcs", "scp", "topo"]
 Coordinator = CoordinatorName | CoordinatorAlias
+LibraryName = Literal[
+    "none",
+    "baidu-ring",
+    "byteps",
+    "ddp",
+    "ddp-gloo",
+    "horovod",
+    "horovod-ddl",
+    "horovod-mpi",
+    "horovod-mpi-gpu",
+    "horovod-uncached",
+    "ray-sgd",
+    "tensorflow-gdr",
+    "tensorflow-grpc",
+    "tensorflow-grpc-process",
+    "tensorflow-host",
+    "tensorflow-replicas",
+    "tensorflow-verbs",
+]
 Transport = Literal["auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi"]
 Distribution = Literal["round-robin", "block"]
 Pull = Literal["layer", "step"]
 Inside = Literal["root", "ring"]
 Network = Literal["fifo", "fluid"]
+Channel = Literal["auto", "none", "tcp", "rdma"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 Executor = Literal["local", "ray"]
 

@@ -17,6 +17,10 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 """Options that only some strategies use."""
 
 
+SWITCHES = frozenset({"multicast", "aggregation"})
+"""Knobs of strategies that need more of a switch than to forward."""
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A registered strategy: its names, and the options (knobs) that it uses."""

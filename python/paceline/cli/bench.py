@@ -48,7 +48,8 @@ _CANNOT = 77
     "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
 )
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
-@click.option("--fusion", type=types.SIZE, help="Size up to which gradients are fused.  [default: each engine's own]")
+@types.option("bench", "bucket_size")
+@click.option("--fusion", type=types.SIZE, hidden=True)
 @click.option(
     "--data-dir", type=_PATH, metavar="DIR", help="Folder of images, one subfolder per class.  [default: synthetic]"
 )
@@ -90,6 +91,7 @@ def bench(
     paceline emulate run --workers 4 --bandwidth 1Gbps -- paceline bench --model resnet18 --engine paceline,ddp-gloo
     paceline bench --read tf_cnn.log --read nccl.log
     """
+    _renamed(options)
     if install is not None:
         _install(install, given=[name for name, value in options.items() if value is not None])
         return 0
@@ -125,6 +127,17 @@ def bench(
             return result.ended
         failed = any(one.failed for one in result.skipped)
         return 1 if failed else 0 if result.rows else _CANNOT
+
+
+def _renamed(options: dict[str, Any]) -> None:
+    """Take --fusion for --bucket-size, with a warning."""
+    former = options.pop("fusion")
+    if former is None:
+        return
+    if options["bucket_size"] is not None:
+        raise InvalidArgumentError("--fusion: means the same as --bucket-size; give one of them")
+    click.echo("paceline: warning: --fusion is now called --bucket-size", err=True)
+    options["bucket_size"] = former
 
 
 def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:

@@ -1,11 +1,12 @@
-"""The commands `paceline traces`, `clusters` and `strategies`: what is built in, and where it comes from."""
+"""The commands `paceline traces`, `clusters`, `strategies` and `libraries`: what is built in, with sources."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +17,12 @@ from paceline.catalog.devices import rates_of
 from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
 from paceline.catalog.strategies import KNOBS, all_strategies
 
+if TYPE_CHECKING:
+    from paceline.catalog.constants import Constant
+    from paceline.catalog.libraries import Library
+
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_verbose = click.option("--verbose", is_flag=True, help="Say where each comes from; for one, that is always said.")
 _export = click.option(
     "--export", type=click.Path(path_type=Path), metavar="FILE", help="Copy it to a file that you can edit."
 )
@@ -25,8 +31,9 @@ _export = click.option(
 @click.command()
 @click.argument("name", required=False)
 @_json
+@_verbose
 @_export
-def traces(name: str | None, as_json: bool, export: Path | None) -> None:
+def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in traces, or show one: NAME, a file or allreduce:SIZE."""
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
@@ -55,7 +62,8 @@ def traces(name: str | None, as_json: bool, export: Path | None) -> None:
         ]
         for entry in entries
     ]
-    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    say(render(columns, [rows], highlight_first=False))
+    say(_provenances(entries, "traces", shown=verbose or name is not None))
     if name:
         say(_rates(entries[0]["name"]))
     else:
@@ -79,8 +87,9 @@ def _trace(source: str) -> dict[str, Any]:
 @click.command()
 @click.argument("name", required=False)
 @_json
+@_verbose
 @_export
-def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
+def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in clusters, or show one: NAME or a file."""
     if _exported(name, export, lambda source: load_cluster(source).to_json()):
         return
@@ -102,7 +111,8 @@ def clusters(name: str | None, as_json: bool, export: Path | None) -> None:
         ]
         for entry in entries
     ]
-    say([*render(columns, [rows], highlight_first=False), "", *_provenances(entries)])
+    say(render(columns, [rows], highlight_first=False))
+    say(_provenances(entries, "clusters", shown=verbose or name is not None))
     if name:
         say(["", *wrapped(f"links, for --degrade: {load_cluster(name).links}", width())])
 
@@ -137,6 +147,57 @@ def strategies(as_json: bool) -> None:
         say(wrapped(f"a switch with {need}: {', '.join(users)}", width(), "    "))
 
 
+@click.command()
+@click.argument("name", required=False)
+@_json
+def libraries(name: str | None, as_json: bool) -> None:
+    """List the libraries whose costs `--library` forecasts, or show the constants of one, or those of `channels`."""
+    from paceline.catalog import channels as links
+    from paceline.catalog.libraries import all_libraries, find_library
+
+    shown = [] if name == "channels" else [find_library(name)] if name else list(all_libraries())
+    constants = list(links.all_constants().values())
+    if as_json:
+        document: dict[str, Any] = {"libraries": [_library(library) for library in shown]}
+        if name in (None, "channels"):
+            document["channels"] = [vars(constant) for constant in constants]
+        say([json.dumps(document, indent=1)])
+    elif name == "channels":
+        say(_constants(constants))
+    elif name:
+        entry = _library(shown[0])
+        words = {key: entry[key] for key in ("strategy", "coordinator", "channel", "servers") if entry[key]}
+        words |= entry["options"]
+        say([*wrapped(f"{name}: {entry['summary']}", width()), ""])
+        say([f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()])
+        if shown[0].constants:
+            say(["", *_constants(list(shown[0].constants.values()))])
+    else:
+        columns = [Column("name", left=True), Column("strategy", left=True), Column("what it is", left=True)]
+        rows = [[library.name, library.strategy, library.summary] for library in shown]
+        say(render(columns, [rows], highlight_first=False))
+        say(["", *wrapped("`paceline libraries NAME` shows constants and sources; NAME may be channels.", width())])
+
+
+def _library(library: Library) -> dict[str, Any]:
+    return {
+        **{field.name: getattr(library, field.name) for field in fields(library)},
+        "options": dict(library.options),
+        "constants": [vars(constant) for constant in library.constants.values()],
+    }
+
+
+def _constants(constants: Sequence[Constant]) -> list[str]:
+    columns = [Column("constant", left=True), Column("value"), Column("unit", left=True), Column("\u00b1")]
+    rows = [[it.name, f"{it.value:g}", it.unit, f"{100 * it.uncertainty:.0f} %"] for it in constants]
+    notes = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]
+    return [
+        *render(columns, [rows], highlight_first=False),
+        "",
+        *(line for note in notes for line in wrapped(note, width(), "    ")),
+    ]
+
+
 def _exported(name: str | None, export: Path | None, text: Callable[[str], str]) -> bool:
     if export is None:
         return False
@@ -148,6 +209,9 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
     return True
 
 
-def _provenances(entries: Sequence[dict[str, Any]]) -> list[str]:
+def _provenances(entries: Sequence[dict[str, Any]], command: str, *, shown: bool) -> list[str]:
+    if not shown:
+        return ["", f"Where each comes from: paceline {command} NAME, or --verbose for all."]
     cited = [entry for entry in entries if entry["provenance"]]
-    return [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
+    lines = [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
+    return ["", *lines] if lines else []

@@ -19,7 +19,8 @@ from paceline.cli import param_types as types
 from paceline.emulate.cluster import SETTINGS, bring_up, cluster, leave
 from paceline.emulate.down import living, take_down
 from paceline.emulate.job import start
-from paceline.emulate.plan import MOST, REALTIME, Host, find, plan
+from paceline.emulate.plan import MOST, MOST_OVERSUBSCRIPTION, REALTIME, Host, find, plan
+from paceline.emulate.plan import racks as divide
 from paceline.emulate.shaping import MTU, shape
 from paceline.emulate.state import DEFAULT
 from paceline.errors import InvalidArgumentError
@@ -35,6 +36,20 @@ def _rate(text: str) -> float:
 
 _RATE = types.Value("RATE", _rate)
 _workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
+_racks = click.option(
+    "--racks",
+    type=types.whole(1, MOST),
+    default="1",
+    show_default=True,
+    help="Racks that the workers are divided among.",
+)
+_oversubscription = click.option(
+    "--oversubscription",
+    type=click.FloatRange(1, MOST_OVERSUBSCRIPTION),
+    default=1.0,
+    show_default=True,
+    help="Rate of a rack's workers together over that of its uplink.",
+)
 _bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="NIC rate of each host, such as 500Mbps.")
 _servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
 _name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
@@ -63,6 +78,8 @@ def emulate(ctx: click.Context) -> None:
 @click.option(
     "--switch", is_flag=True, help="Add a host for a process that acts as a switch; its NIC has no rate limit."
 )
+@_racks
+@_oversubscription
 @_bandwidth
 @_name
 @_realtime
@@ -72,14 +89,17 @@ def up(
     workers: int,
     servers: int | None,
     switch: bool,
+    racks: int,
+    oversubscription: float,
     bandwidth: float,
     name: str,
     realtime: bool,
     as_json: bool,
 ) -> None:
     """Bring up a cluster that stays until `paceline emulate down`."""
-    hosts = plan(workers, servers or 0, switch=switch)
-    holder, found = bring_up(hosts, bandwidth, realtime=realtime, name=name)
+    divided = divide(workers, racks, oversubscription)
+    hosts = plan(workers, servers or 0, switch=switch, racks=divided)
+    holder, found = bring_up(hosts, bandwidth, racks=divided, realtime=realtime, name=name)
     leave(holder)
     if as_json:
         fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
@@ -113,6 +133,8 @@ def _note_realtime(requested: bool, granted: bool) -> None:
     help="Ranks on each worker host.",
 )
 @job_options.switch
+@_racks
+@_oversubscription
 @_realtime
 @job_options.env
 @job_options.strategy(EMULATE_RUN)
@@ -125,6 +147,8 @@ def run(
     servers: str | None,
     bandwidth: float,
     ranks_per_host: int,
+    racks: int,
+    oversubscription: float,
     realtime: bool,
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401
@@ -138,6 +162,7 @@ def run(
     paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
     paceline emulate run --workers 4 --servers 2 --bandwidth 200Mbps --strategy ps -- python train.py
     paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
+    paceline emulate run --workers 8 --racks 2 --switch --bandwidth 200Mbps --strategy sharp -- python train.py
     """
     if not command:
         raise click.UsageError(
@@ -151,6 +176,8 @@ def run(
         workers=workers,
         servers=checked.servers,
         switch=request.switch,
+        racks=racks,
+        oversubscription=oversubscription,
         bandwidth_bps=bandwidth,
         realtime=realtime,
     ) as found:

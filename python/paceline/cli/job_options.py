@@ -27,7 +27,9 @@ env = click.option(
 )
 
 switch = click.option(
-    "--switch", is_flag=True, help="Start a separate process that aggregates in the switch's place (ps-aggregation)."
+    "--switch",
+    is_flag=True,
+    help="Start a separate process that aggregates in the switch's place (sharp, ps-aggregation).",
 )
 
 

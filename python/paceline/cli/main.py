@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
     "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
+    "libraries": ("paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
     "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
     "report": ("paceline.cli.report", "report", "Write forecasts as one self-contained page."),
     "explore": ("paceline.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),

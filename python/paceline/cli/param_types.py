@@ -86,7 +86,12 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
         type_ = Value(kind.words, lambda text: text)
     shown = None if kind.choices else kind.words
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    return click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=text)
+    made = click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=text)
+    if not setting.also:
+        return made
+    # `by_current_names` of the table refuses both.
+    also = click.option(f"--{setting.also}", type=type_, metavar=shown, help=f"The same as {setting.flag}.")
+    return together(made, also)
 
 
 def options(place: str, *names: str, checked: bool = True, filled: bool = False) -> Decorator:

@@ -80,7 +80,7 @@ def run(
         elastic_options.refuse_without()
         places = _places(ranks, hosts, hostfile)
     request, output = job_options.request(command, elastic=elastic, **options)
-    checked = request.checked()
+    checked = request.checked().on(len(places))
     return checked.run(
         spread(places, checked.helpers),
         output,

@@ -12,23 +12,27 @@ import click
 from paceline._internal.console import say, width
 from paceline.cli import param_types as types
 from paceline.errors import naming
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
-from paceline.forecast.sweep import LOCAL
+from paceline.forecast.sweep import LOCAL, SweepInterrupted
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
 
 _PATH = click.Path(path_type=Path)
+_GIVEN = click.core.ParameterSource.COMMANDLINE
 _SETTINGS = [setting for setting in of_place("simulate") if setting.section]
 # The sections of --help, in order, and their options.
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
-    "Output": ["explain", "as_json", "detail", "csv", "timeline", "plot"],
+    "Several jobs": ["jobs"],
+    "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
 }
 for _setting in _SETTINGS:
-    _SECTIONS[_setting.section].append(_setting.name)
+    _SECTIONS[_setting.section] += [_setting.name, *([_setting.also] if _setting.also else [])]
+FIVE = 5
+"""Rows of a configuration, unless all are asked for."""
 
 
 class _Sectioned(click.Command):
@@ -46,8 +50,12 @@ class _Sectioned(click.Command):
 
 
 @click.command(cls=_Sectioned)
-@click.argument("trace", default="resnet-50")
+@click.argument("traces", metavar="[TRACE]...", nargs=-1)
 @types.options("simulate", *(setting.name for setting in _SETTINGS), checked=False)
+@click.option(
+    "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."
+)
+@click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
 @click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
 @click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
@@ -56,7 +64,9 @@ class _Sectioned(click.Command):
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
     *,
-    trace: str,
+    traces: tuple[str, ...],
+    jobs: Path | None,
+    everything: bool,
     explain: bool,
     as_json: bool,
     csv: bool,
@@ -64,37 +74,44 @@ def simulate(
     plot: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Forecast training of TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
+    """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
 
-    --workers, --bandwidth, --strategy, --servers, --compute-speedup and --coordinator take comma-separated lists; every
-    combination is forecast. Rates are in bits per second (25Gbps), sizes in bytes (25MB, 64KiB).
+    Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
+    --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
+    second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked incomplete.
 
     \b
-    paceline simulate resnet-50 --workers 8,16,32 --bandwidth 10Gbps,25Gbps --strategy ring,ps
-    paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB
+    paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
+    paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
+    paceline simulate --jobs examples/three-jobs.toml
     """
+    if jobs is not None:
+        _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot)
+        return
     if options["detail"] and not as_json:
         raise click.UsageError("--detail has no effect without --json")
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
     if explain and csv:
         raise click.UsageError("--explain and --csv cannot be combined")
-    sweep = Sweep.of(trace, options, "simulate", "flag", timeline=timeline, plot=plot)
-    if sweep.get("coordinator") not in (None, ["none"]):
-        if explain:
-            raise click.UsageError("--explain has no effect with --coordinator; leave one of them out")
-        _coordinated(sweep, as_json=as_json, csv=csv)
-        return
+    if everything and (as_json or csv):
+        raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
+    sweep = Sweep.of(_named(traces), options, "simulate", "flag", timeline=timeline, plot=plot)
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
-    with naming(sweep.sources):
-        results = _execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL)
+    most = None if everything or sweep.get("strategy") is not None else FIVE
+    try:
+        with naming(sweep.sources):
+            results = _execute(prepared.scenarios, timeline, sweep.get("executor") or LOCAL)
+    except SweepInterrupted as interrupted:
+        _print_unfinished(prepared, interrupted, most, as_json=as_json, csv=csv)
+        raise click.Abort from None
     if plot is not None:
         from paceline.forecast.plotting import plot as draw
 
         draw(results, plot)
-    explanation = _explained(prepared.scenarios, results) if explain else None
+    explanation = _explained(prepared, results) if explain else None
     if as_json:
         say([json.dumps(_as_data(results, explanation), indent=1, allow_nan=False)])
     elif csv:
@@ -102,34 +119,56 @@ def simulate(
 
         click.echo(to_csv(results), nl=False)
     else:
-        _print(prepared.scenarios, results, explanation)
+        _print(prepared, results, explanation, most)
         say([f"wrote {path}" for path in (timeline, plot) if path is not None])
 
 
-def _coordinated(sweep: Sweep, *, as_json: bool, csv: bool) -> None:
+def _named(words: tuple[str, ...]) -> list[str]:
+    """Return the traces; like other lists they may be separated by commas, unless there is a file of that name."""
+    names = [name.strip() for word in words for name in ([word] if Path(word).is_file() else word.split(","))]
+    return names or ["resnet-50"]
+
+
+def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
+    """Forecast several jobs that share a network; their options are in the file."""
     from paceline._internal.console import Bar, wrapped
-    from paceline.forecast.coordination import options, table
-    from paceline.forecast.coordination.model import execute
+    from paceline._internal.files import check_writable, replaced
+    from paceline.forecast.jobs import plot as plotting
+    from paceline.forecast.jobs import spec, table
+    from paceline.forecast.jobs.model import simulate_jobs
 
-    prepared = options.prepare(sweep)
-    for note in prepared.notes:
+    ctx = click.get_current_context()
+    given = [param for param in ctx.command.params if ctx.get_parameter_source(param.name or "") == _GIVEN]
+    if others := [param.opts[0] for param in given if param.name not in ("jobs", "as_json", "timeline", "plot")]:
+        raise click.UsageError(f"{others[0]} has no effect with --jobs; write it into {path}")
+    if plot is not None:
+        plotting.check(plot)
+    if timeline is not None:
+        check_writable("--timeline", timeline)
+    mix = spec.read(path)
+    for note in mix.notes:
         click.echo(f"paceline: note: {note}", err=True)
-    with Bar("simulating") as bar, naming(sweep.sources):
-        results = execute(prepared.runs, bar, sweep.get("executor") or LOCAL)
+    with Bar("simulating") as bar:
+        if timeline is None:
+            result = simulate_jobs(mix, bar=bar)
+        else:
+            with replaced(timeline) as written:
+                result = simulate_jobs(mix, timeline=written, bar=bar)
+    if plot is not None:
+        plotting.draw(result, plot)
     if as_json:
-        say([json.dumps([result.to_dict() for result in results], indent=1, allow_nan=False)])
-    elif csv:
-        click.echo(table.to_csv(results), nl=False)
-    else:
-        lines = [line for sentence in table.advice(results) for line in wrapped(sentence, width())]
-        say([*table.table(prepared.runs, results), "", *lines])
+        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+        return
+    notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
+    lines = [line for sentence in [*table.verdict(result), *notes] for line in wrapped(sentence, width())]
+    say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
 
 
-def _explained(scenarios: list[Scenario], results: list[Result]) -> Explanation:
+def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline.forecast import table
     from paceline.forecast.explain import explain
 
-    return explain(table.grouped(scenarios, results))
+    return explain(table.grouped(prepared.scenarios, results, meant=prepared.meant))
 
 
 def _as_data(results: list[Result], explanation: Explanation | None) -> list[dict[str, Any]]:
@@ -152,16 +191,44 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
         return execute(scenarios, bar, executor)
 
 
-def _print(scenarios: list[Scenario], results: list[Result], explanation: Explanation | None) -> None:
+def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
 
-    groups = table.grouped(scenarios, results)
-    say(table.table(groups))
+    groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
+    rows = table.table(groups, most)
     if explanation is None:
-        lines = [line for sentence in advise(groups) for line in wrapped(sentence, width())]
+        try:
+            largest = max(groups, key=lambda group: group.results[0].workers)
+            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
+        except KeyboardInterrupt:
+            say(rows)
+            raise
+        lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
         lines = explanation.text(width())
-    notes = [line for note in table.notes(results) for line in wrapped(f"note: {note}", width())]
-    say(["", *lines, *notes])
+    listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
+    notes = [line for note in table.notes(listed) for line in wrapped(f"note: {note}", width())]
+    say([*lines, *([""] if lines else []), *rows, *([""] if notes else []), *notes])
+
+
+def _print_unfinished(
+    prepared: Prepared, interrupted: SweepInterrupted, most: int | None, *, as_json: bool, csv: bool
+) -> None:
+    """Print what was forecast before Ctrl-C, marked as incomplete."""
+    from paceline.forecast import table
+    from paceline.forecast.frame import to_csv
+
+    results = list(interrupted.results.values())
+    done = {"finished": len(results), "scenarios": interrupted.scenarios}
+    if as_json:
+        objects = [result.to_dict() | {"incomplete": done} for result in results]
+        say([json.dumps(objects, indent=1, allow_nan=False)])
+    elif csv and results:
+        click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
+    elif results:
+        scenarios = [prepared.scenarios[place] for place in interrupted.results]
+        groups = table.grouped(scenarios, results, meant=prepared.meant)
+        say([f"incomplete: {interrupted}", "", *table.table(groups, most)])
+    click.echo(f"paceline: {interrupted}", err=True)

@@ -21,6 +21,7 @@ from paceline.cli.probe import refuse_alone, show
 from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
 from paceline.job.settings import Settings
+from paceline.settings.table import by_current_names
 from paceline.validate import plot as plots
 from paceline.validate.cells import ALL, QUICK, strategies_of
 from paceline.validate.here import Comparison, Here, cells, take_part
@@ -40,6 +41,7 @@ HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network
 _ELSEWHERE = {
     "full": "choose cells with --trace and --strategy",
     "workers": "the workers are the job's ranks",
+    "gpus": "the workers are the job's ranks",
     "servers": "set it for the job: paceline run --strategy ps --servers N",
     "bandwidth": "the cluster file sets it",
     "latency": "the cluster file sets it",
@@ -71,6 +73,9 @@ class CannotDoHereError(click.ClickException):
 @types.option("validate", "bucket_size")
 @types.option("validate", "network", filled=True)
 @types.options("validate", "latency", "message_overhead")
+@click.option(
+    "--racks", type=types.whole(1, 250), default="1", help="Racks among which hosts are divided.  [default: 1]"
+)
 @click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
 @click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
@@ -109,6 +114,7 @@ def validate(
     """
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
+    options = {**options, **by_current_names("validate", options)[0]}
     if here:
         refuse_elsewhere(context)
         result = compare_here(plot=plot, **{name: options[name] for name in HERE})
@@ -136,7 +142,7 @@ def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
     selection = _selection(options)
     rates = [parse_rate(rate) for rate in options["bandwidth"]]
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
-    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size))
+    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size, options["racks"]))
     if timeline is not None and len(selected) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one cell, but {len(selected)} are selected: give one value of each"

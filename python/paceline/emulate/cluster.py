@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from paceline._internal.system import boot
 from paceline.emulate import processes, state
 from paceline.emulate.errors import CannotEmulateError, ClusterError
-from paceline.emulate.plan import CARD, REALTIME, Host, find, plan
+from paceline.emulate.plan import CARD, REALTIME, Host, Racks, find, plan
+from paceline.emulate.plan import racks as divide
 from paceline.emulate.shaping import shape
 from paceline.emulate.state import State
 from paceline.errors import InvalidArgumentError
@@ -57,6 +58,12 @@ class Cluster:
             kind: `"worker"`, `"server"` or `"switch"`.
         """
         return tuple(host for host in self.hosts if host.kind == kind)
+
+    @property
+    def hosts_per_rack(self) -> int | None:
+        """Worker hosts in a rack; None without racks."""
+        workers = [host.rack for host in self.of_kind("worker")]
+        return None if workers[0] is None else workers.count(0)
 
     def entering(self, host: str, *settings: str, priority: int | None = None) -> list[str]:
         """Return the words to prepend to a command so that it runs on a host.
@@ -188,6 +195,8 @@ def cluster(
     workers: int,
     servers: int = 0,
     switch: bool = False,
+    racks: int = 1,
+    oversubscription: float = 1.0,
     bandwidth_bps: float,
     realtime: bool = True,
     name: str | None = None,
@@ -197,7 +206,10 @@ def cluster(
     Args:
         workers: Number of hosts for ranks.
         servers: Number of hosts for parameter servers.
-        switch: Whether there is a host that acts as the switch, for in-network multicast and aggregation.
+        switch: Whether there is a host that acts as the switch, for in-network multicast and aggregation. With racks,
+            each rack has one more.
+        racks: Number of racks, among which workers and then servers are divided in order.
+        oversubscription: Rate of a rack's workers together over the rate of its uplink.
         bandwidth_bps: TCP goodput of every NIC in bits per second, each way.
         realtime: Whether ranks run under SCHED_FIFO where that is permitted.
         name: Name for `paceline emulate exec`; by default a unique one.
@@ -214,7 +226,9 @@ def cluster(
         >>> with emulate.cluster(workers=4, servers=2, bandwidth_bps=500e6) as cluster:  # doctest: +SKIP
         ...     cluster.run([sys.executable, "train.py"], strategy="ps")
     """
-    holder, found = bring_up(plan(workers, servers, switch=switch), bandwidth_bps, realtime=realtime, name=name)
+    found_racks = divide(workers, racks, oversubscription)
+    hosts = plan(workers, servers, switch=switch, racks=found_racks)
+    holder, found = bring_up(hosts, bandwidth_bps, racks=found_racks, realtime=realtime, name=name)
     up = Cluster(holder, found)
     try:
         yield up
@@ -223,15 +237,18 @@ def cluster(
 
 
 def bring_up(
-    hosts: tuple[Host, ...], bandwidth_bps: float, *, realtime: bool, name: str | None
+    hosts: tuple[Host, ...], bandwidth_bps: float, *, racks: Racks | None = None, realtime: bool, name: str | None
 ) -> tuple[subprocess.Popen[bytes], State]:
     """Return the holder of a new cluster, and its state. Raises what `cluster` raises."""
     shape(bandwidth_bps)
+    if racks is not None:
+        shape(bandwidth_bps * racks.uplink)
     check_machine()
     token = secrets.token_hex(8)
     wanted = {
         "hosts": [asdict(host) for host in hosts],
         "bandwidth_bps": bandwidth_bps,
+        "uplink": None if racks is None else racks.uplink,
         "realtime": realtime,
         "name": _free(name) if name is not None else f"run-{os.getpid()}-{token[:4]}",
         "token": token,

@@ -23,7 +23,7 @@ from paceline._internal.system import boot
 from paceline.emulate import network, processes, state
 from paceline.emulate.network import Network
 from paceline.emulate.plan import REALTIME, Host
-from paceline.emulate.shaping import shape
+from paceline.emulate.shaping import Shape, shape
 from paceline.errors import InvalidArgumentError
 
 
@@ -73,7 +73,7 @@ def main() -> None:
             _say({"ready": True})
             while (order := orders.next()) is not None:
                 if "bandwidth_bps" in order:
-                    up.reshape(shape(order["bandwidth_bps"]))
+                    up.reshape(*_shapes(order["bandwidth_bps"], wanted["uplink"]))
                 _say({"done": True})
                 if "stay" in order:
                     _stay()
@@ -95,7 +95,7 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     hosts = tuple(Host(**host) for host in wanted["hosts"])
     user = network.isolate()
-    up = network.build(hosts, shape(wanted["bandwidth_bps"]))
+    up = network.build(hosts, *_shapes(wanted["bandwidth_bps"], wanted["uplink"]))
     found = state.State(
         name=wanted["name"],
         token=wanted["token"],
@@ -114,6 +114,11 @@ def _bring_up(wanted: dict[str, Any]) -> tuple[Network, state.State]:
     except FileExistsError:
         raise InvalidArgumentError(f"cluster '{found.name}' is already up; choose another --name") from None
     return up, found
+
+
+def _shapes(bandwidth_bps: float, uplink: float | None) -> tuple[Shape, Shape | None]:
+    """Of NICs and of racks' uplinks, whose rate is `uplink` times that of a NIC."""
+    return shape(bandwidth_bps), None if uplink is None else shape(bandwidth_bps * uplink)
 
 
 def _networks(up: Network) -> dict[int, str]:

@@ -38,7 +38,8 @@ def run(
 
 def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Callable[[Job], Output]) -> int:
     """Start a job and return its exit code. Raises InvalidArgumentError, ClickException."""
-    places = arrange(cluster, ranks_per_host, checked.servers, switch=checked.request.switch)
+    checked = checked.on(len(cluster.of_kind("worker")), cluster.hosts_per_rack)
+    places = arrange(cluster, ranks_per_host, checked.servers, switches=checked.switches)
     processes = sum(place.count for place in places)
     threads = max(1, cores() // processes)
     settings = [] if "OMP_NUM_THREADS" in os.environ else [f"OMP_NUM_THREADS={threads}"]
@@ -55,8 +56,10 @@ def start(cluster: Cluster, checked: Checked, ranks_per_host: int, output: Calla
     )
 
 
-def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool) -> list[Place]:
-    """Place ranks on the workers, one parameter server on each of as many server hosts, the switch on its own host.
+def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switches: Sequence[int | None] = ()) -> list[Place]:
+    """Place ranks on the workers, one parameter server on each of as many server hosts, switches on their own hosts.
+
+    `switches`: the rack of each role of a switch; None for those that connect racks.
 
     Raises InvalidArgumentError.
     """
@@ -70,12 +73,17 @@ def arrange(cluster: Cluster, ranks_per_host: int, servers: int, *, switch: bool
         raise InvalidArgumentError(
             f"{count(servers, 'server')}: the cluster has {has}; bring it up with --servers {servers}"
         )
-    if switch and not cluster.of_kind("switch"):
+    of_rack = {host.rack: host for host in cluster.of_kind("switch")}
+    if any(rack not in of_rack for rack in switches):
         raise InvalidArgumentError("switch: the cluster has no host for it; bring it up with a switch")
     return [
         *(Place(Host(host.name, ranks_per_host), host.number * ranks_per_host, ranks_per_host) for host in workers),
         *(Place(Host(host.name, 0), size, 0, (host.number,)) for host in hosts[:servers]),
-        *(Place(Host(host.name, 0), size, 0, (servers,)) for host in cluster.of_kind("switch")[:switch]),
+        *(
+            Place(Host(host.name, 0), size, 0, tuple(servers + n for n, rack in enumerate(switches) if rack == here))
+            for here, host in of_rack.items()
+            if here in switches
+        ),
     ]
 
 

@@ -93,8 +93,8 @@ def _forbidden(error: OSError) -> str:
 class Network:
     """The bridge, in this process's namespace, and all hosts. Raises CannotEmulateError, ClusterError."""
 
-    def __init__(self) -> None:
-        """Make the bridge."""
+    def __init__(self, racks: int = 0) -> None:
+        """Make the bridge; with racks, one for each of them behind it."""
         from pyroute2 import IPRoute  # slow to import
 
         self._connect = IPRoute
@@ -106,12 +106,14 @@ class Network:
         with _explained("the bridge"):
             _write_settings({})
             self._links.link("set", index=1, state="up")
-            self._bridge = self._make_bridge()
+            self._bridge = self._make_bridge(_BRIDGE)
+            self._racks = [self._make_bridge(f"rack{rack}") for rack in range(racks)]
+            self._uplinks = [self._make_uplink(rack) for rack in range(racks)]
         self._quiet_at = time.monotonic() + _QUERY_RESPONSE / 100
 
-    def _make_bridge(self) -> int:
-        self._links.link("add", ifname=_BRIDGE, kind="bridge", mtu=MTU, br_stp_state=0, br_forward_delay=0)
-        index = _index(self._links, _BRIDGE)
+    def _make_bridge(self, name: str) -> int:
+        self._links.link("add", ifname=name, kind="bridge", mtu=MTU, br_stp_state=0, br_forward_delay=0)
+        index = _index(self._links, name)
         # The kernel reads the interval when the querier is switched on.
         intervals = {
             "br_mcast_query_response_intvl": _QUERY_RESPONSE,
@@ -122,6 +124,15 @@ class Network:
         self._links.link("set", index=index, state="up")
         self._links.link("set", index=index, kind="bridge", br_mcast_querier=1)
         return index
+
+    def _make_uplink(self, rack: int) -> tuple[int, int]:
+        """Connect a rack's bridge with the one between the racks; return the two ends."""
+        up, down = f"up{rack}", f"down{rack}"
+        self._links.link("add", ifname=up, kind="veth", mtu=MTU, peer={"ifname": down, "mtu": MTU})
+        ends = _index(self._links, up), _index(self._links, down)
+        for end, bridge in zip(ends, (self._racks[rack], self._bridge), strict=True):
+            self._links.link("set", index=end, master=bridge, state="up")
+        return ends
 
     def add(self, host: Host, *, shaped: bool) -> None:
         """Add a host with its NIC, which gets its rate from `reshape` once all hosts exist."""
@@ -136,7 +147,8 @@ class Network:
             finally:
                 _enter(self._own)
             port = _index(self._links, host.name)
-            self._links.link("set", index=port, master=self._bridge, state="up")
+            bridge = self._bridge if host.rack is None else self._racks[host.rack]
+            self._links.link("set", index=port, master=bridge, state="up")
         self._addresses.append(host.address)
         if shaped:
             self._cards[host.name] = (namespace, card, port)
@@ -153,10 +165,14 @@ class Network:
         links.route("add", dst=_GROUPS, oif=card)
         return card
 
-    def reshape(self, shape: Shape) -> None:
-        """Set the rate of all rate-limited NICs, for connections made from now on."""
+    def reshape(self, shape: Shape, uplink: Shape | None = None) -> None:
+        """Set the rate of all rate-limited NICs and of the racks' uplinks, for connections made from now on."""
         for name in self._cards:
             self._shape(name, shape)
+        for rack, ends in enumerate(self._uplinks):
+            with _explained(f"the uplink of rack {rack}"):
+                for end in ends:
+                    fill_port(self._links, end, uplink or shape)
 
     def _shape(self, name: str, shape: Shape) -> None:
         namespace, card, port = self._cards[name]
@@ -229,12 +245,12 @@ def _error(number: int | None) -> type[click.ClickException]:
     return CannotEmulateError if number in _LACKING else ClusterError
 
 
-def build(hosts: Sequence[Host], shape: Shape) -> Network:
+def build(hosts: Sequence[Host], shape: Shape, uplink: Shape | None = None) -> Network:
     """Build the network of a cluster."""
-    network = Network()
+    network = Network(racks=len({host.rack for host in hosts} - {None}))
     for host in hosts:
         network.add(host, shaped=host.kind != "switch")
-    network.reshape(shape)
+    network.reshape(shape, uplink)
     network.settle()
     return network
 

@@ -8,27 +8,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline._core import Cluster, Trace, parse_rate, parse_time
+from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
-from paceline.forecast import plotting
+from paceline.forecast import style
 from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
 from paceline.forecast.sweep import execute
-from paceline.report.lanes import COLOURS, MOST_LANES, lanes_of
+from paceline.report.lanes import MOST_LANES, lanes_of
 
-# A timeline of more workers is not read.
-_TIMELINE_WORKERS = 8
+# Ranks whose lanes are drawn, of all that are simulated: more are not read.
+_TIMELINE_RANKS = 4
 # Buckets × workers²: about what a ring sends; three millions take a second.
 _MOST_MESSAGES = 3_000_000
 
 
 def cluster_of(state: State) -> Cluster:
     """Return the preset under the sliders."""
+    library = find_library(state.library)
+    linked = load_cluster(state.cluster, bandwidth=f"{state.bandwidth_gbps:g}Gbps")
     machine = load_cluster(
-        state.cluster,
-        bandwidth=f"{state.bandwidth_gbps:g}Gbps",
+        with_channel(linked, library.channel or None, bare=library.is_bare),
         latency=f"{state.latency_us:g}us",
         gpus_per_node=state.gpus_per_node,
     )
@@ -40,7 +43,7 @@ def cluster_of(state: State) -> Cluster:
 
 def preset(name: str) -> dict[str, Any]:
     """Return the positions of the sliders for a cluster."""
-    document = json.loads(load_cluster(name).to_json())
+    document = json.loads(with_channel(load_cluster(name)).to_json())
     return {
         "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
         "latency_us": parse_time(document["latency"]) * 1e6,
@@ -71,7 +74,7 @@ def answer(state: State) -> dict[str, Any]:
         "ranking": [_ranked(result) for result in ranked],
         "timeline": _timeline(state, trace, shown, cluster),
         "left_out": [entry.name for entry in unable],
-        "colours": {entry.name: plotting.colour_of(entry.name) for entry in able} | COLOURS,
+        "colours": {entry.name: style.strategy(entry.name).colour for entry in able} | style.PARTS,
         "simulations": len(runs) + 1,
     }
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
@@ -96,13 +99,15 @@ def _runs(
     state: State, trace: Trace, strategies: Sequence[Strategy], cluster: Cluster, counts: Sequence[int]
 ) -> list[Scenario]:
     return plan(
-        trace,
+        [trace],
         [cluster],
         strategies,
         workers=counts,
         servers=[state.servers],
         compute_speedups=[state.compute_speedup if state.compute_speedup != 1 else None],
-        options={"bucket_size": int(state.bucket_mb * 1e6) or None},
+        library=find_library(state.library),
+        bucket_sizes=[int(state.bucket_mb * 1e6) or "none"],
+        options={},
     )
 
 
@@ -137,13 +142,13 @@ def _ranked(result: Result) -> dict[str, Any]:
 
 
 def _timeline(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
-    workers = min(state.workers, _TIMELINE_WORKERS)
-    [run] = _runs(state, trace, [strategy], cluster, [workers])
-    result, events = traced(run)
+    [run] = _runs(state, trace, [strategy], cluster, [state.workers])
+    result, events = traced(run, _TIMELINE_RANKS)
     lanes = lanes_of(events)[:MOST_LANES]
     return {
         "strategy": strategy.name,
-        "workers": workers,
+        "workers": state.workers,
+        "ranks": min(state.workers, _TIMELINE_RANKS),
         "iteration_s": result.iteration_s,
         "lanes": [lane.name for lane in lanes],
         "spans": [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from paceline._internal.nearest import nearest
+from paceline.catalog.libraries import library_names
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
@@ -33,6 +34,7 @@ class State:
 
     trace: str = "resnet-50"
     cluster: str = "flat"
+    library: str = "ddp"
     workers: int = 32
     servers: int = 1
     bandwidth_gbps: float = 25.0
@@ -85,7 +87,12 @@ def _value(name: str, value: object) -> object:
         raise InvalidArgumentError(f"{name}: is not text")
     if name == "strategy":
         return find_strategy(value).name if value else ""
-    names = trace_names() if name == "trace" else cluster_names()
+    known: dict[str, Callable[[], Sequence[str]]] = {
+        "trace": trace_names,
+        "cluster": cluster_names,
+        "library": library_names,
+    }
+    names = known[name]()
     if value not in names:
         raise InvalidArgumentError(f"{name}: '{value[:80]}' is none of {', '.join(names)}")
     return value

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
-from paceline.catalog.strategies import all_strategies, feasible
+from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.advice import bound, scaled
+from paceline.forecast.bottleneck import Relief, bound, reliefs, sentence
+from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group
+from paceline.forecast.table import Group, likely
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
@@ -29,7 +28,6 @@ _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
 _BUCKETS = tuple(2**power for power in range(16, 28))
-_VALIDATED = Path(__file__).parent / "validated.json"
 
 
 @dataclass(frozen=True)
@@ -54,24 +52,14 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Band:
-    """How far forecasts of a strategy have been from measurements."""
-
-    least_s: float
-    most_s: float
-    cells: int
-    worst: float
-    where: str
-
-
-@dataclass(frozen=True)
 class Explanation:
     """An explanation of the fastest scenario with the most workers."""
 
     result: Result
     knee: Knee
+    reliefs: tuple[Relief, ...]
+    """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
-    band: Band | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -82,14 +70,16 @@ class Explanation:
             "bound": bound(self.result),
             "knee": vars(self.knee),
             "changes": [vars(change) for change in self.changes],
-            "band": None if self.band is None else vars(self.band),
+            "interval": None if self.result.interval is None else vars(self.result.interval),
+            "evidence": self.result.evidence,
         }
 
     def sentences(self) -> list[str]:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result = self.result
-        dominated = f"{result.strategy} with {units.count(result.workers, 'worker')} is {bound(result)}."
-        return [dominated, _knee_in_words(self.knee), _band_in_words(self)]
+        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}"
+        dominated = sentence(subject, result, self.reliefs) if result.critical_path else f"{subject} takes no time."
+        return [dominated, _knee_in_words(self.knee), likely(result)]
 
     def text(self, width: int) -> list[str]:
         """Return lines for people."""
@@ -111,9 +101,20 @@ class Explanation:
 def explain(groups: Sequence[Group]) -> Explanation:
     """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = group.fastest_first()[0]
+    fastest = group.ranked()[0]
     scenario = group.scenarios[group.results.index(fastest)]
-    return Explanation(fastest, _knee(scenario), tuple(_changes(scenario, fastest)), _band(fastest))
+    quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
+    relieved = tuple(reliefs(scenario, fastest)) if quick else ()
+    changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
+    return Explanation(fastest, _knee(scenario), relieved, changes)
+
+
+def _of_relief(relief: Relief) -> Change:
+    """Return it as a row of the table of changes."""
+    if relief.gain < _HARM:
+        note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
+        return Change(relief.what, None, None, note)
+    return Change(relief.what, relief.iteration_s, relief.gain)
 
 
 # ---- the knee
@@ -157,7 +158,7 @@ def _sized(scenario: Scenario, workers: int) -> Scenario:
 
 def _messages(scenario: Scenario, workers: int) -> int:
     """Return about how many messages a strategy sends at most: those of a ring."""
-    buckets = len(scenario.trace.buckets(scenario.options.get("bucket_size")))
+    buckets = len(scenario.trace.buckets(scenario.bucket_size))
     return 2 * workers * workers * buckets
 
 
@@ -182,14 +183,20 @@ def _knee_in_words(knee: Knee) -> str:
 
 def _changes(scenario: Scenario, result: Result) -> list[Change]:
     fields = json.loads(scenario.cluster.to_json())
-    able = [strategy for strategy in feasible(all_strategies(), scenario.cluster)[0] if strategy != scenario.strategy]
+    lowered_fields = json.loads(lowered(scenario).cluster.to_json())
+    # Without them every tensor by itself looks best, which is evidence of nothing.
+    costs_messages = not all(str(lowered_fields[name]).startswith("0") for name in ("latency", "message_overhead"))
+    # What the switch could do has rows of its own.
+    able = [
+        strategy
+        for strategy in feasible(all_strategies(), scenario.cluster)[0]
+        if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
+    ]
     candidates: list[tuple[str, list[Scenario], str]] = [
-        ("twice the bandwidth", [_with(scenario, bandwidth=scaled(fields["bandwidth"], 2.0))], ""),
-        _half_the_latency(scenario, fields),
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
-        ("the best bucket size", _bucket_sizes(scenario), ""),
+        *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario, fields),
     ]
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
@@ -197,12 +204,6 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
 
 def _with(scenario: Scenario, **fields: object) -> Scenario:
     return scenario.changed(cluster=load_cluster(scenario.cluster, **fields))
-
-
-def _half_the_latency(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
-    if fields["latency"].startswith("0"):
-        return "half the latency", [], "the cluster has none"
-    return "half the latency", [_with(scenario, latency=scaled(fields["latency"], 0.5))], ""
 
 
 def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
@@ -222,7 +223,7 @@ def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
         return []
     total = json.loads(scenario.trace.summary())["gradient_bytes"]
     fused = [scenario.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
-    return [scenario.changed(bucket_size=None), *fused]
+    return [scenario.changed(bucket_size="none"), *fused]
 
 
 def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
@@ -271,43 +272,9 @@ def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
 
 def _named(what: str, scenario: Scenario, result: Result) -> str:
     if "bucket" in what:
-        size = scenario.options.get("bucket_size")
+        size = scenario.bucket_size
         if size is None:
             return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
-    return "" if what.startswith(("twice", "half", "without")) else result.strategy
-
-
-# ---- the possible error
-
-
-@lru_cache(maxsize=1)
-def _validated() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_VALIDATED.read_text(encoding="utf-8"))
-    return found
-
-
-def _band(result: Result) -> Band | None:
-    """Return the errors of `paceline validate` for this strategy (docs/results/validation.md)."""
-    validated = _validated()
-    errors = [row["error"] for row in validated["rows"] if row["strategy"] == result.strategy]
-    if not errors:
-        return None
-    # error is simulated / measured - 1.
-    measured = sorted(max(result.iteration_s / (1 + error), result.compute_s) for error in errors)
-    least, most = min(measured[0], result.iteration_s), max(measured[-1], result.iteration_s)
-    worst = max(errors, key=abs)
-    return Band(least, most, len(errors), worst, validated["where"])
-
-
-def _band_in_words(explanation: Explanation) -> str:
-    band, result = explanation.band, explanation.result
-    if band is None:
-        return f"{result.strategy} has not been compared with real runs (docs/results/validation.md)."
-    between = f"between {units.duration(band.least_s)} and {units.duration(band.most_s)}"
-    return (
-        f"If this forecast is as far off as those of {result.strategy} have been in real runs, an iteration takes "
-        f"{between}: {band.cells} comparisons, the worst {band.worst:+.1%}, {band.where}."
-        + (" The error of the trace itself is not included." if result.compute_s > 0 else "")
-    )
+    return "" if what.startswith("without") else result.strategy

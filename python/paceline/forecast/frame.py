@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from paceline.forecast.simulate import Result
+from paceline.forecast.simulate import COORDINATED, Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_STRUCTURED = ("links", "critical_path", "notes", "busy")
+_STRUCTURED = ("links", "critical_path", "notes", "busy", "interval")
 
 
 def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
-    flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in _STRUCTURED}
+    left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
+    flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None
     flat["bottleneck_share"] = result.critical_path[0].seconds / total if total else None
+    flat["interval_low_s"] = None if result.interval is None else result.interval.low_s
+    flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
     flat["notes"] = "; ".join(result.notes)
     return flat
 
 
-def to_csv(results: Sequence[Result]) -> str:
-    """Return the results as CSV with a header; a figure that does not apply is empty."""
+def to_csv(results: Sequence[Result], more: Mapping[str, object] | None = None) -> str:
+    """Return the results as CSV with a header and further columns; a figure that does not apply is empty."""
     import csv
     import io
 
     out = io.StringIO()
-    rows = [row(result) for result in results]
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    rows = [row(result) | dict(more or {}) for result in results]
+    columns = list(dict.fromkeys(name for one in rows for name in one))
+    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
@@ -50,7 +54,7 @@ def to_frame(results: Sequence[Result]) -> pd.DataFrame:
         ImportError: pandas is not installed (`pip install 'paceline[plot]'`).
 
     Example:
-        >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategies="ring"))
+        >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategy="ring"))
         >>> list(frame["workers"])
         [2, 4]
     """

@@ -40,6 +40,34 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
     )
 
 
+def summary(result: Result) -> str:
+    """Return a table of one result, which notebooks show."""
+    from paceline.forecast.bottleneck import bound
+
+    scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)
+    bus = result.bus_bandwidth_bps
+    lines = {
+        "workers": str(result.workers),
+        "servers": str(result.servers) if result.servers else "",
+        "cluster": f"{result.cluster}, {units.rate(result.bandwidth_bps)}, latency {units.duration(result.latency_s)}",
+        "buckets": f"{result.buckets}, {units.size(result.gradient_bytes)} of gradients",
+        "iteration": units.duration(result.iteration_s),
+        "samples/s": "" if result.samples_per_s is None else units.digits(result.samples_per_s),
+        "scaling efficiency": scaling,
+        "exposed communication": units.duration(result.exposed_communication_s),
+        "bus bandwidth": "" if bus is None else units.rate(bus),
+        "bottleneck": bound(result) if result.critical_path else "",
+        "notes": "; ".join(result.notes),
+    }
+    rows = "".join(
+        f'<tr><th style="text-align: left">{name}</th><td style="text-align: left">{html.escape(value)}</td></tr>'
+        for name, value in lines.items()
+        if value
+    )
+    caption = html.escape(f"{result.trace}, {result.strategy}")
+    return f"<table><caption>{caption}</caption><tbody>{rows}</tbody></table>"
+
+
 def row(result: Result, attributes: str = "") -> str:
     """Return a row of the table of results: strategy, servers, workers, bandwidth, times."""
     cells = [
@@ -51,5 +79,6 @@ def row(result: Result, attributes: str = "") -> str:
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s),
     ]
-    name = f'<td class="name">{html.escape(result.strategy)}</td>'
+    how = result.strategy if result.coordinator is None else f"{result.strategy}, {result.coordinator}"
+    name = f'<td class="name">{html.escape(how)}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -15,17 +15,21 @@ from typing import Any, Literal
 from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_writable
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
+from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
+from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, naming_core_errors
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
 
 CORE = (
-    "bucket_size",
     "placement",
     "chunk",
     "distribution",
@@ -40,15 +44,16 @@ CORE = (
     "detail",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "strategy", "servers", "compute_speedup")
-_CLUSTER = ("latency", "message_overhead", "gpus_per_node", "intra_bandwidth", "degraded")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A product of scenarios to forecast. Made by `of`, which checks every value."""
 
-    trace: str | Path | Trace
+    traces: Sequence[str | Path | Trace]
     values: Mapping[str, Any]
     """Values by setting; settings that are not given are absent. Swept settings have lists."""
     sources: Mapping[str, Source]
@@ -57,11 +62,13 @@ class Sweep:
     """Other fields of the cluster, from Python."""
     timeline: Path | None = None
     plot: Path | None = None
+    one_strategy: bool = False
+    """If no strategy is named, it is the library's own instead of all."""
 
     @classmethod
     def of(
         cls,
-        trace: str | Path | Trace,
+        traces: Traces,
         given: Mapping[str, object],
         place: str,
         given_by: Literal["flag", "keyword", "key"] = "keyword",
@@ -69,24 +76,34 @@ class Sweep:
         where: str = "",
         timeline: Path | None = None,
         plot: Path | None = None,
+        one_strategy: bool = False,
     ) -> Sweep:
         """Check the values given to `place`, a command or function of the table; None counts as not given.
 
         `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
         setting and source.
         """
-        values, sources, others = {}, {}, {}
-        for name, value in given.items():
+        values, others = {}, {}
+        named, sources = by_current_names(place, given, given_by, where)
+        for name, value in named.items():
             if value is None:
                 continue
             setting = SETTINGS.get(name)
             if setting is None or place not in setting.uses:
                 others[name] = value
                 continue
-            sources[name] = setting.source(given_by, value, where)
+            sources.setdefault(name, setting.source(given_by, value, where))
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
-        return cls(trace, values, sources, given_by, others, timeline, plot)
+        listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
+        if not listed:
+            raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
+        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
+
+    @property
+    def trace(self) -> str | Path | Trace:
+        """The first trace."""
+        return self.traces[0]
 
     def get(self, name: str) -> Any:  # noqa: ANN401
         """Return the value of a setting; None if it was not given."""
@@ -97,22 +114,73 @@ class Sweep:
         return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
 
     @property
+    def has_coordinator(self) -> bool:
+        """Whether a coordinator is asked for."""
+        asked = self.get("coordinator") or NONE
+        return ([asked] if isinstance(asked, str) else list(asked)) != [NONE]
+
+    @property
     def workers(self) -> Sequence[int]:
         """Numbers of workers, at least one."""
         return self.get("workers") or DEFAULT_WORKERS
 
-    def machine(self) -> Cluster:
-        """Return the cluster, except for its bandwidth. Raises InvalidArgumentError."""
-        fields = {name: self.get(name) for name in _CLUSTER}
-        return load_cluster(self.get("cluster"), **fields, **self.cluster_fields)
+    def library_of(self, trace: Trace) -> Library:
+        """Return the library that was asked for, or else that of the trace, or else the usual one.
 
-    def machines(self, machine: Cluster) -> list[Cluster]:
-        """Return a cluster for each bandwidth. Raises InvalidArgumentError."""
-        return [load_cluster(machine, bandwidth=rate) for rate in self.get("bandwidth") or (None,)]
+        A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
+        one is Horovod. Raises InvalidArgumentError for a library that has none.
+        """
+        name = self.get("library")
+        if name is None:
+            summary = json.loads(trace.summary())
+            computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
+            recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
+            if self.has_coordinator and not find_library(recorded).coordinator:
+                recorded = COORDINATED
+            name = recorded if computes else NONE
+        found = find_library(name)
+        if self.has_coordinator and not (found.is_bare or found.coordinator):
+            raise InvalidArgumentError(
+                f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
+                f"{self.spelling('library')} {COORDINATED}",
+                setting="coordinator",
+            )
+        return found
+
+    def machine(self) -> Cluster:
+        """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
+        return load_cluster(self.get("cluster"), **self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+
+    def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
+        """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
+        if self.get("channel") not in (None, library.channel) and library.channel:
+            raise InvalidArgumentError(
+                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+            )
+        channel = self.get("channel") or library.channel or None
+        linked = [
+            (
+                with_channel(load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare),
+                latency,
+            )
+            for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
+        ]
+        # What was given explicitly wins over the channel's.
+        return [load_cluster(cluster, **self._fields(), latency=latency) for cluster, latency in linked]
+
+    def steps(self) -> list[Trace]:
+        """Return the traces as changed by the options. Raises InvalidArgumentError."""
+        return [self._step(trace) for trace in self.traces]
 
     def step(self) -> Trace:
-        """Return the trace as changed by the options. Raises InvalidArgumentError."""
-        trace = load_trace(self.trace)
+        """Return the first trace as changed by the options. Raises InvalidArgumentError."""
+        return self._step(self.trace)
+
+    def _step(self, named: str | Path | Trace) -> Trace:
+        trace = load_trace(named)
         if self.get("add_module") is not None:
             with naming_core_errors():
                 trace = trace.with_modules(self.get("add_module"))
@@ -143,6 +211,8 @@ class Prepared:
 
     scenarios: list[Scenario]
     notes: list[str] = field(default_factory=list)
+    meant: frozenset[str] = frozenset(EXTRAS)
+    """What was asked for that not everybody has: servers by name or number; by name or with a cluster, its switch."""
 
 
 def prepare(sweep: Sweep) -> Prepared:
@@ -152,45 +222,62 @@ def prepare(sweep: Sweep) -> Prepared:
 
 
 def _prepared(sweep: Sweep) -> Prepared:
-    if sweep.get("coordinator_constants") is not None:
-        raise InvalidArgumentError(
-            "has no effect without --coordinator; add --coordinator all or leave it out",
-            setting="coordinator_constants",
-        )
     _check_outputs(sweep)
-    strategies, by_name = _strategies(sweep.get("strategy"))
-    trace, machine = sweep.step(), sweep.machine()
+    traces, machine = sweep.steps(), sweep.machine()
+    library = sweep.library_of(traces[0])
+    own = sweep.get("strategy") or _own(sweep, library)
+    strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
+    meant = {extra for strategy in by_name for extra in extras(strategy.name)}
+    meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
-    _refuse_without_effect(sweep, strategies, trace, machine)
-    scenarios = plan(
-        trace,
-        sweep.machines(machine),
-        strategies,
-        workers=sweep.workers,
-        servers=sweep.get("servers") or [None],
-        compute_speedups=sweep.get("compute_speedup") or [None],
-        options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, trace)},
-    )
+    for trace in traces:
+        _refuse_without_effect(sweep, strategies, trace, machine)
+    _check_stragglers(sweep)
+    scenarios: list[Scenario] = []
+    for trace in traces:
+        its_library = sweep.library_of(trace)
+        clusters = sweep.machines(machine, its_library)
+        how = coordinated(sweep, trace, machine)
+        bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
+        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
+        notes += [*unreachable, *how.notes]
+        scenarios += plan(
+            [trace],
+            clusters,
+            able,
+            workers=sweep.workers,
+            servers=sweep.get("servers") or [None],
+            compute_speedups=sweep.get("compute_speedup") or [None],
+            library=its_library,
+            bucket_sizes=bucket_sizes,
+            options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
+            coordinations=how.coordinations,
+        )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    return Prepared(scenarios, [*notes, *_unmeasured(sweep, machine), *sweep.device_note(trace)])
+    devices = [note for trace in traces for note in sweep.device_note(trace)]
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
+    return Prepared(scenarios, list(said), frozenset(meant))
 
 
 def plan(
-    trace: Trace,
+    traces: Sequence[Trace],
     clusters: Sequence[Cluster],
     strategies: Sequence[Strategy],
     *,
     workers: Sequence[int],
     servers: Sequence[int | None],
     compute_speedups: Sequence[float | None],
+    library: Library,
+    bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
+    coordinations: Sequence[Coordination | None] = (None,),
 ) -> list[Scenario]:
-    """Return the scenarios of a sweep, ordered by workers, cluster, compute speed-up, strategy and servers.
+    """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
     A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
     """
@@ -200,11 +287,16 @@ def plan(
             cluster,
             strategy,
             count,
+            library=library,
             **used_by(strategy, options),
             servers=server_count,
             compute_speedup=speedup,
+            bucket_size=bucket_size,
+            coordination=coordination,
         )
-        for count, cluster, speedup, strategy in product(workers, clusters, compute_speedups, strategies)
+        for trace, count, cluster, speedup, coordination, bucket_size, strategy in product(
+            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, strategies
+        )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
 
@@ -235,11 +327,20 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _strategies(words: Sequence[str] | None) -> tuple[list[Strategy], set[Strategy]]:
-    """Return the requested strategies, each once, and those requested by name."""
-    words = words if words is not None else ["all"]
+def _own(sweep: Sweep, library: Library) -> list[str]:
+    """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
+    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+
+
+def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
+    """Return the requested strategies, each once, and those requested by name.
+
+    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
+    """
     by_name = {find_strategy(word): None for word in words if word != "all"}
     every = all_strategies() if "all" in words else ()
+    if not servers_first:
+        every = tuple(sorted(every, key=lambda strategy: "servers" in strategy.knobs))
     return list(dict.fromkeys([*by_name, *every])), set(by_name)
 
 
@@ -262,12 +363,51 @@ def _only_feasible(
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
 
 
+def _only_reachable(
+    sweep: Sweep,
+    strategies: list[Strategy],
+    by_name: set[Strategy],
+    how: Coordinated,
+    job: tuple[Trace, Sequence[Cluster]],
+) -> tuple[list[Strategy], list[str]]:
+    """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
+    coordination = next((it for it in how.coordinations if it is not None), None)
+    if coordination is None:
+        return strategies, []
+    unable = {}
+    trace, clusters = job
+    library, network = sweep.library_of(trace), sweep.get("network")
+    sizes = sweep.get("bucket_size") or [how.bucket_size]
+    for strategy, cluster, workers, size in product(strategies, clusters, sweep.workers, sizes):
+        scenario = Scenario.of(
+            trace,
+            cluster,
+            strategy,
+            workers,
+            library=library,
+            coordination=coordination,
+            bucket_size=size,
+            network=network,
+        )
+        reason = None if strategy in by_name else scenario.unreachable()
+        if reason is not None:
+            unable[strategy] = reason
+    if not unable:
+        return strategies, []
+    names = units.listed([strategy.name for strategy in unable])
+    able = [strategy for strategy in strategies if strategy not in unable]
+    if not able:
+        raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
+    return able, [f"left out {names}: too many messages, and no closed form at this size"]
+
+
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
     described = json.loads(cluster.to_json())
     sweep.refuse_idle_links(cluster, strategies)
     if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
         raise sweep._alone("inside")
-    if sweep.get("seed") is not None and not {"jitter", "fabric"} & described.keys():
+    is_random = bool({"jitter", "fabric"} & described.keys()) or sweep.has_coordinator
+    if sweep.get("seed") is not None and not is_random:
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )
@@ -281,16 +421,41 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _placement(sweep: Sweep, trace: Trace) -> str | list[int] | None:
+def _check_stragglers(sweep: Sweep) -> None:
+    """Refuse a slow rank that some of the numbers of workers do not have."""
+    fewest = min(sweep.workers)
+    for straggler in sweep.get("stragglers") or ():
+        if isinstance(rank := straggler.get("rank"), int) and rank >= fewest:
+            workers = units.count(fewest, "worker")
+            raise InvalidArgumentError(
+                f"there is no rank {rank} with {workers}, only 0 to {fewest - 1}", setting="stragglers"
+            )
+
+
+def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:
     placement: str | list[int] | None = sweep.get("placement")
-    if placement is None or isinstance(placement, list) or placement in PLACEMENTS:
+    if placement is None or placement in PLACEMENTS:
         return placement
-    bucket_size = sweep.get("bucket_size")
+    [bucket_size, *more] = sweep.get("bucket_size") or [None]
+    if more or len(traces) > 1:
+        what = "bucket size" if more else "trace"
+        raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
+    if isinstance(placement, list):
+        return placement
+    bucket_size = bucket_size or library.value("bucket_size")
+    if bucket_size is None and "fused_per_cycle" in library.constants:
+        raise InvalidArgumentError(
+            f"a file places buckets, and those of {library.name} depend on the network; give "
+            f"{sweep.spelling('bucket_size')} too",
+            setting="placement",
+        )
     fewest = min(sweep.get("servers") or [1])
-    return read_placement(Path(placement), trace, None if bucket_size == "none" else bucket_size, fewest)
+    size = None if bucket_size in (None, "none") else int(bucket_size)
+    return read_placement(Path(placement), traces[0], size, fewest)
 
 
 def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
     lengths = {name: len(sweep.get(name) or ()) for name in _SWEPT}
     lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
-    return units.listed([sweep.spelling(name) for name, length in lengths.items() if length > 1])
+    traces = ["TRACE"] if len(sweep.traces) > 1 else []
+    return units.listed([*traces, *(sweep.spelling(name) for name, length in lengths.items() if length > 1)])

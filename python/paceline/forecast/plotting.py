@@ -1,44 +1,44 @@
-"""Plots of forecasts: lines if something was swept, bars for a single configuration.
-
-Colours are Paul Tol's "muted" scheme and black (SRON/EPS/TN/09-002), which colour-blind readers can distinguish. A
-strategy has the same colour, line and marker in every plot.
-"""
+"""Plots of forecasts: lines if something was swept, bars for a single configuration. `style` says how they look."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from paceline._internal import units
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.strategies import all_strategies
+from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import style
 from paceline.forecast.simulate import Result
+from paceline.forecast.table import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-COLOURS = (
-    *("#CC6677", "#DDCC77", "#AA4499", "#117733", "#332288"),
-    *("#88CCEE", "#882255", "#44AA99", "#999933", "#000000", "#777777", "#0077BB"),
-)
-_LINES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "p")
-_COMPUTE, _EXPOSED = "#88CCEE", "#CC6677"
+_COORDINATED = ("coordinator", "copy", "collective")
 _MOST_PANELS = 8
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
 Value = Callable[[Result], float | None]
 
+
+def _size(value: int | None) -> str:
+    return "no fusion" if value is None else f"buckets of {units.size(value)}"
+
+
 # What may be swept: name, axis label, scale of its values, and the title of a panel.
 _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
     ("workers", "workers", 1.0, lambda value: units.count(value, "worker")),
     ("bandwidth_bps", "bandwidth of a node (Gbit/s)", 1e9, units.rate),
+    ("latency_s", "latency (us)", 1e-6, lambda value: f"latency {units.duration(value)}"),
     ("compute_speedup", "compute speed-up", 1.0, lambda value: f"compute {value:g} times as fast"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
+    ("bucket_size", "bucket size (MB)", 1e6, _size),
+    ("trace", "", 1.0, str),
 )
 
 
@@ -58,24 +58,30 @@ def check_plot(path: Path) -> None:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
 
 
-def plot(results: Sequence[Result], path: str | Path) -> None:
+def plot(results: Sequence[Result], path: str | Path | None = None) -> Figure:
     """Plot forecasts: a line for each strategy over the swept values, or bars for a single configuration.
 
     Args:
         results: Results of `simulate` or `sweep`.
-        path: The file to write: `.png`, `.svg`, `.pdf`, or `.html` for a self-contained page.
+        path: A file to write: `.png`, `.svg`, `.pdf`, or `.html` for a self-contained page.
+
+    Returns:
+        The matplotlib figure; as the last value of a notebook's cell it is shown. No window is opened.
 
     Raises:
         InvalidArgumentError: There are no results, the suffix is unknown, the file cannot be written, or matplotlib is
             not installed (`pip install 'paceline[plot]'`).
 
     Example:
-        >>> results = paceline.sweep("resnet-50", workers=[2, 4, 8], strategies="ring,ps".split(","))
-        >>> paceline.plot(results, "scaling.png")  # doctest: +SKIP
+        >>> results = paceline.sweep("resnet-50", workers=[2, 4, 8], strategy=["ring", "ps"])
+        >>> figure = paceline.plot(results, "scaling.png")  # doctest: +SKIP
     """
-    target = Path(path)
     if not results:
         raise InvalidArgumentError("there are no results to plot")
+    if path is None:
+        need_matplotlib("plots")
+        return figure(results)
+    target = Path(path)
     check_plot(target)
     drawn = figure(results)
     with replaced(target) as temporary:
@@ -85,6 +91,7 @@ def plot(results: Sequence[Result], path: str | Path) -> None:
             temporary.write_text(page(results, drawn), encoding="utf-8")
         else:
             save(drawn, temporary, target.suffix.lower().removeprefix("."))
+    return drawn
 
 
 def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
@@ -96,106 +103,120 @@ def save(drawn: Figure, out: Path | IO[bytes], kind: str) -> None:
         drawn.savefig(out, format=kind, dpi=150, metadata=dates.get(kind))
 
 
-def colour_of(strategy: str) -> str:
-    """Return the strategy's colour, the same in every plot."""
-    return COLOURS[_number(strategy) % len(COLOURS)]
-
-
-def marker_of(strategy: str) -> str:
-    """Return the strategy's marker, the same in every plot."""
-    return MARKERS[_number(strategy) % len(MARKERS)]
-
-
-def _number(strategy: str) -> int:
-    names: list[str] = [entry.name for entry in all_strategies()]
-    return names.index(strategy)
-
-
-def plain_ticks(*axes: Axis) -> None:
-    """Set ticks of logarithmic axes at 1, 2 and 5, written as decimals."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axis in axes:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
-
-
 def figure(results: Sequence[Result]) -> Figure:
     """Return the plot as a matplotlib figure; no window is opened."""
-    import matplotlib as mpl
+    with style.context():
+        swept = [axis for axis in _AXES if len({getattr(result, axis[0]) for result in _relevant(results, axis)}) > 1]
+        numbers = [axis for axis in swept if _is_axis(results, axis)]
+        if not numbers:
+            return _by_panels(results, swept) if swept else bars(results)
+        return _lines(results, numbers[0], [axis for axis in swept if axis is not numbers[0]])
 
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        swept = [
-            axis for axis in _AXES if len({getattr(result, axis[0]) for result in _relevant(results, axis[0])}) > 1
-        ]
-        return _lines(results, swept[0], swept[1:]) if swept else bars(results)
+
+def _is_axis(results: Sequence[Result], axis: Sequence[Any]) -> bool:
+    """Return whether the values can be on a scale: not names, nor sizes of which one is "none"."""
+    return axis[0] != "trace" and all(getattr(result, axis[0]) is not None for result in results)
 
 
-def _relevant(results: Sequence[Result], name: str) -> list[Result]:
-    """Return the axes that vary; strategies without servers do not count for the number of servers."""
-    return [result for result in results if name != "servers" or result.servers]
+def _relevant(results: Sequence[Result], axis: Sequence[Any]) -> list[Result]:
+    """Return the results that vary; strategies without servers do not count for the number of servers."""
+    return [result for result in results if axis[0] != "servers" or result.servers]
 
 
 def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
     """Draw computation and exposed communication of each, fastest first; `width` in inches."""
-    from matplotlib.figure import Figure
-
     ordered = sorted(results, key=lambda result: result.iteration_s)
+    drawn = style.new_figure(width, 1.7 + 0.36 * len(ordered))
+    entries = _bars(drawn.add_subplot(), ordered)
+    drawn.suptitle(f"Iteration time by strategy: {_where(results)}")
+    if len(entries) > 1:
+        style.legend(drawn, entries, loc="outside lower center", ncols=2)
+    return drawn
+
+
+def _by_panels(results: Sequence[Result], axes: Sequence[Any]) -> Figure:
+    """Draw bars in a panel for each trace or bucket size."""
+    panels = _panels(results, axes)
+    _refuse_many(panels)
+    drawn = style.new_figure(8.0, 0.8 + sum(1.1 + 0.36 * len(members) for members in panels.values()))
+    heights = [1.1 + 0.36 * len(members) for members in panels.values()]
+    grid: Any = drawn.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    entries: list[style.Entry] = []
+    for part, (title, members) in zip(grid.flat, panels.items(), strict=True):
+        entries = _bars(part, sorted(members, key=lambda result: result.iteration_s))
+        part.set_title(title, fontsize="medium")
+    drawn.suptitle(f"Iteration time by strategy: {_where(results, with_trace=False)}")
+    style.legend(drawn, entries, loc="outside lower center", ncols=2)
+    return drawn
+
+
+def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
     unit, word = units.time_unit(result.iteration_s for result in ordered)
-    drawn = Figure(figsize=(width, 1.7 + 0.36 * len(ordered)), layout="constrained")
-    axes = drawn.add_subplot()
     places = range(len(ordered))
     compute = [min(result.compute_s, result.iteration_s) / unit for result in ordered]
     exposed = [max(0.0, result.iteration_s / unit - own) for result, own in zip(ordered, compute, strict=True)]
+    entries: list[style.Entry] = []
     if any(compute):
-        axes.barh(places, compute, color=_COMPUTE, label="computation")
-    axes.barh(places, exposed, left=compute, color=_EXPOSED, label="exposed communication")
+        entries.append((axes.barh(places, compute, color=style.PARTS["computation"]), "computation"))
+    if all(result.coordinator for result in ordered):
+        left = compute
+        for name in _COORDINATED:
+            own = [(getattr(result, f"{name}_s") or 0.0) / unit for result in ordered]
+            entries.append((axes.barh(places, own, left=left, color=style.PARTS[name]), name))
+            left = [low + high for low, high in zip(left, own, strict=True)]
+    else:
+        words = "exposed communication"
+        entries.append((axes.barh(places, exposed, left=compute, color=style.PARTS[words]), words))
     for place, result in zip(places, ordered, strict=True):
         axes.text(result.iteration_s / unit, place, f" {units.digits(result.iteration_s / unit, 3)}", va="center")
-    axes.set_yticks(list(places), [result.strategy for result in ordered])
+    axes.set_yticks(list(places), [label(result, ordered) for result in ordered])
     axes.invert_yaxis()
     axes.set_xlim(0, max(result.iteration_s for result in ordered) / unit * 1.1 or 1)
     axes.set_xlabel(f"iteration time ({word})")
-    axes.grid(axis="x", color="0.9")
-    axes.set_axisbelow(True)
+    style.grid(axes, "x")
+    return entries
+
+
+def _where(results: Sequence[Result], *, with_trace: bool = True) -> str:
     first = next((result for result in results if result.servers), results[0])
-    where = [units.count(first.workers, "worker"), units.rate(first.bandwidth_bps)]
+    where = [first.trace] if with_trace else []
+    where += [units.count(first.workers, "worker"), units.rate(first.bandwidth_bps)]
     if first.servers:
         where.append(units.count(first.servers, "parameter server"))
-    drawn.suptitle(f"{first.trace}: {', '.join(where)}")
-    if any(compute):
-        drawn.legend(loc="outside lower center", ncols=2, frameon=False)
-    return drawn
+    return ", ".join(where)
 
 
 def _lines(
     results: Sequence[Result], axis: tuple[str, str, float, Callable[[Any], str]], others: Sequence[Any]
 ) -> Figure:
-    from matplotlib.figure import Figure
-
     name, label, scale, _ = axis
     panels = _panels(results, others)
-    if len(panels) > _MOST_PANELS:
-        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit into one plot; sweep fewer values")
+    _refuse_many(panels)
     computes = any(result.compute_s > 0 for result in results)
     quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
-    drawn = Figure(figsize=(11.5, 0.9 + 3.5 * len(panels)), layout="constrained")
+    drawn = style.new_figure(11.5, 0.9 + 3.7 * len(panels))
     grid: Any = drawn.subplots(len(panels), 2, squeeze=False, sharey="col")
     for row, (title, members) in zip(grid, panels.items(), strict=True):
         for axes, (words, value) in zip(row, quantities, strict=True):
-            draw_lines(axes, members, name, scale, value)
-            if words == _SAMPLES[0]:
-                draw_ideal(axes, members, name, scale)
+            is_throughput = words == _SAMPLES[0]
+            entries = draw_lines(axes, members, name, scale, value)
+            if is_throughput:
+                entries += draw_ideal(axes, members, name, scale)
             axes.set_ylabel(words)
-            x_axis(axes, [getattr(result, name) / scale for result in _relevant(members, name)], label)
-            axes.set_title(title, fontsize="medium")
-    for column, (_, value) in enumerate(quantities):
-        y_axis(grid[0][column], [value(result) for result in results])
-    handles, labels = grid[0][1].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside right center", frameon=False)
+            log = style.x_axis(axes, [getattr(result, name) / scale for result in _relevant(members, axis)], label)
+            # Linear scaling is a line where both axes are of one kind.
+            style.y_axis(axes, [value(it) for it in results], log=log if is_throughput and name == "workers" else None)
+            if title:
+                axes.set_title(title, fontsize="medium")
+            if is_throughput or not computes:
+                style.legend(axes, entries, loc="center left", bbox_to_anchor=(1.0, 0.5))
     drawn.suptitle(_title(results, axis, others))
     return drawn
+
+
+def _refuse_many(panels: dict[str, list[Result]]) -> None:
+    if len(panels) > _MOST_PANELS:
+        raise InvalidArgumentError(f"--plot: {len(panels)} panels do not fit into one plot; sweep fewer values")
 
 
 def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[Result]]:
@@ -214,37 +235,47 @@ def _panels(results: Sequence[Result], others: Sequence[Any]) -> dict[str, list[
 def _title(results: Sequence[Result], axis: Sequence[Any], others: Sequence[Any]) -> str:
     first = next((result for result in results if result.servers), results[0])
     varied = {axis[0], *(other[0] for other in others)}
-    fixed = [_AXES[0], _AXES[1], *([_AXES[3]] if first.servers else [])]
+    fixed = [_AXES[0], _AXES[1], *([_AXES[4]] if first.servers else [])]
     words = [words(getattr(first, name)) for name, _, _, words in fixed if name not in varied]
-    return ": ".join([first.trace, ", ".join(words)]) if words else first.trace
+    trace = [] if "trace" in varied else [first.trace]
+    return f"Iteration time and throughput by {axis[1].partition(' (')[0]}: {', '.join([*trace, *words])}"
 
 
 def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
-        series.setdefault(result.strategy, []).append(result)
-    order = [strategy.name for strategy in all_strategies()]
-    return {strategy: series[strategy] for strategy in order if strategy in series}
+        series.setdefault(label(result, results), []).append(result)
+    order: list[str] = [strategy.name for strategy in all_strategies()]
+    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
+
+    def place(name: str) -> tuple[int, int]:
+        first = series[name][0]
+        return order.index(first.strategy), coordinators.index(first.coordinator) if first.coordinator else -1
+
+    return {name: series[name] for name in sorted(series, key=place)}
 
 
-def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> None:
-    """Draw one line per strategy, each thinner than those before, so that coinciding lines are all visible."""
+def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> list[style.Entry]:
+    """Draw one line per strategy, coordinator or pair of them; return legend entries."""
+    lines, levels = [], []
     series = _series(results, name)
-    for place, (strategy, members) in enumerate(series.items()):
+    several = len({result.coordinator for result in results}) > 1
+    coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
+    one_strategy = len({result.strategy for result in results}) == 1
+    for series_name, members in series.items():
         points = [(getattr(result, name) / scale, value(result)) for result in members]
         known = [(x, y) for x, y in points if y is not None]
-        left = (len(series) - place) / len(series)
-        style: dict[str, Any] = {
-            "label": strategy,
-            "color": colour_of(strategy),
-            "linestyle": _LINES[_number(strategy) % len(_LINES)],
-            "linewidth": 1.2 + 1.4 * left if len(series) > 1 else 1.5,
-        }
+        look = style.strategy(members[0].strategy)
+        if several and (own := members[0].coordinator) is not None:
+            # Of one strategy, coordinators have the colours; of several, they have the dashes.
+            place = coordinators.index(own)
+            dashes = (0.0, (2.0 + place, 1.0))
+            look = style.coordinator(place) if one_strategy else replace(look, line=dashes)
         if name == "servers" and not members[0].servers and known:
-            axes.axhline(known[0][1], **style)
+            levels.append((axes.axhline(known[0][1], color=look.colour, linewidth=1.8), series_name))
             continue
-        marks: dict[str, Any] = {"marker": marker_of(strategy), "markersize": 4 + 3 * left}
-        axes.plot([x for x, _ in known], [y for _, y in known], **style, **marks)
+        lines.append(style.Line(series_name, [x for x, _ in known], [y for _, y in known], look))
+    return [*style.draw_lines(axes, lines), *levels]
 
 
 def iteration_time(results: Sequence[Result]) -> tuple[str, Value]:
@@ -261,36 +292,12 @@ _SAMPLES: tuple[str, Value] = ("samples/s, all workers", lambda result: result.s
 _BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
 
 
-def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> None:
-    """Draw the throughput of all workers without communication."""
+def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> list[style.Entry]:
+    """Draw the throughput of all workers without communication; return its legend entry."""
     ideal = {
         getattr(result, name) / scale: result.workers * result.batch / result.compute_s
-        for result in _relevant(results, name)
-        if result.compute_s > 0
+        for result in results
+        if result.compute_s > 0 and (name != "servers" or result.servers)
     }
-    axes.plot(sorted(ideal), [ideal[x] for x in sorted(ideal)], color="0.6", linewidth=1, label="linear scaling")
-
-
-def y_axis(axes: Axes, values: Sequence[float | None]) -> None:
-    """Scale the axis from zero, or logarithmically where values differ tenfold."""
-    positive = [value for value in values if value]
-    if not positive or len(positive) < len(values) or max(positive) < 10 * min(positive):
-        axes.set_ylim(bottom=0)
-        return
-    axes.set_yscale("log")
-    plain_ticks(axes.yaxis)
-
-
-def x_axis(axes: Axes, values: Sequence[float], label: str) -> None:
-    """Set a tick for each value, logarithmically where they differ fourfold."""
-    from matplotlib.ticker import NullLocator
-
-    ticks = sorted(set(values))
-    if ticks[0] > 0 and ticks[-1] > 4 * ticks[0]:
-        axes.set_xscale("log", base=2)
-    axes.xaxis.set_minor_locator(NullLocator())
-    shown = ticks if len(ticks) <= 10 else ticks[:: -(-len(ticks) // 10)]
-    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
-    axes.set_xlabel(label)
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
+    [drawn] = axes.plot(sorted(ideal), [ideal[x] for x in sorted(ideal)], color=style.REFERENCE, linewidth=1)
+    return [(drawn, "linear scaling" if name == "workers" else "no communication")]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from paceline._core import Cluster as Machine
 from paceline._core import Trace, __version__
 from paceline.errors import InvalidArgumentError, JobError
+from paceline.forecast.sweep import SweepInterrupted
 from paceline.ray.cluster import check_version, connected
 
 _LOOK_S = 0.2
@@ -110,23 +111,26 @@ class _Sweep:
         results: dict[int, Any] = {}
         refused: dict[int, InvalidArgumentError] = {}
         done = 0
-        while waiting or under_way:
-            while waiting and len(under_way) < most:
-                index = waiting.pop()
-                # After an error only the runs before it matter, so that the same mistake always gives the same message.
-                if refused and index > min(refused):
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < most:
+                    index = waiting.pop()
+                    # After an error only the runs before it matter: the same mistake always gives the same message.
+                    if refused and index > min(refused):
+                        done += 1
+                    else:
+                        under_way[self._ask(runs[index])] = index
+                for ref in ray.wait(list(under_way), num_returns=1, timeout=_LOOK_S)[0] if under_way else ():
+                    index = under_way.pop(ref)
+                    result = self._get(ref, runs[index])
+                    if isinstance(result, _Refused):
+                        refused[index] = result.error
+                    else:
+                        results[index] = result
                     done += 1
-                else:
-                    under_way[self._ask(runs[index])] = index
-            for ref in ray.wait(list(under_way), num_returns=1, timeout=_LOOK_S)[0] if under_way else ():
-                index = under_way.pop(ref)
-                result = self._get(ref, runs[index])
-                if isinstance(result, _Refused):
-                    refused[index] = result.error
-                else:
-                    results[index] = result
-                done += 1
-            progress(done, len(runs))
+                progress(done, len(runs))
+        except KeyboardInterrupt:
+            raise SweepInterrupted(results, len(runs)) from None
         if refused:
             first = min(refused)
             raise named(refused[first], runs[first])

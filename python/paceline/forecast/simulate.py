@@ -12,9 +12,19 @@ from typing import Any, Unpack
 from paceline import _core
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
+from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.evidence import Interval, Question, interval
+from paceline.forecast.lowering import lowered
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
+
+SCHEMA_VERSION = 1
+"""Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
+COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
+"""Fields of a result that it has under a coordinator."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +97,38 @@ class Result:
     """Bytes over time, for traces without computation."""
     bus_bandwidth_bps: float | None = None
     """Bus bandwidth as nccl-tests defines it, for traces without computation."""
+    library: str = NONE
+    """The library whose costs it has; `none`: the bare schedule."""
+    channel: str = "none"
+    """What carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
+    flow_bandwidth_bps: float = 0.0
+    """What the messages of a node get of its rate, in bits per second."""
+    interval: Interval | None = None
+    """The interval that holds a measured iteration with a probability of 80 %; None outside the evidence."""
+    evidence: str = ""
+    """The measurements that the interval is based on, or why there is none."""
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
+    cluster: str = ""
+    """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    latency_s: float = 0.0
+    """One-way latency between two nodes."""
+    bucket_size: int | None = None
+    """Most bytes of a bucket; None: no fusion."""
     busy: tuple[Busy, ...] | None = None
     """Busy time of every worker and link, if `detail` was requested."""
+    coordinator: str | None = None
+    """The coordinator's policy; None: without one. Otherwise computation and the next three add up to an iteration."""
+    coordinator_s: float | None = None
+    """Waiting until a bucket's exchange begins: ranks that are not ready, late wake-ups, cycles, agreement."""
+    copy_s: float | None = None
+    """Copies into and out of the fusion buffer."""
+    collective_s: float | None = None
+    """Inside the exchange: the network, and waiting for ranks that arrive later."""
+    latest_s: float | None = None
+    """Mean lateness of the latest rank, which the other parts include as waiting."""
+    contention_s: float | None = None
+    """How long a rank's input pipeline and graph scheduling are both active."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -109,15 +147,24 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""
-        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        plain |= {field.name: getattr(self, field.name) for field in fields(self)}
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
+        plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy"):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *COORDINATED):
             if plain[name] is None:
                 del plain[name]
+        if self.coordinator is not None:
+            plain["compute_s"] = self.compute_s
         return plain
+
+    def _repr_html_(self) -> str:
+        from paceline.forecast.html import summary
+
+        return summary(self)
 
     @property
     def compute_s(self) -> float:
@@ -134,10 +181,14 @@ class Scenario:
     strategy: Strategy
     workers: int
     """Ranks that train."""
+    library: Library = field(default_factory=lambda: find_library(NONE))
+    """The library whose habits and costs it has."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The given options, by their names in `paceline.settings.table`, in the form of the native module."""
+    """The given options, by their names in `paceline.settings.table`; they win over the library's."""
     timeline: Path | None = None
     """A file for Chrome trace JSON."""
+    coordination: Coordination | None = None
+    """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
 
     @classmethod
     def of(
@@ -147,13 +198,28 @@ class Scenario:
         strategy: str | Strategy,
         workers: int,
         *,
+        library: str | Library = NONE,
         timeline: Path | None = None,
+        coordination: Coordination | None = None,
         **options: Unpack[CoreOptions],
     ) -> Scenario:
         """Check every option, and leave out those that are None. Raises InvalidArgumentError."""
+        # The library is the bare schedule unless it is given: which one users get by default is up to `prepare`.
+        found = library if isinstance(library, Library) else find_library(SETTINGS["library"].check(library))
+        # Elsewhere the cluster's own latency counts, even if it is 0.
+        own = json.loads(cluster.to_json()).get("channel", "none")
+        if own == "auto" or (found.channel and own != found.channel):
+            cluster = with_channel(cluster, found.channel or None, bare=found.is_bare)
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
         return cls(
-            trace, cluster, entry, SETTINGS["workers"].check(workers, None, SIMULATE), _checked(options), timeline
+            trace,
+            cluster,
+            entry,
+            SETTINGS["workers"].check(workers, None, SIMULATE),
+            found,
+            _checked(options),
+            timeline,
+            coordination,
         )
 
     def changed(
@@ -179,24 +245,61 @@ class Scenario:
         """Return the same scenario under another strategy, with the options that it uses."""
         return replace(self, strategy=strategy, options=used_by(strategy, self.options), timeline=None)
 
+    @property
+    def bucket_size(self) -> int | None:
+        """The largest bucket in bytes, the library's unless it was given; None: every tensor is sent by itself."""
+        return lowered(self).bucket_size
+
     def core_options(self) -> dict[str, Any]:
         """Return strategy, workers and options in the form of the native module."""
-        return {"strategy": self.strategy.name, "workers": self.workers, **self.options}
+        return lowered(self).options
 
-    def result(self) -> Result:
-        """Simulate it, without the GIL. Raises InvalidArgumentError."""
+    def unreachable(self) -> str | None:
+        """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
+        low = lowered(self)
         with naming_core_errors():
-            text = _core.simulate(self.trace, self.cluster, json.dumps(self.core_options()), self.timeline)
-        return replace(Result.from_json(text), compute_speedup=float(self.options.get("compute_speedup", 1.0)))
+            return _core.unreachable(self.trace, low.cluster, json.dumps(low.options))
+
+    def result(self, ranks: int | None = None) -> Result:
+        """Simulate it, without the GIL; `ranks` limits the timeline to the first ones. Raises InvalidArgumentError."""
+        low = lowered(self)
+        with naming_core_errors():
+            text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline, ranks)
+        found = Result.from_json(text)
+        fields = json.loads(self.cluster.to_json())
+        link = _core.parse_rate(fields["bandwidth"])
+        question = Question(
+            library=self.library.name,
+            family=self.library.family,
+            strategy=found.strategy,
+            channel=low.channel,
+            workers=self.workers,
+            nodes=-(-self.workers // int(fields["gpus_per_node"])),
+            link_bps=link,
+            # NCCL's own choice is a ring except for small buckets.
+            own=found.strategy == self.library.strategy
+            or (self.library.strategy, found.strategy) == ("native", "ring"),
+            computes=found.compute_s > 0,
+            coordinated=self.coordination is not None,
+        )
+        likely, evidence = interval(found.iteration_s, question)
+        return replace(
+            found,
+            bandwidth_bps=link,
+            interval=likely,
+            evidence=evidence,
+            library=self.library.name,
+            channel=low.channel,
+            flow_bandwidth_bps=low.flow_bps,
+            compute_speedup=float(self.options.get("compute_speedup", 1.0)),
+            cluster=fields["name"],
+            latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
+            bucket_size=low.bucket_size,
+        )
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    checked = {
-        name: SETTINGS[name].check(value, None, SIMULATE) for name, value in options.items() if value is not None
-    }
-    if checked.get("bucket_size") == "none":
-        del checked["bucket_size"]
-    return checked
+    return {name: SETTINGS[name].check(value, None, SIMULATE) for name, value in options.items() if value is not None}
 
 
 def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,11 +307,14 @@ def used_by(strategy: Strategy, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in KNOBS or name in strategy.knobs}
 
 
-def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
-    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError."""
+def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:
+    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError.
+
+    `ranks`: limits the timeline to the first workers and the first server.
+    """
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "timeline.json"
-        result = replace(scenario, timeline=path).result()
+        result = replace(scenario, timeline=path).result(ranks)
         events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return result, events
 
@@ -216,7 +322,7 @@ def traced(scenario: Scenario) -> tuple[Result, list[dict[str, Any]]]:
 def simulate(
     trace: str | Path | Trace,
     cluster: str | Path | Cluster | None = None,
-    strategy: names.Strategy = "ring",
+    strategy: names.Strategy | None = None,
     *,
     workers: int,
     timeline: str | Path | None = None,
@@ -227,13 +333,14 @@ def simulate(
     Args:
         trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbit/s between single-GPU nodes.
-        strategy: How gradients are synchronised; `paceline strategies` lists the names.
+        strategy: How gradients are synchronised; `paceline strategies` lists the names. The default is what the
+            library does by itself: `native` for `ddp`.
         workers: Ranks that train, one per GPU.
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
-            `pull="step"`; changes to the trace (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the
-            cluster, such as `bandwidth="10Gbps"`, `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with
-            a unit. None stands for the default.
+            `pull="step"`; the `library` whose costs it has (docs/reference/libraries.md); changes to the trace
+            (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the cluster, such as `bandwidth="10Gbps"`,
+            `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with a unit. None stands for the default.
 
     Returns:
         The forecast; times are seconds per iteration in the steady state.
@@ -249,7 +356,7 @@ def simulate(
     """
     from paceline.forecast.options import Sweep, prepare
 
-    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy or "ring"}
+    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy}
     given["workers"] = SETTINGS["workers"].check(workers, None, SIMULATE)
-    [scenario] = prepare(Sweep.of(trace, given, SIMULATE)).scenarios
+    [scenario] = prepare(Sweep.of(trace, given, SIMULATE, one_strategy=True)).scenarios
     return replace(scenario, timeline=None if timeline is None else Path(timeline)).result()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Literal, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from paceline._core import Cluster, Trace
 from paceline._internal.system import cores
@@ -24,8 +25,29 @@ LOCAL: Literal["local"] = "local"
 RAY: Literal["ray"] = "ray"
 
 
+class SweepInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a sweep. It carries what was done.
+
+    Args:
+        results: Results by the place of their scenario in the sweep.
+        scenarios: The number of scenarios that were asked for.
+
+    Example:
+        >>> try:
+        ...     results = paceline.sweep("resnet-50", workers=[2, 4], strategy="ring")
+        ... except paceline.SweepInterrupted as interrupted:
+        ...     results = list(interrupted.results.values())
+    """
+
+    def __init__(self, results: Mapping[int, Any], scenarios: int) -> None:
+        """See the class."""
+        super().__init__(f"interrupted after {len(results)} of {scenarios} forecasts")
+        self.results = dict(sorted(results.items()))
+        self.scenarios = scenarios
+
+
 def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
-    """Simulate all runs on all cores. On Ctrl-C no further run starts.
+    """Simulate all runs on all cores. On Ctrl-C no further run starts, and those that run are not waited for.
 
     Args:
         runs: What to simulate.
@@ -38,6 +60,7 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
     Raises:
         InvalidArgumentError: That of the first run that failed.
         JobError: The Ray cluster failed.
+        SweepInterrupted: Ctrl-C.
     """
     if find_executor(executor) == RAY:
         from paceline.forecast.ray_executor import execute as execute_by_ray
@@ -71,6 +94,8 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
                 done += 1
             if progress is not None:
                 progress(done, len(runs))
+    except KeyboardInterrupt:
+        raise SweepInterrupted(results.copy(), len(runs)) from None
     finally:
         waiting.clear()
     if errors:
@@ -93,47 +118,55 @@ def _named(error: E, scenario: Scenario, scenarios: int) -> E | InvalidArgumentE
 
 
 def sweep(
-    trace: str | Path | Trace,
+    trace: str | Path | Trace | Sequence[str | Path | Trace],
     cluster: str | Path | Cluster | None = None,
-    strategies: names.Strategy | Literal["all"] | Sequence[names.Strategy] = "all",
+    strategy: names.Strategy | Literal["all"] | Sequence[names.Strategy] = "all",
     *,
     workers: int | Sequence[int],
     progress: Progress | None = None,
     executor: names.Executor = LOCAL,
     options: ScenarioOptions | None = None,
+    strategies: names.Strategy | Literal["all"] | Sequence[names.Strategy] | None = None,
     **fields: Unpack[SweepOptions],
 ) -> list[Result]:
     """Forecast all combinations of the given values, on all cores.
 
     Args:
-        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`.
+        trace: A file, a built-in name, `allreduce:100MB`, or a `Trace`; or a list of these.
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`.
-        strategies: One or several strategies; `"all"` stands for those that the cluster's switch supports.
+        strategy: One or several strategies; `"all"` stands for those that the cluster's switch supports, parameter
+            servers last unless `servers` is given.
         workers: Numbers of ranks that train.
         progress: Called from time to time with the number of finished scenarios and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
             that use it.
-        **fields: `bandwidth`, `servers` and `compute_speedup`, each a value or a list of values to sweep; and fields of
-            the cluster, such as `latency="10us"`.
+        strategies: The former name of `strategy`.
+        **fields: `bandwidth`, `latency`, `bucket_size`, `servers` and `compute_speedup`, each a value or a list of
+            values to sweep; and fields of the cluster, such as `gpus_per_node=8`.
 
     Returns:
-        A result for each scenario, ordered by workers, bandwidth, compute speed-up, strategy and servers.
+        A result for each scenario, ordered by trace, workers, bandwidth, latency, compute speed-up, bucket size,
+        strategy and servers.
 
     Raises:
         InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on any of the strategies.
         JobError: The Ray cluster failed.
+        SweepInterrupted: Ctrl-C; it holds the results so far.
 
     Example:
-        >>> results = paceline.sweep("resnet-50", strategies=["ring", "ps"], workers=[2, 4], servers=2)
+        >>> results = paceline.sweep("resnet-50", strategy=["ring", "ps"], workers=[2, 4], servers=2)
         >>> [(result.workers, result.strategy) for result in results]
         [(2, 'ring'), (2, 'ps'), (4, 'ring'), (4, 'ps')]
     """
-    if "strategy" in fields:
-        raise InvalidArgumentError("sweep(strategy=): there can be several; write strategies=")
+    if strategies is not None:
+        if strategy != "all":
+            raise InvalidArgumentError("sweep(strategies=): is the former name of strategy=; give one of them")
+        warnings.warn("sweep(strategies=) is now called strategy=", FutureWarning, stacklevel=2)
+        strategy = strategies
     from paceline.forecast.options import Sweep, prepare
 
-    given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategies}
+    given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}
     given["workers"] = SETTINGS["workers"].check(workers, None, SWEEP)
     request = Sweep.of(trace, given, SWEEP)
     return execute(prepare(request).scenarios, progress, executor)

@@ -1,63 +1,116 @@
-"""The table of forecasts for people: fastest first within each configuration."""
+"""The table of forecasts for people: fastest first within each configuration.
+
+What competes within a configuration is what a user chooses: strategy, number of servers, bucket size. Everything else
+that varies (trace, workers, network, compute speed-up) makes another configuration.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
+from paceline.catalog.libraries import NONE
+from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
 
 
+EXTRAS = (SERVERS, SWITCH) = ("servers", "switch")
+"""What a strategy may need that not everybody has: parameter servers, and a switch that multicasts or aggregates."""
+
+
+def extras(strategy: str) -> frozenset[str]:
+    """Return which of them a strategy needs."""
+    knobs = find_strategy(strategy).knobs
+    return frozenset(([SERVERS] if "servers" in knobs else []) + ([SWITCH] if SWITCHES & knobs else []))
+
+
 @dataclass(frozen=True)
 class Group:
-    """The scenarios of one configuration in the requested order; the others are compared with the first."""
+    """The scenarios of one configuration in the requested order; the others are compared with the first.
+
+    `meant`: which of `EXTRAS` were asked for.
+    """
 
     scenarios: list[Scenario]
     results: list[Result]
+    meant: frozenset[str] = frozenset(EXTRAS)
 
     def fastest_first(self) -> list[Result]:
         """Return results by iteration time; those that look equal in the table stay in the requested order."""
         return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
 
+    def ranked(self) -> list[Result]:
+        """Return results by iteration time, without those that need what was not asked for, unless all do."""
+        ranked = self.fastest_first()
+        return [result for result in ranked if extras(result.strategy) <= self.meant] or ranked
 
-def grouped(scenarios: Sequence[Scenario], results: Sequence[Result]) -> list[Group]:
-    """One group per workers, bandwidth and compute speed-up, in order."""
-    groups: dict[tuple[int, float, float], Group] = {}
+
+def grouped(
+    scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
+) -> list[Group]:
+    """One group per trace, workers, bandwidth, latency and compute speed-up, in order."""
+    groups: dict[tuple[int, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
-        key = (result.workers, result.bandwidth_bps, result.compute_speedup)
-        group = groups.setdefault(key, Group([], []))
+        circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
+        group = groups.setdefault((id(scenario.trace), *circumstances), Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
-    return list(groups.values())
+    return [replace(group, meant=meant) for group in groups.values()]
 
 
-def table(groups: Sequence[Group]) -> list[str]:
-    """Title and table, as lines."""
+def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
+    """Return title, table, and what was left out, as lines.
+
+    `most`: rows of a configuration; then parameter servers are left out, too, unless they are meant.
+    """
     results = [result for group in groups for result in group.results]
-    shown = [*_swept_columns(results), *_figure_columns(groups, results)]
-    rows = [[[cell(result, group) for _, cell in shown] for result in group.fastest_first()] for group in groups]
-    several = any(len(group.results) > 1 for group in groups)
-    return [*_title(groups[0], results), "", *render([column for column, _ in shown], rows, highlight_first=several)]
+    ranked = [group.fastest_first() if most is None else group.ranked()[:most] for group in groups]
+    listed = [result for group in ranked for result in group]
+    shown = [*_swept_columns(listed), *_figure_columns(groups, results)]
+    rows = [
+        [[cell(result, group) for _, cell in shown] for result in own]
+        for group, own in zip(groups, ranked, strict=True)
+    ]
+    several = any(len(group) > 1 for group in ranked)
+    lines = [*_title(groups[0], listed), "", *render([column for column, _ in shown], rows, highlight_first=several)]
+    left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
+    return [*lines, f"and {left_out} more with --all"] if left_out else lines
 
 
 def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     """Return the columns of requested values that differ between rows, and the strategy."""
     columns: list[tuple[Column, Cell]] = []
+    if _varies([result.trace for result in results]):
+        columns.append((Column("trace", left=True), lambda result, _: result.trace))
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
         columns.append((Column("bandwidth"), lambda result, _: units.rate(result.bandwidth_bps)))
+    if _varies([result.latency_s for result in results]):
+        columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
     if _varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
+    if any(result.coordinator for result in results):
+        columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
     if _varies([result.servers for result in results if result.servers]):
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
+    if _varies([result.bucket_size for result in results]):
+        columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
     return columns
+
+
+def _bucket_size(result: Result) -> str:
+    return "none" if result.bucket_size is None else units.size(result.bucket_size)
+
+
+def _buckets(result: Result) -> str:
+    return "no fusion" if result.bucket_size is None else f"buckets of {units.size(result.bucket_size)}"
 
 
 def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[tuple[Column, Cell]]:
@@ -89,7 +142,17 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
     if any(result.compute_s > 0 for result in results):
         exposed = f"exposed comm.\n{time[1]}"
         columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))
+    if any(result.coordinator for result in results):
+        columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
+
+
+def _part_column(name: str, time: units.Unit) -> tuple[Column, Cell]:
+    """A part of an iteration under a coordinator; tenths of milliseconds are precise enough."""
+    places = 4 if time[1] == "s" else 1
+    return Column(f"{name}\n{time[1]}"), lambda result, _: _optional(
+        getattr(result, f"{name}_s"), lambda value: f"{value / time[0]:.{places}f}"
+    )
 
 
 def _speedup(result: Result, group: Group) -> str:
@@ -102,16 +165,32 @@ def _optional(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def named(result: Result, group: Group) -> str:
-    """Return the strategy, with its servers if the group has it with several numbers of servers."""
-    same = [other for other in group.results if other.strategy == result.strategy]
-    return f"{result.strategy}, {units.count(result.servers, 'server')}" if len(same) > 1 else result.strategy
+    """Return the strategy, with its coordinator, servers and bucket size if the group has it with several of them."""
+    name = label(result, group.results)
+    same = [other for other in group.results if label(other, group.results) == name]
+    words = [name]
+    if _varies([other.servers for other in same]):
+        words.append(units.count(result.servers, "server"))
+    if _varies([other.bucket_size for other in same]):
+        words.append(_buckets(result))
+    return ", ".join(words)
+
+
+def label(result: Result, among: Sequence[Result]) -> str:
+    """Return what tells a result from the others: its strategy, its coordinator, or both."""
+    if not _varies([other.coordinator for other in among]):
+        return result.strategy
+    coordinator = result.coordinator or "no coordinator"
+    return f"{result.strategy}, {coordinator}" if _varies([other.strategy for other in among]) else coordinator
 
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:
-    result = next((result for result in group.results if result.servers), group.results[0])
+    result = next((result for result in results if result.servers), results[0])
     cluster = json.loads(group.scenarios[0].cluster.to_json())
-    what = [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
-    if result.compute_s > 0:
+    several = _varies([other.trace for other in results])
+    traces = list(dict.fromkeys(other.trace for other in results))
+    what = traces if several else [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
+    if result.compute_s > 0 and not several:
         what += [f"batch {result.batch} per worker"]
         if not _varies([other.compute_speedup for other in results]):
             what.append(f"{units.duration(result.compute_s)} of computation")
@@ -124,9 +203,33 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         where.append(units.rate(result.bandwidth_bps))
     if cluster["gpus_per_node"] > 1:
         where.append(f"{cluster['gpus_per_node']} GPUs per node")
-    if not cluster["latency"].startswith("0"):
-        where.append(f"latency {cluster['latency']}")
+    if not _varies([other.latency_s for other in results]) and result.latency_s:
+        where.append(f"latency {units.duration(result.latency_s)}")
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
+
+
+def with_evidence(group: Group) -> Result:
+    """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
+    ranked = group.ranked()
+    return next((result for result in ranked if result.interval is not None), ranked[0])
+
+
+def likely(result: Result) -> str:
+    """Return a sentence with the interval of a forecast and its basis, or why there is none."""
+    found = result.interval
+    if found is None:
+        return f"{result.strategy} has {result.evidence}."
+    times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
+    mean, rates = units.duration(result.iteration_s), ""
+    if result.samples_per_s is not None and result.compute_s > 0:
+        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
+        mean += f", {units.digits(result.samples_per_s)} samples/s"
+        rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
+    who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
+    return (
+        f"{who} takes {mean}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: so far off have "
+        f"{found.cases} comparable forecasts been ({found.basis})."
+    )
 
 
 def notes(results: Sequence[Result]) -> list[str]:

@@ -2,7 +2,7 @@
 
 It joins the job after the ranks that train, reduces their data until all have left, and then waits for them to return,
 because a script may leave the job and join another. It runs until its launcher stops it. The process that acts as the
-switch (`--switch`) does the same, as the last of the servers.
+switch (`--switch`) does the same, after the servers; in a cluster with racks there are several.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def serve() -> NoReturn:
     if settings.start_timeout_s < LONGEST_TIMEOUT_S:
         # Workers may do other things first.
         settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
-    name = f"server {number}" if number < settings.server_processes else "switch"
+    name = f"server {number}"
+    if number >= settings.server_processes:
+        name = "switch" if settings.switch_processes == 1 else f"switch {number - settings.server_processes}"
     while True:
         try:
             with naming_core_errors():

@@ -57,8 +57,10 @@ class Settings:
     timeline: str | None = default("timeline")
     server_processes: int = 0
     """Parameter servers that `paceline run` has started; their ranks follow those of the workers."""
-    switch_process: bool = False
-    """Whether, after them, it has started a process that aggregates in the switch's place."""
+    switch_processes: int = 0
+    """Processes that, after them, it has started to aggregate in the place of switches."""
+    nodes_per_rack: int | None = None
+    """Hosts under one switch, if there are several."""
     unfused: bool = False
     """Reduce every tensor separately: `baidu-ring`."""
     disturbance: dict[str, float] | None = None
@@ -92,12 +94,13 @@ class Settings:
         with naming(sources):
             if unfused:
                 _preset(checked, sources)
-            servers = _server_processes(environ)
+            servers = _started(environ, "PACELINE_RUN_SERVERS", "server_processes")
             settings = cls(
                 **checked,
                 unfused=unfused,
                 server_processes=servers,
-                switch_process=servers > 0 and environ.get("PACELINE_RUN_SWITCH") == "1",
+                switch_processes=_started(environ, "PACELINE_RUN_SWITCHES", "switch_processes"),
+                nodes_per_rack=_started(environ, "PACELINE_RUN_NODES_PER_RACK", "nodes_per_rack") or None,
                 disturbance=_disturbance(environ),
             )
             _check_launcher(settings, environ)
@@ -125,7 +128,7 @@ class Settings:
     @property
     def helpers(self) -> int:
         """Number of processes of the job that do not train."""
-        return self.server_processes + self.switch_process
+        return self.server_processes + self.switch_processes
 
     def has_switch(self) -> bool:
         """Return whether the strategy aggregates in a switch."""
@@ -143,8 +146,8 @@ class Settings:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _ELSEWHERE}
         if self.server_processes:
             values |= {"dedicated": True, "servers": self.server_processes}
-        if self.switch_process:
-            values |= {"switch": True}
+        if self.switch_processes:
+            values |= {"switches": self.switch_processes}
         if self.disturbance is not None:
             values["disturbance"] = self.disturbance
         if self.placement not in PLACEMENTS:
@@ -236,12 +239,13 @@ def _preset(values: dict[str, object], sources: dict[str, Source]) -> None:
         )
 
 
-def _server_processes(environ: Mapping[str, str]) -> int:
-    text = environ.get("PACELINE_RUN_SERVERS", "") if "PACELINE_RUN_ID" in environ else ""
+def _started(environ: Mapping[str, str], variable: str, setting: str) -> int:
+    """Return a number that the launcher gives; 0 without it."""
+    text = environ.get(variable, "") if "PACELINE_RUN_ID" in environ else ""
     try:
         return SERVERS.check(text) if text else 0
     except InvalidArgumentError as error:
-        raise error.at("server_processes", Source("variable", "PACELINE_RUN_SERVERS")) from None
+        raise error.at(setting, Source("variable", variable)) from None
 
 
 def _disturbance(environ: Mapping[str, str]) -> dict[str, float] | None:
@@ -280,7 +284,7 @@ _ELSEWHERE = frozenset(
         "timeline",
         "verbose",
         "server_processes",
-        "switch_process",
+        "switch_processes",
         "disturbance",
     )
 )

@@ -32,7 +32,7 @@ class Place:
     first: int
     count: int
     servers: tuple[int, ...] = ()
-    """Numbers of its parameter servers; the process that acts as the switch has the last number."""
+    """Numbers of its parameter servers; the processes that act as switches have the last numbers."""
 
     @property
     def ranks(self) -> range:

@@ -41,8 +41,10 @@ class Job:
     port: int | None
     grace_s: float
     verbose: bool
-    switch: bool = False
-    """Whether the last server process aggregates in the switch's place."""
+    switches: int = 0
+    """How many of the server processes, the last ones, aggregate in the place of switches."""
+    nodes_per_rack: int | None = None
+    """Hosts under one switch; None: all."""
     agents: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Commands that start agents on hosts that are neither this one nor reachable by the remote shell."""
     realtime: int | None = None
@@ -66,15 +68,19 @@ class Job:
     @property
     def servers(self) -> int:
         """Number of parameter servers with processes of their own; they are numbered after the ranks."""
-        return sum(len(place.servers) for place in self.places) - self.switch
+        return sum(len(place.servers) for place in self.places) - self.switches
 
     @property
     def names(self) -> list[str]:
-        """Names of all processes, by number: `rank 0`, …, `server 0`, …, `switch`; or `slot 0`, …."""
+        """Names of all processes, by number: `rank 0`, …, `server 0`, …, `switch`; or `slot 0`, ….
+
+        Several switches have numbers: `switch 0`, ….
+        """
         if self.elastic is not None:
             return [f"slot {n}" for n in range(self.size)]
         ranks, servers = range(self.size), range(self.servers)
-        return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + ["switch"] * self.switch
+        switches = ["switch"] if self.switches == 1 else [f"switch {n}" for n in range(self.switches)]
+        return [f"rank {n}" for n in ranks] + [f"server {n}" for n in servers] + switches
 
     def for_agent(self, node: int, *, remote: bool, mode: str) -> dict[str, Any]:
         """Return the job's description for a host's agent; `mode` is that of the output."""
@@ -97,7 +103,8 @@ class Job:
             "nodes": sum(place.count > 0 for place in self.places),
             "servers": list(place.servers),
             "all_servers": self.servers,
-            "switch": self.switch,
+            "switches": self.switches,
+            "nodes_per_rack": self.nodes_per_rack,
             "elastic": self.elastic is not None,
             "first": place.first,
             "count": place.count,

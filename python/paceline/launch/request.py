@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
+from paceline import _core
 from paceline._internal.files import check_writable
 from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
@@ -79,7 +81,9 @@ class Request:
                 "another transport"
             )
         if self.switch and not settings.has_switch():
-            raise click.UsageError("--switch is for strategies with a switch, such as --strategy ps-aggregation")
+            raise click.UsageError(
+                "--switch is for strategies with a switch, such as --strategy sharp or ps-aggregation"
+            )
         if self.elastic is not None:
             self._check_elastic(settings)
         return Checked(self, given, named, recording, settings)
@@ -121,6 +125,21 @@ class Checked:
     named: Mapping[str, str]
     recording: Mapping[str, int] | None
     settings: Settings
+    switches: tuple[int | None, ...] = ()
+    """For each process that acts as a switch, its rack; None if it connects racks. Set by `on`."""
+    nodes_per_rack: int | None = None
+
+    def on(self, hosts: int, nodes_per_rack: int | None = None) -> Checked:
+        """Return the request for so many hosts with ranks, in racks of so many. Raises UsageError."""
+        if not self.request.switch or self.settings.strategy is None:
+            return replace(self, nodes_per_rack=nodes_per_rack)
+        racks = tuple(json.loads(_core.switches(self.settings.strategy, hosts, nodes_per_rack)))
+        if not racks:
+            raise click.UsageError(
+                f"--switch has no effect: {self.settings.strategy} adds up on a single host without a switch; "
+                "leave it out, or use more hosts"
+            )
+        return replace(self, switches=racks, nodes_per_rack=nodes_per_rack)
 
     @property
     def servers(self) -> int:
@@ -131,8 +150,8 @@ class Checked:
 
     @property
     def helpers(self) -> int:
-        """Number of servers, including the process that acts as the switch."""
-        return self.servers + self.request.switch
+        """Number of servers, including the processes that act as switches."""
+        return self.servers + len(self.switches)
 
     def run(self, places: Sequence[Place], output: Callable[[Job], Output], **where: Any) -> int:  # noqa: ANN401
         """Run the job and return its exit code. `where`: further fields of `Job` that say how to reach the hosts.
@@ -149,7 +168,8 @@ class Checked:
             grace_s=self.request.grace_s,
             verbose=self.settings.verbose,
             record=self.recording,
-            switch=self.request.switch,
+            switches=len(self.switches),
+            nodes_per_rack=self.nodes_per_rack,
             limit_s=self.request.limit_s,
             elastic=elastic,
             **where,

@@ -252,7 +252,7 @@ class Supervisor:
                 self._blame(outcome)
         self._check_joins()
         workers = sum(outcome.rank < self.job.size for outcome in self.outcomes)
-        if self.job.servers and workers == self.job.size and not self.stopping:
+        if len(self.job.names) > self.job.size == workers and not self.stopping:
             self._stop(0)  # no rank is left to serve
 
     def _join(self, rank: int, how: str) -> None:

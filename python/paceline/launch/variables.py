@@ -20,7 +20,7 @@ _STALE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM
 _OWN = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "PACELINE_RENDEZVOUS", "PACELINE_INTERFACE", "PACELINE_RUN_ID"),
-    *("PACELINE_RUN_SERVERS", "PACELINE_RUN_SERVER", "PACELINE_RUN_SWITCH", "PACELINE_RUN_FAILURE"),
+    *("PACELINE_RUN_SERVERS", "PACELINE_RUN_SERVER", "PACELINE_RUN_SWITCHES", "PACELINE_RUN_FAILURE"),
 )
 SECRET = ("PACELINE_SECRET", "PACELINE_SECRET_FILE")
 
@@ -103,7 +103,8 @@ def of_rank(
         "PACELINE_INTERFACE": go["interface"],
         "PACELINE_RUN_ID": job["id"],
         **({"PACELINE_RUN_SERVERS": str(job["all_servers"])} if job["all_servers"] else {}),
-        **({"PACELINE_RUN_SWITCH": "1"} if job["switch"] else {}),
+        **({"PACELINE_RUN_SWITCHES": str(job["switches"])} if job["switches"] else {}),
+        **({"PACELINE_RUN_NODES_PER_RACK": str(job["nodes_per_rack"])} if job["nodes_per_rack"] else {}),
     }
 
 

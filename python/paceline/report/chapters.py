@@ -14,6 +14,7 @@ from paceline.forecast.advice import advise
 from paceline.forecast.explain import Explanation, explain
 from paceline.forecast.simulate import Result, traced
 from paceline.forecast.sweep import execute
+from paceline.report.lanes import MOST_LANES
 from paceline.report.spec import Chapter, Spec
 
 
@@ -48,9 +49,10 @@ def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) ->
 
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
-    groups = report.grouped(chapter.prepared.scenarios, results)
+    prepared = chapter.prepared
+    groups = report.grouped(prepared.scenarios, results, meant=prepared.meant)
     shown, events = _timeline(number, chapter, groups)
-    notes = [f"Note: {note}" for note in [*chapter.prepared.notes, *report.notes(results)]]
+    notes = [f"Note: {note}" for note in [*prepared.notes, *report.notes(results)]]
     return Simulated(
         chapter=chapter,
         groups=groups,
@@ -81,4 +83,4 @@ def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> 
             f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its runs"
         )
     scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
-    return result, traced(scenario)[1]
+    return result, traced(scenario, MOST_LANES)[1]

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import plotting
+from paceline.forecast import plotting, style
 from paceline.forecast.simulate import Result
 from paceline.report.chapters import Simulated
 from paceline.report.lanes import draw as draw_lanes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Inches; at 96 pixels per inch, the width of a phone.
 _WIDTH = 4.4
 _TIMELINE_WIDTH = 5.6
-_PARTS = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#882255", "#999933")
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,7 @@ class Chart:
 
 def charts(chapter: Simulated) -> Iterator[Chart]:
     """Return the charts of a chapter's runs."""
-    import matplotlib as mpl
-
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+    with style.context():
         yield from _curves(chapter)
         ranked = chapter.largest.fastest_first()
         first = ranked[0]
@@ -100,18 +96,17 @@ def _efficiency(result: Result) -> float | None:
 
 
 def _lines(results: Sequence[Result], label: str, value: Callable[[Result], float | None]) -> Figure:
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(_WIDTH, 4.4), layout="constrained")
+    drawn = style.new_figure(_WIDTH, 4.6)
     axes = drawn.add_subplot()
     fastest = _fastest_servers(results)
-    plotting.draw_lines(axes, fastest, "workers", 1.0, value)
+    entries = plotting.draw_lines(axes, fastest, "workers", 1.0, value)
     if value is _samples:
-        plotting.draw_ideal(axes, fastest, "workers", 1.0)
+        entries += plotting.draw_ideal(axes, fastest, "workers", 1.0)
     axes.set_ylabel(label)
-    plotting.x_axis(axes, [result.workers for result in results], "workers")
-    plotting.y_axis(axes, [value(result) for result in results])
-    _legend(drawn, axes)
+    log = style.x_axis(axes, [result.workers for result in results], "workers")
+    # Linear scaling is a line where both axes are of one kind.
+    style.y_axis(axes, [value(result) for result in results], log=log if value is _samples else None)
+    _legend(drawn, entries)
     return drawn
 
 
@@ -125,28 +120,27 @@ def _fastest_servers(results: Sequence[Result]) -> list[Result]:
     return list(best.values())
 
 
-def _legend(drawn: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+def _legend(drawn: Figure, entries: Sequence[style.Entry]) -> None:
+    wide = any(len(label) > 24 for _, label in entries)
+    style.legend(drawn, entries, loc="outside lower center", ncols=1 if wide else 2)
 
 
 def _breakdown(ranked: Sequence[Result]) -> Figure:
     """Draw the stacked parts of each strategy's critical path."""
-    from matplotlib.figure import Figure
-
     unit, word = units.time_unit(result.iteration_s for result in ranked)
     parts = list(dict.fromkeys(part.part for result in ranked for part in result.critical_path))
-    drawn = Figure(figsize=(_WIDTH, 1.9 + 0.36 * len(ranked)), layout="constrained")
+    drawn = style.new_figure(_WIDTH, 1.9 + 0.36 * len(ranked))
     axes = drawn.add_subplot()
     left = [0.0] * len(ranked)
-    for place, name in enumerate(parts):
+    entries: list[style.Entry] = []
+    for name in parts:
         widths = [sum(part.seconds for part in result.critical_path if part.part == name) / unit for result in ranked]
-        axes.barh(range(len(ranked)), widths, left=left, color=_PARTS[place % len(_PARTS)], label=name)
+        colour = style.PARTS["computation" if name == "compute" else name]
+        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colour), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(ranked)), [result.strategy for result in ranked])
     axes.invert_yaxis()
     axes.set_xlabel(f"critical path ({word})")
-    axes.grid(axis="x", color="0.9")
-    axes.set_axisbelow(True)
-    _legend(drawn, axes)
+    style.grid(axes, "x")
+    _legend(drawn, entries)
     return drawn

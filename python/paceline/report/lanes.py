@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
+from paceline.forecast import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LANES = 16
-COLOURS = {
-    "forward": "#88CCEE",
-    "backward": "#332288",
-    "optimizer": "#44AA99",
-    "wait": "#DDDDDD",
-    "message": "#CC6677",
-}
+COLOURS = {kind: style.PARTS[kind] for kind in ("forward", "backward", "optimizer", "wait", "message")}
 _WORDS = {"wait": "waiting"}
 
 
@@ -71,13 +66,12 @@ def _joined(events: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
 
 def draw(events: Sequence[dict[str, Any]], width: float) -> Figure:
     """Draw the first lanes, `width` in inches."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     lanes = lanes_of(events)[:MOST_LANES]
     ends = [begin + duration for lane in lanes for _, begin, duration in lane.spans]
     unit, word = units.time_unit([max(ends, default=1.0)])
-    drawn = Figure(figsize=(width, 1.2 + 0.24 * len(lanes)), layout="constrained")
+    drawn = style.new_figure(width, 1.2 + 0.24 * len(lanes))
     axes = drawn.add_subplot()
     for place, lane in enumerate(lanes):
         for category, colour in COLOURS.items():

@@ -70,7 +70,7 @@ def read(path: Path) -> Spec:
 
 
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
-    settings = [setting.name for setting in of_place("report")]
+    settings = [name for setting in of_place("report") for name in (setting.name, setting.also) if name]
     _known(where, entry, (*_OWN, *settings))
     trace = _text(where, entry, "trace")
     if not trace:

@@ -47,8 +47,6 @@ class ScenarioOptions(TypedDict, total=False):
     distribution: names.Distribution | None
     pull: names.Pull | None
     inside: names.Inside | None
-    bucket_size: int | str | None
-    """Bytes, text with a unit, or `none`."""
     network: names.Network | None
     barrier: bool | None
     overlap: bool | None
@@ -61,6 +59,8 @@ class ScenarioOptions(TypedDict, total=False):
 class CoreOptions(ScenarioOptions, total=False):
     """Options of a scenario other than trace, cluster, strategy and workers."""
 
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
     servers: int | None
     compute_speedup: float | None
 
@@ -70,10 +70,13 @@ class ClusterFields(TypedDict, total=False):
 
     name: str | None
     provenance: str | None
-    latency: str | None
+    efficiency: float | None
+    stream_bandwidth: str | None
+    node_contention: float | None
     message_overhead: str | None
     gpus_per_node: int | None
     intra_bandwidth: str | None
+    mesh: dict[str, Any] | None
     intra_latency: str | None
     host_bandwidth: str | None
     reduction_bandwidth: str | None
@@ -81,7 +84,8 @@ class ClusterFields(TypedDict, total=False):
     fabric: dict[str, Any] | None
     degraded: Sequence[dict[str, Any]] | str | None
     switch: dict[str, Any] | None
-    stragglers: list[dict[str, Any]] | None
+    stragglers: str | list[dict[str, Any]] | None
+    """`13:1.2`, or a list of ranks and factors as in a cluster file."""
     jitter: dict[str, float] | None
 
 
@@ -94,17 +98,36 @@ class TraceChanges(TypedDict, total=False):
     dtype: names.Dtype | None
 
 
-class SimulateOptions(ScenarioOptions, TraceChanges, ClusterFields, total=False):
+class LibraryOptions(TypedDict, total=False):
+    """Whose habits and costs a forecast has."""
+
+    library: names.LibraryName | None
+    channel: names.Channel | None
+
+
+class CoordinatorOptions(TypedDict, total=False):
+    """How ranks agree on what is exchanged."""
+
+    coordinator: names.Coordinator | Literal["none"] | Sequence[str] | None
+    coordinator_constants: str | Path | None
+
+
+class SimulateOptions(ScenarioOptions, LibraryOptions, CoordinatorOptions, TraceChanges, ClusterFields, total=False):
     """Keywords of `paceline.simulate`."""
 
     servers: int | None
     compute_speedup: float | None
     bandwidth: str | None
+    latency: str | None
+    bucket_size: int | str | None
+    """Bytes, text with a unit, or `none`."""
 
 
-class SweepOptions(ClusterFields, total=False):
+class SweepOptions(LibraryOptions, CoordinatorOptions, ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
     bandwidth: str | Sequence[str] | None
+    latency: str | Sequence[str] | None
+    bucket_size: int | str | Sequence[int | str] | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None

@@ -23,6 +23,7 @@ from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
 from paceline.catalog import names
+from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
 
@@ -238,6 +239,28 @@ def _as_typed(parse: Callable[[str], object], example: str) -> Callable[[object]
     return check
 
 
+_SLOWNESS = number(0.01, 1000, "a factor from 0.01 to 1000", "FACTOR", example="1.2 means 20 % longer")
+_RANK = whole(0, MOST_WORKERS - 1)
+
+
+def _stragglers(value: object) -> list[dict[str, Any]]:
+    """Text such as `13:1.2,5:2`, or the list of a cluster file, which its parser checks."""
+    if not isinstance(value, str):
+        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            return value
+        raise InvalidArgumentError(f"{shown(value, repr)} is not a list of ranks and factors; write 13:1.2")
+    made: dict[int, float] = {}
+    for word in value.split(","):
+        rank, colon, slowness = word.strip().partition(":")
+        if not colon:
+            raise InvalidArgumentError(f"'{word[:80]}' is not RANK:FACTOR; 13:1.2 makes rank 13 take 1.2 times as long")
+        number_of = _RANK.check(rank)
+        if number_of in made:
+            raise InvalidArgumentError(f"rank {number_of} is listed twice")
+        made[number_of] = _SLOWNESS.check(slowness)
+    return [{"rank": rank, "factor": slowness} for rank, slowness in made.items()]
+
+
 def _interface(value: object) -> str:
     name = text(value)
     check_interface(name)
@@ -385,11 +408,13 @@ def _named_file(value: object) -> object:
 TEXT = Kind("NAME", text)
 FILE = Kind("FILE", _file)
 NAMED_FILE = Kind("FILE|NAME", _named_file)
+CONSTANTS = Kind("FILE|NAME", _file)
 SWITCH = Kind("true|false", _switch, is_switch=True)
 STRATEGY = Kind("NAME", _strategy)
 JOB_STRATEGY = Kind("NAME", _job_strategy)
 STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
 COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)))
+ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
     names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)), words="NAME|all"
 )
@@ -399,12 +424,15 @@ PULL = choice(names.members(names.Pull))
 INSIDE = choice(names.members(names.Inside))
 NETWORK = choice(names.members(names.Network))
 DTYPE = choice(names.members(names.Dtype))
+LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
+CHANNEL = choice(names.members(names.Channel))
 EXECUTOR = choice(names.members(names.Executor))
 WORKERS = several(whole(1, MOST_WORKERS))
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)
 SIZE = Kind("SIZE", _size)
 BUCKET_SIZE = or_word("none", SIZE)
+BUCKET_SIZES = several(BUCKET_SIZE)
 CHUNK = Kind("whole|per-worker|SIZE", _chunk)
 PLACEMENT = Kind("round-robin|even|FILE", _placement)
 PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers)
@@ -412,6 +440,8 @@ RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
 RATES = several(RATE, same=_core.parse_rate)
 DEGRADED = several(Kind("LINK:FACTOR", _degraded), same=lambda one: one["link"])
 TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
+TIMES = several(TIME, same=_core.parse_time)
+STRAGGLERS = Kind("RANK:FACTOR,…", _stragglers)
 SECONDS = number(
     0,
     LONGEST_TIMEOUT_S,

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from paceline._internal.nearest import nearest
@@ -48,6 +48,8 @@ class Setting:
     """If there is no default value, what happens without one."""
     flag: str = ""
     """In click's notation; empty if no command has one."""
+    also: str = ""
+    """Another name for it, on the command line and in a report: `gpus` for `workers`."""
     variable: str = ""
     """The environment variable; empty if there is none."""
     section: str = ""
@@ -127,8 +129,14 @@ OVER_MPI = ("mpi", "grpc+mpi")
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
+_TIMES = Use(kind=kinds.TIMES)
+_BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
-_LAYER = Use(default="layer")
+_COORDINATORS = Use(
+    kind=kinds.COORDINATORS,
+    help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
+    default=("none",),
+)
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
@@ -137,6 +145,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="workers",
         flag="--workers",
+        also="gpus",
         kind=kinds.WORKERS,
         help="Ranks that train, one per GPU.",
         default=DEFAULT_WORKERS,
@@ -161,11 +170,20 @@ _ALL: tuple[Setting, ...] = (
             *JOBS,
             simulate=_STRATEGIES,
             report=_STRATEGIES,
-            python=Use(kind=kinds.STRATEGY, default="ring"),
+            python=Use(kind=kinds.STRATEGY, default_words="the library's"),
             sweep=_STRATEGIES,
             validate=_STRATEGIES,
             bench=Use(kind=kinds.several(kinds.STRATEGY), help="Strategies of the paceline engine, one row each."),
         ),
+    ),
+    Setting(
+        name="library",
+        flag="--library",
+        kind=kinds.LIBRARY,
+        help="Whose costs and habits are forecast (`paceline libraries`); none: the bare schedule.",
+        default_words="the trace's; ddp",
+        section=_WHAT,
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="servers",
@@ -274,20 +292,35 @@ _ALL: tuple[Setting, ...] = (
         ),
     ),
     Setting(
+        name="channel",
+        flag="--channel",
+        kind=kinds.CHANNEL,
+        help="What carries messages between nodes; none: they get the whole bandwidth.",
+        default_words="the cluster's; for flat tcp up to 25 Gbit/s, rdma above",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
         name="latency",
         flag="--latency",
         kind=kinds.TIME,
         help="One-way latency between two nodes.",
-        default_words="the cluster's; none for flat",
+        default_words="the cluster's; the channel's for flat",
         section=_CLUSTER,
-        uses=_in(*FORECASTS, validate=Use(help="Latency of the simulated network.", default_words="none")),
+        uses=_in(
+            *FORECASTS,
+            simulate=_TIMES,
+            report=_TIMES,
+            sweep=_TIMES,
+            validate=Use(help="Latency of the simulated network.", default_words="none"),
+        ),
     ),
     Setting(
         name="message_overhead",
         flag="--message-overhead",
         kind=kinds.TIME,
         help="Fixed cost of a message at its sender.",
-        default_words="the cluster's; none for flat",
+        default_words="the cluster's; the channel's for flat",
         uses=_in(
             SIMULATE,
             SWEEP,
@@ -313,6 +346,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*FORECASTS),
     ),
     Setting(
+        name="stragglers",
+        flag="--straggler",
+        kind=kinds.STRAGGLERS,
+        help="Ranks that compute slowly: 13:1.2 makes rank 13 take 1.2 times as long.",
+        default_words="the cluster's; none for flat",
+        section=_CLUSTER,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
         name="degraded",
         flag="--degrade",
         kind=kinds.DEGRADED,
@@ -328,19 +370,23 @@ _ALL: tuple[Setting, ...] = (
         help="How flows share a link.",
         default="fifo",
         section=_CLUSTER,
-        uses=_in(*FORECASTS, validate=Use(default="fluid")),
+        uses=_in(*FORECASTS, "validate"),
     ),
     Setting(
         name="bucket_size",
         flag="--bucket-size",
         kind=kinds.BUCKET_SIZE,
         help="Fuse gradients into buckets of up to SIZE; none: no fusion.",
-        default="none",
+        default_words="the library's",
         section=_HOW,
         uses=_in(
-            *FORECASTS,
-            validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE)),
-            replay=Use(),
+            SIMULATE,
+            simulate=_BUCKET_SIZES,
+            report=_BUCKET_SIZES,
+            sweep=_BUCKET_SIZES,
+            validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE), default="none"),
+            replay=Use(default="none"),
+            bench=Use(kind=kinds.SIZE, default_words="each engine's own"),
             plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Bucket size; none: no fusion.", default="64MB"),
         ),
     ),
@@ -387,14 +433,12 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.PULL,
         help="Whether the forward pass waits for parameters layer by layer, or for all at its start.",
         default="step",
+        default_words="the library's: step; layer for none and TensorFlow",
         section=_HOW,
         uses=_in(
+            *FORECASTS,
             *JOBS,
-            simulate=_LAYER,
-            report=_LAYER,
-            python=_LAYER,
-            sweep=_LAYER,
-            replay=_LAYER,
+            replay=Use(default="layer", default_words="layer: the bare schedule"),
         ),
     ),
     Setting(
@@ -417,21 +461,21 @@ _ALL: tuple[Setting, ...] = (
         section=_COORDINATOR,
         uses=_in(
             *JOBS,
-            simulate=Use(
-                kind=kinds.COORDINATORS,
-                help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
-                default=("none",),
-            ),
+            simulate=_COORDINATORS,
+            report=_COORDINATORS,
+            python=replace(_COORDINATORS, kind=kinds.ONE_COORDINATOR, default="none"),
+            sweep=_COORDINATORS,
             bench=Use(help="Coordinator of the paceline engine, with its DistributedOptimizer.", default_words="DDP"),
         ),
     ),
     Setting(
         name="coordinator_constants",
         flag="--coordinator-constants",
-        kind=kinds.FILE,
-        help="JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        kind=kinds.CONSTANTS,
+        help="summit, horovod, or JSON that overrides constants of docs/explanation/coordinator-model.md.",
+        default_words="summit on summit, else horovod",
         section=_COORDINATOR,
-        uses=_in("simulate"),
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="barrier",
@@ -664,6 +708,29 @@ ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_ti
 def of_place(place: str) -> list[Setting]:
     """Return the settings that a command or function takes, in order."""
     return [setting for setting in _ALL if place in setting.uses]
+
+
+def by_current_names(
+    place: str, given: Mapping[str, object], given_by: str = "flag", where: str = ""
+) -> tuple[dict[str, object], dict[str, Source]]:
+    """Return the values by the settings' own names, and the sources of those given by another name.
+
+    Raises InvalidArgumentError if a setting is given under both of its names.
+    """
+    values, sources = dict(given), {}
+    for setting in of_place(place):
+        value = values.pop(setting.also, None) if setting.also else None
+        if value is None:
+            continue
+        source = replace(setting, name=setting.also, flag=f"--{setting.also}").source(given_by, value, where)
+        if values.get(setting.name) is not None:
+            raise InvalidArgumentError(
+                f"means the same as {setting.source(given_by).name}; give one of them",
+                setting=setting.name,
+                source=source,
+            )
+        values[setting.name], sources[setting.name] = value, source
+    return values, sources
 
 
 def find(name: str, known: Sequence[str] | None = None) -> Setting:

@@ -8,19 +8,17 @@ Latencies: 16 GPUs, one per node, 100 Gbit/s InfiniBand. Training: Piz Daint, on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from paceline._core import Trace
+from paceline._core import Cluster, Trace
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
 from paceline.studies import run_in_turn
-from paceline.studies.calls import with_calls
-from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import as_rate, as_time, constant
+from paceline.studies.curves import Panel, draw
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
@@ -34,64 +32,39 @@ _GPUS = (2, 4, 8, 16, 32, 64)
 _BATCHES = (16, 32, 64, 128)
 
 
-@dataclass(frozen=True)
-class Design:
-    """An engine between nodes with one GPU each. `step`: the constant for the sender's cost of a message."""
-
-    strategy: str
-    options: dict[str, Any] = field(default_factory=dict)
-    host: str | None = None
-    step: str | None = None
-
-
+# All-reduces by their strategy, whatever the library would choose by itself.
 DESIGNS = {
-    "NCCL2": Design("ring", step="nccl.step"),
-    "CUDA-aware MPI": Design("halving-doubling", step="mpi.gpu.step"),
-    "MPI through the host": Design("halving-doubling", host="mpi.host", step="mpi.gpu.step"),
-    "gRPC": Design("sharded-ps", {"chunk": "whole"}, host="grpc.host", step="grpc.message"),
-    "gRPC+Verbs": Design("sharded-ps", {"chunk": "whole"}, host="verbs.host", step="mpi.gpu.step"),
-    "gRPC+GDR": Design("sharded-ps", {"chunk": "whole"}, step="mpi.gpu.step"),
+    "NCCL2": ("horovod-uncached", "ring"),
+    "CUDA-aware MPI": ("horovod-mpi-gpu", "halving-doubling"),
+    "MPI through the host": ("horovod-mpi", "halving-doubling"),
+    "gRPC": ("tensorflow-grpc", "sharded-ps"),
+    "gRPC+Verbs": ("tensorflow-verbs", "sharded-ps"),
+    "gRPC+GDR": ("tensorflow-gdr", "sharded-ps"),
 }
+"""Library and strategy of each design."""
 ALL_REDUCES = ("NCCL2", "CUDA-aware MPI", "MPI through the host")
 
 
-def _cluster(design: Design, base: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if base == "infiniband":
-        fields["bandwidth"] = as_rate(100e9 * constant("rdma.share"))
-        fields["latency"] = as_time(constant("rdma.latency"))
-    if design.host is not None:
-        fields["host_bandwidth"] = as_rate(constant(design.host))
-    if design.step is not None:
-        fields["message_overhead"] = as_time(constant(design.step))
-    if design.strategy == "sharded-ps":
-        fields["servers"] = "colocated"
-    return fields
+def _scenario(name: str, trace: Trace, machine: Cluster, ranks: int) -> Scenario:
+    library, strategy = DESIGNS[name]
+    options: CoreOptions = {"servers": ranks} if strategy == "sharded-ps" else {}
+    return Scenario.of(trace, machine, strategy, ranks, library=library, **options)
 
 
 @lru_cache(maxsize=128)
 def latency(name: str, size: int) -> float:
     """Return the latency in seconds of an all-reduce of `size` bytes over 16 ranks."""
-    design = DESIGNS[name]
-    machine = load_cluster(None, **_cluster(design, "infiniband"))
-    trace = Trace.all_reduce(f"allreduce:{size}B")
-    return Scenario.of(trace, machine, design.strategy, _RANKS).result().iteration_s
+    machine = with_channel(load_cluster(None, bandwidth="100Gbps"), "rdma")
+    return _scenario(name, Trace.all_reduce(f"allreduce:{size}B"), machine, _RANKS).result().iteration_s
 
 
 @lru_cache(maxsize=256)
 def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
     """Return images/s on Piz Daint, from the published rate of a P100, assumed to be the same at every batch size."""
-    design, device = DESIGNS[name], rates_of(model)["P100"]
+    device = rates_of(model)["P100"]
     trace = load_trace(model).with_batch(batch or 64).scaled_to_rate(device.samples_per_s)
-    options: dict[str, Any] = dict(design.options)
-    if design.strategy == "sharded-ps":
-        options["servers"] = gpus
-    else:
-        trace = with_calls(trace, constant("call"), constant("horovod.negotiation") * gpus)
-        options["bucket_size"] = int(constant("horovod.fused"))
-    machine = load_cluster("piz-daint", jitter={"sigma": constant("jitter.rdma")}, **_cluster(design, "piz-daint"))
-    run = Scenario.of(trace, machine, design.strategy, gpus, **options)
-    return gpus * (batch or 64) / mean_iteration_s(run)
+    machine = with_channel(load_cluster("piz-daint"))
+    return gpus * (batch or 64) / _scenario(name, trace, machine, gpus).result().iteration_s
 
 
 def efficiency(name: str, model: str, gpus: int) -> float:
@@ -177,16 +150,18 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     rows, values, claims = run_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
-        from paceline.studies.curves import draw
-
         latencies = [it for it in values if it.unit == "us"]
         rates = [it for it in values if it.unit == "/s"]
-        drawn = [
-            str(
-                draw(latencies, plots / "cuda-aware-mpi-latency.png", "16 GPUs, 100 Gbit/s InfiniBand", "latency (us)")
-            ),
-            str(draw(rates, plots / "cuda-aware-mpi.png", "Piz Daint, one P100 a node", "images/s")),
-        ]
+        of_latency = {"all-reduce over 16 GPUs": Panel("16 GPUs, one a node, InfiniBand", "size", "latency (us)")}
+        of_rates = {
+            "resnet-50 on Piz Daint": Panel("ResNet-50, batch 64", "GPUs", "images/s"),
+            "mobilenet-v2 on Piz Daint": Panel("MobileNet v2, batch 64", "GPUs", "images/s"),
+            "resnet-50, 64 GPUs, by batch": Panel("ResNet-50, 64 GPUs", "batch per GPU", "images/s"),
+        }
+        title = "All-reduces: MPI's latency is the lowest (simulated; only ratios are published)"
+        drawn = [str(draw(latencies, plots / "cuda-aware-mpi-latency.png", title, of_latency))]
+        title = "Piz Daint, one P100 a node: gRPC scales worst (simulated; only ratios are published)"
+        drawn.append(str(draw(rates, plots / "cuda-aware-mpi.png", title, of_rates)))
     notes = (
         "The channels gRPC+Verbs and gRPC+GDR are only forecast, not run.",
         "The paper's MobileNet is version 1, the trace version 2: 14 MB of gradients instead of 17, at a rate "

@@ -14,13 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import Trace
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
 from paceline.settings.keywords import CoreOptions
-from paceline.studies.calls import with_calls
-from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import constant
+from paceline.studies.curves import Panel, draw
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
@@ -40,8 +40,7 @@ _PUBLISHED = {
 @lru_cache(maxsize=1)
 def _step() -> Trace:
     device = rates_of(_MODEL)["V100"]
-    trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(device.samples_per_s)
-    return with_calls(trace, constant("call"))
+    return load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(device.samples_per_s)
 
 
 @lru_cache(maxsize=64)
@@ -49,12 +48,12 @@ def rate(system: str, gpus: int) -> float:
     """Return images/s."""
     if gpus == 1:
         return rates_of(_MODEL)["V100"].samples_per_s
-    strategy = "hierarchical" if system == DDL else "ring"
-    options: CoreOptions = {} if system == SINGLE else {"bucket_size": _FUSION}
-    jitter = {"jitter": {"sigma": constant("jitter.rdma")}} if gpus > _PER_NODE else {}
-    machine = load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE), **jitter)
-    run = Scenario.of(_step(), machine, strategy, gpus, **options)
-    return gpus * _BATCH / mean_iteration_s(run)
+    options: CoreOptions = {"bucket_size": "none"} if system == SINGLE else {"bucket_size": _FUSION}
+    library = find_library("horovod-ddl" if system == DDL else "horovod")
+    machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE)))
+    strategy = "ring" if system == SINGLE else library.strategy
+    run = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)
+    return gpus * _BATCH / run.result().iteration_s
 
 
 def slope(system: str) -> float:
@@ -102,9 +101,9 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     ]
     drawn: list[str] = []
     if plots is not None:
-        from paceline.studies.curves import draw
-
-        drawn = [str(draw(values, plots / "ddl-nccl.png", "ResNet-50, batch 32, Longhorn", "images/s"))]
+        title = "DDL and NCCL under Horovod scale almost linearly\nResNet-50, batch 32 per GPU, 4 V100 a node"
+        panels = {"throughput": Panel("simulated; slopes are published, no throughput is", "GPUs", "images/s")}
+        drawn = [str(draw(values, plots / "ddl-nccl.png", title, panels))]
     notes = (
         "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study gives no rate for one GPU here.",
         "Without Horovod the two containers ran the same program: the 2.0 % between them is noise, and more than the "

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
+from paceline.catalog.channels import constant, with_channel
+from paceline.catalog.constants import as_rate
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
 from paceline.studies import run_in_turn
-from paceline.studies.calls import with_calls
-from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import as_rate, as_time, constant
-from paceline.studies.published.engines import RAY_BUCKET
+from paceline.studies.curves import Panel, draw
 from paceline.studies.report import ClaimResult, Compared, Prediction, Study
 
 TITLE = (
@@ -35,6 +36,7 @@ _MODEL, _BATCH = "resnet-101", 64
 _ONE_GPU = 218.0
 _ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
 HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
+_LIBRARIES = {HOROVOD: "horovod-uncached", TENSORFLOW: "tensorflow-grpc", RAY: "ray-sgd"}
 SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
 # System → speed-up over 4 GPUs at (GPUs, nodes).
 _FACTORS = {
@@ -44,6 +46,7 @@ _FACTORS = {
 }
 SIMPLE, NCCL, IDEAL = "simple", "NCCL", "ideal"
 _GPUS = (4, 8, 16, 32, 64)
+_SCALING = "weak scaling over 4 GPUs"
 # NVLink of p3.16xlarge's hybrid cube mesh.
 _DIRECT_PEERS = 4
 _MESH = 8
@@ -74,7 +77,7 @@ def port_bps(gpus: int, inside: str) -> float:
     one GPU, in the time of its ring: 2 (n - 1) / n of the bytes at its rate.
     """
     if inside == NCCL:
-        return gpus * constant("tf.nccl")
+        return gpus * find_library("tensorflow-replicas").required("intra_bandwidth")
     peers = gpus - 1
     if gpus < _MESH:
         return max(1, peers) * constant("inside.nvlink-one")
@@ -83,27 +86,7 @@ def port_bps(gpus: int, inside: str) -> float:
 
 @lru_cache(maxsize=1)
 def _step() -> Trace:
-    trace = load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
-    return with_calls(trace, constant("call"))
-
-
-def _parts(layout: Layout) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return strategy, options and cluster."""
-    if layout.system == HOROVOD:
-        flow = min(constant("tcp.stream"), 25e9 * constant("tcp.share"))
-        links = {"bandwidth": as_rate(flow), "intra_bandwidth": as_rate(constant("inside.nvlink-v100"))}
-        return "ring", {"bucket_size": int(constant("horovod.fused"))}, links
-    options: dict[str, Any] = {"servers": layout.nodes, "inside": "root"}
-    host = constant("ray.host" if layout.system == RAY else "grpc.host")
-    cluster: dict[str, Any] = {"bandwidth": as_rate(25e9 * constant("tcp.share")), "servers": "colocated"}
-    cluster["host_bandwidth"] = as_rate(host)
-    inside = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
-    cluster["intra_bandwidth"] = as_rate(inside)
-    if layout.system == RAY:
-        options |= {"bucket_size": RAY_BUCKET, "overlap": False}
-    else:
-        options["chunk"] = "whole"
-    return "sharded-ps", options, cluster
+    return load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(_ONE_GPU)
 
 
 @lru_cache(maxsize=256)
@@ -114,12 +97,17 @@ def rate(layout: Layout) -> float:
         workers, per_node = layout.nodes, 1
     if layout.gpus == 1:
         return _ONE_GPU
-    strategy, options, cluster = _parts(layout)
-    if layout.nodes > 1:
-        cluster["jitter"] = {"sigma": constant("jitter.tcp")}
-    machine = load_cluster(None, latency=as_time(constant("tcp.latency")), gpus_per_node=per_node, **cluster)
-    run = Scenario.of(_step(), machine, strategy, workers, **options)
-    return layout.gpus * _BATCH / mean_iteration_s(run)
+    inside: dict[str, Any] = {}
+    if layout.system != HOROVOD:
+        bps = port_bps(layout.per_node, layout.inside) if layout.inside != IDEAL else _NO_LIMIT
+        inside["intra_bandwidth"] = as_rate(bps)
+    # As p3.16xlarge, except that the path inside the node is that of the layout.
+    inside.setdefault("intra_bandwidth", as_rate(constant("inside.nvlink-v100")))
+    machine = with_channel(load_cluster(None, bandwidth="25Gbps", gpus_per_node=per_node, **inside), "tcp")
+    library = find_library(_LIBRARIES[layout.system])
+    options: CoreOptions = {} if layout.system == HOROVOD else {"servers": layout.nodes, "inside": "root"}
+    run = Scenario.of(_step(), machine, library.strategy, workers, library=library, **options)
+    return layout.gpus * _BATCH / run.result().iteration_s
 
 
 def _system(system: str, gpus: int, per_node: int) -> Layout:
@@ -149,9 +137,7 @@ def _rows() -> list[Compared]:
         for (gpus, nodes), published in points.items():
             row = f"{system}, {gpus} GPUs on {nodes} nodes"
             calibrated = system == RAY
-            rows.append(
-                Compared("weak scaling over 4 GPUs", row, model, published, factor(system, gpus), "x", calibrated)
-            )
+            rows.append(Compared(_SCALING, row, model, published, factor(system, gpus), "x", calibrated))
     return rows
 
 
@@ -170,6 +156,25 @@ def _forecasts() -> list[Prediction]:
                     row, layout = f"Ray, {inside}, {per_node} a node", Layout(RAY, gpus, per_node, inside)
                     values.append(Prediction("inside the node", row, f"{gpus} GPUs", rate(layout), "/s"))
     return values
+
+
+def _factors() -> list[Prediction]:
+    """Return speed-ups over 4 GPUs of one node, for the figure."""
+    return [
+        Prediction(_SCALING, f"{system}, 4 a node", f"{gpus} GPUs", factor(system, gpus), "x")
+        for system in SYSTEMS
+        for gpus in _GPUS
+    ]
+
+
+def _panels() -> dict[str, Panel]:
+    of_one_node = [(RAY, float(gpus), rate) for gpus, rate in _ONE_WORKER.items()]
+    factors = [(system, float(gpus), x) for system, points in _FACTORS.items() for (gpus, _), x in points.items()]
+    return {
+        "throughput": Panel("throughput", "GPUs", "images/s", [it for it in of_one_node if it[1] >= min(_GPUS)]),
+        _SCALING: Panel("speed-up over 4 GPUs of one node", "GPUs", "speed-up", factors),
+        "inside the node": Panel("Ray, by the reduction inside the node", "GPUs", "images/s"),
+    }
 
 
 def _claims() -> list[ClaimResult]:
@@ -223,9 +228,8 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     rows, forecasts, claims = run_in_turn((_rows, _forecasts, _claims), progress)
     drawn: list[str] = []
     if plots is not None:
-        from paceline.studies.curves import draw
-
-        drawn = [str(draw(forecasts, plots / "ray-sgd.png", "ResNet-101, batch 64, p3.16xlarge", "images/s"))]
+        title = "Ray, Horovod and Distributed TensorFlow: ResNet-101, batch 64 per GPU, V100, 25 Gbit/s a node"
+        drawn = [str(draw([*forecasts, *_factors()], plots / "ray-sgd.png", title, _panels()))]
     notes = (
         "Base of everything: 218 images/s of one GPU. Rows without a figure number have factors from the text.",
         "16 GPUs on 4 nodes reached 1.9 to 2.7 times the throughput of 4; no constant explains that together with 1.8 "

@@ -24,11 +24,18 @@ class Compared:
     unit: str
     # Whether the traces were calibrated on this value.
     calibrated: bool
+    # What a simulated value must lie in to agree with the publication; None: the study judges by the error.
+    bounds: tuple[float, float] | None = None
 
     @property
     def error(self) -> float:
         """Signed relative error."""
         return self.simulated / self.published - 1
+
+    @property
+    def within(self) -> bool:
+        """Whether the simulated value lies within the bounds, if there are any."""
+        return self.bounds is None or self.bounds[0] <= self.simulated <= self.bounds[1]
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class Study:
                     "error": row.error,
                     "unit": row.unit,
                     "calibrated": row.calibrated,
+                    **({} if row.bounds is None else {"bounds": list(row.bounds), "within": row.within}),
                 }
                 for row in self.rows
             ],
@@ -152,12 +160,28 @@ def _table(title: str, rows: Sequence[Compared]) -> list[str]:
 
     columns = [Column("row", left=True), Column("model", left=True)]
     columns += [Column("published"), Column("simulated"), Column("error")]
+    bounded = any(row.bounds is not None for row in rows)
+    columns += [Column("bounds"), Column("", left=True)] if bounded else []
     groups: dict[str, list[list[str]]] = {}
     for row in rows:
         group = groups.setdefault(row.row, [])
         numbers = [f"{row.published:g} {row.unit}".rstrip(), _number(row.simulated, row.unit), f"{row.error:+.1%}"]
-        group.append(["" if group else row.row, row.model, *numbers])
+        group.append(["" if group else row.row, row.model, *numbers, *(_judged(row) if bounded else [])])
     return [click.style(title, bold=True), *render(columns, list(groups.values()), highlight_first=False), ""]
+
+
+def _judged(row: Compared) -> list[str]:
+    if row.bounds is None:
+        return ["", ""]
+    return [bounds_text(row.bounds), "within" if row.within else "OUT"]
+
+
+def bounds_text(bounds: tuple[float, float]) -> str:
+    """Return bounds as text; an open end is left out."""
+    low, high = bounds
+    if low == float("-inf"):
+        return f"to {high:g}"
+    return f"from {low:g}" if high == float("inf") else f"{low:g} to {high:g}"
 
 
 def _predictions(title: str, values: Sequence[Prediction]) -> list[str]:

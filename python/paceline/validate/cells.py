@@ -39,11 +39,18 @@ class Cell:
     scale: float
     ranks_per_host: int = 1
     bucket_size: str | None = None
+    racks: int = 1
+    """Racks among which the hosts are divided."""
 
     @property
     def hosts(self) -> int:
         """Number of hosts with workers."""
         return self.workers // self.ranks_per_host
+
+    @property
+    def hosts_per_rack(self) -> int | None:
+        """Hosts in a rack; None without racks."""
+        return None if self.racks == 1 else -(-self.hosts // self.racks)
 
     @property
     def needs_switch(self) -> bool:
@@ -108,6 +115,7 @@ class Network:
     scale: float | None = None
     """None: the number of ranks per core, if more than RANKS_PER_CORE share one."""
     bucket_size: str | None = None
+    racks: int = 1
 
 
 ALL = "all"
@@ -140,7 +148,7 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
             for workers, strategy in product(one.workers, strategies):
                 for servers in one.servers if "servers" in strategy.knobs else (0,):
                     ranks = _ranks_per_host(strategy, workers)
-                    where = (workers, servers, bandwidth, *sizes[workers], ranks, network.bucket_size)
+                    where = (workers, servers, bandwidth, *sizes[workers], ranks, network.bucket_size, network.racks)
                     found[Cell(trace, strategy, *where)] = None
     return list(found)
 

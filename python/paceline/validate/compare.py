@@ -26,7 +26,7 @@ class ComparisonOptions:
     """How cells are compared."""
 
     repeats: int = 5
-    network: str = "fluid"
+    network: str = "fifo"
     costs: Costs = field(default_factory=Costs)
     realtime: bool = True
     check: bool = True
@@ -79,6 +79,7 @@ class _Comparison:
             workers=group[0].hosts,
             servers=max(cell.servers for cell in group),
             switch=any(cell.needs_switch for cell in group),
+            **({"racks": group[0].racks} if group[0].racks > 1 else {}),
             bandwidth_bps=group[0].bandwidth_bps,
             realtime=self.options.realtime,
         )

@@ -59,6 +59,7 @@ def emulated(cell: Cell, costs: Costs) -> Cluster:
         message_overhead=costs.message_overhead,
         gpus_per_node=cell.ranks_per_host,
         switch=_SWITCH,
+        racks=None if cell.hosts_per_rack is None else {"nodes_per_rack": cell.hosts_per_rack, "oversubscription": 1.0},
     )
 
 

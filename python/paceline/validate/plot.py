@@ -10,7 +10,7 @@ from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import plotting
+from paceline.forecast import plotting, style
 from paceline.validate.outcome import BAND, Errors, Row
 
 if TYPE_CHECKING:
@@ -38,12 +38,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 def figure(rows: Sequence[Row]) -> Figure:
     """Return the plot as a matplotlib figure; no window is opened."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     errors = Errors.of(rows)
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        drawn = Figure(figsize=(8.8, 5.8), layout="constrained")
+    with style.context():
+        drawn = style.new_figure(8.8, 5.8)
         axes = drawn.add_subplot()
         values = [value for row in rows for value in (row.measured_s, row.simulated_s)]
         ends = [min(values) / _MARGIN, max(values) * _MARGIN]
@@ -54,7 +51,7 @@ def figure(rows: Sequence[Row]) -> Figure:
             color="0.9",
             label=f"±{BAND:.0%}".replace("%", " %"),
         )
-        axes.plot(ends, ends, color="0.5", linewidth=1)
+        axes.plot(ends, ends, color=style.REFERENCE, linewidth=1)
         order = [strategy.name for strategy in all_strategies()]
         for name in [name for name in order if any(row.cell.strategy.name == name for row in rows)]:
             own = [row for row in rows if row.cell.strategy.name == name]
@@ -65,15 +62,14 @@ def figure(rows: Sequence[Row]) -> Figure:
                 alpha=0.85,
                 label=name,
                 zorder=3,
-                color=plotting.colour_of(name),
-                marker=plotting.marker_of(name),
+                color=style.strategy(name).colour,
+                marker=style.strategy(name).marker,
             )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
-        plotting.plain_ticks(axes.xaxis, axes.yaxis)
+        style.plain_ticks(axes.xaxis, axes.yaxis)
         axes.set(xlabel="iteration time measured (s)", ylabel="iteration time simulated (s)")
-        axes.grid(color="0.92")
-        axes.set_axisbelow(True)
+        style.grid(axes)
         drawn.legend(loc="outside right center", frameon=False)
         mean, worst = units.percent(errors.mean), units.percent(errors.worst)
-        drawn.suptitle(f"{errors.rows} cells, mean error {mean}, worst {worst}")
+        drawn.suptitle(f"Simulated against measured: {errors.rows} cells, mean error {mean}, worst {worst}")
     return drawn

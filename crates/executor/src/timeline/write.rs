@@ -26,7 +26,7 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
     let party = |party: Party| match party {
         Party::Worker(rank) => match first_server.and_then(|first| rank.checked_sub(first)) {
             None => format!("worker {rank}"),
-            Some(helper) if helper >= servers => "switch 0".into(),
+            Some(helper) if helper >= servers => format!("switch {}", helper - servers),
             Some(server) => format!("server {server}"),
         },
         Party::Workers => "workers".into(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::{Cluster, Degraded, Fabric, Jitter, Racks, Routing, ServerPlace, Shape, Switch};
+use super::{Channel, Cluster, Degraded, Fabric, Jitter, Mesh, Racks, Routing, ServerPlace, Shape, Switch};
 use crate::document::fields::{
     name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
@@ -51,6 +51,12 @@ struct ClusterFile {
     provenance: String,
     #[serde(deserialize_with = "rate")]
     bandwidth: Rate,
+    #[serde(default, deserialize_with = "channel")]
+    channel: Channel,
+    #[serde(default, deserialize_with = "efficiency")]
+    efficiency: Option<f64>,
+    #[serde(default, deserialize_with = "optional_rate")]
+    stream_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "optional_delay")]
     latency: Option<Time>,
     #[serde(default, deserialize_with = "optional_delay")]
@@ -59,12 +65,16 @@ struct ClusterFile {
     gpus_per_node: Option<u32>,
     #[serde(default, deserialize_with = "optional_rate")]
     intra_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "object")]
+    mesh: Option<MeshFile>,
     #[serde(default, deserialize_with = "optional_delay")]
     intra_latency: Option<Time>,
     #[serde(default, deserialize_with = "optional_rate")]
     host_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "optional_rate")]
     reduction_bandwidth: Option<Rate>,
+    #[serde(default, deserialize_with = "contention")]
+    node_contention: f64,
     #[serde(default, deserialize_with = "server_place")]
     servers: Option<ServerPlace>,
     #[serde(default, deserialize_with = "object")]
@@ -79,6 +89,14 @@ struct ClusterFile {
     stragglers: Vec<StragglerFile>,
     #[serde(default, deserialize_with = "object")]
     jitter: Option<JitterFile>,
+}
+
+#[derive(Deserialize)]
+struct MeshFile {
+    #[serde(deserialize_with = "peers")]
+    peers: u32,
+    #[serde(deserialize_with = "rate")]
+    bridge: Rate,
 }
 
 #[derive(Deserialize)]
@@ -294,13 +312,18 @@ impl ClusterFile {
             name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
             provenance: self.provenance,
             bandwidth: self.bandwidth,
+            channel: self.channel,
+            efficiency: self.efficiency,
+            stream_bandwidth: self.stream_bandwidth,
             latency: self.latency.unwrap_or(default.latency),
             message_overhead: self.message_overhead.unwrap_or(default.message_overhead),
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
+            mesh: self.mesh.map(|MeshFile { peers, bridge }| Mesh { peers, bridge }),
             intra_latency: self.intra_latency.unwrap_or(default.intra_latency),
             host_bandwidth: self.host_bandwidth,
             reduction_bandwidth: self.reduction_bandwidth,
+            node_contention: self.node_contention,
             servers: self.servers.unwrap_or(default.servers),
             racks: self
                 .racks
@@ -368,6 +391,23 @@ fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.0..=2.0)
 }
 
+fn efficiency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    number(deserializer, 0.01..=1.0).map(Some)
+}
+
+fn peers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, 1..=1024)
+}
+
+fn contention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, 0.0..=10.0)
+}
+
+fn channel<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Channel, D::Error> {
+    let channels = [Channel::Unknown, Channel::Auto, Channel::Tcp, Channel::Rdma];
+    one_of(deserializer, "channel", &channels.map(|channel| (channel.name(), channel)))
+}
+
 fn server_place<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServerPlace>, D::Error> {
     let places = [ServerPlace::OwnNodes, ServerPlace::Colocated];
     one_of(deserializer, "place", &places.map(|place| (place.name(), place))).map(Some)
@@ -392,10 +432,15 @@ fn one_of<'de, D: Deserializer<'de>, T: Copy>(
 fn hint(field: &str) -> Option<&'static str> {
     Some(match field {
         "name" => "a name for tables, in quotes",
-        "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" => {
+        "bandwidth" | "intra_bandwidth" | "host_bandwidth" | "reduction_bandwidth" | "stream_bandwidth" | "bridge" => {
             "a rate with its unit in quotes, such as \"25Gbps\""
         }
         "latency" | "message_overhead" | "intra_latency" => "a time with its unit in quotes, such as \"10us\"",
+        "channel" => "\"tcp\", \"rdma\", \"auto\" or \"none\"",
+        "efficiency" => "a share such as 0.94",
+        "mesh" => "an object such as {\"peers\": 4, \"bridge\": \"40Gbps\"}",
+        "peers" => "how many GPUs each one has a link to, a whole number of at least 1",
+        "node_contention" => "a share such as 0.04",
         "gpus_per_node" => "a whole number of at least 1",
         "servers" => "\"own-nodes\" or \"colocated\"",
         "racks" => "an object such as {\"nodes_per_rack\": 16, \"oversubscription\": 4}",

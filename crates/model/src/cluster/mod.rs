@@ -56,6 +56,42 @@ impl ServerPlace {
     }
 }
 
+/// What carries messages between nodes. Libraries differ in what they get of each (docs/reference/libraries.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Channel {
+    /// Not said: `bandwidth` is what messages get.
+    #[default]
+    Unknown,
+    /// The usual one for the rate: TCP on slow links, RDMA on fast ones.
+    Auto,
+    /// TCP; `bandwidth` is the wire's.
+    Tcp,
+    /// RDMA (InfiniBand, RoCE); `bandwidth` is the wire's.
+    Rdma,
+}
+
+impl Channel {
+    /// The name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Channel::Unknown => "none",
+            Channel::Auto => "auto",
+            Channel::Tcp => "tcp",
+            Channel::Rdma => "rdma",
+        }
+    }
+}
+
+/// The GPUs of a node of which each has links to some of the others; the rest are reached over one bus.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mesh {
+    /// How many others each GPU has a link to.
+    pub peers: u32,
+    /// Rate of the bus over which all others are reached, each way.
+    pub bridge: Rate,
+}
+
 /// How a worker's compute time varies from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter {
@@ -72,6 +108,12 @@ pub struct Cluster {
     pub provenance: String,
     /// Rate of a node's NIC, each way.
     pub bandwidth: Rate,
+    /// What carries messages between nodes.
+    pub channel: Channel,
+    /// The share of `bandwidth` that messages get: payload over bytes on the wire. `None`: the channel's.
+    pub efficiency: Option<f64>,
+    /// The most that one connection between two nodes carries. `None`: what the channel's connections usually carry.
+    pub stream_bandwidth: Option<Rate>,
     /// Latency between two nodes, one way.
     pub latency: Time,
     /// Fixed cost of a message at its sender; the link is busy during it.
@@ -80,6 +122,8 @@ pub struct Cluster {
     pub gpus_per_node: u32,
     /// Rate of a rank's link inside the node, each way.
     pub intra_bandwidth: Rate,
+    /// `None`: every GPU reaches every other at `intra_bandwidth`.
+    pub mesh: Option<Mesh>,
     /// Latency between two ranks of a node, one way.
     pub intra_latency: Time,
     /// Rate at which a rank or server itself processes the bytes of a message to or from another node, each way: copies
@@ -87,6 +131,8 @@ pub struct Cluster {
     pub host_bandwidth: Option<Rate>,
     /// Rate at which a rank or server adds what it receives. `None`: additions take no time.
     pub reduction_bandwidth: Option<Rate>,
+    /// By which share computation takes longer while several GPUs of a node compute: shared boards, power, host cores.
+    pub node_contention: f64,
     /// Where servers run.
     pub servers: ServerPlace,
     /// `None`: full bisection.
@@ -124,13 +170,18 @@ impl Default for Cluster {
             name: "flat".into(),
             provenance: "full bisection, no latency, a switch that multicasts and aggregates".into(),
             bandwidth: Rate(25e9),
+            channel: Channel::Unknown,
+            efficiency: None,
+            stream_bandwidth: None,
             latency: Time::ZERO,
             message_overhead: Time::ZERO,
             gpus_per_node: 1,
             intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
+            mesh: None,
             intra_latency: Time::ZERO,
             host_bandwidth: None,
             reduction_bandwidth: None,
+            node_contention: 0.0,
             servers: ServerPlace::OwnNodes,
             racks: None,
             fabric: None,

@@ -1,5 +1,5 @@
 //! Writes a cluster, with units as people write them.
-use super::{Cluster, Fabric, Shape};
+use super::{Channel, Cluster, Fabric, Shape};
 use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
@@ -13,14 +13,27 @@ impl Cluster {
             ("name", quoted(&self.name)),
             ("provenance", quoted(&self.provenance)),
             ("bandwidth", rate(self.bandwidth)),
+        ];
+        if self.channel != Channel::Unknown {
+            fields.push(("channel", quoted(self.channel.name())));
+        }
+        fields.extend(self.efficiency.map(|share| ("efficiency", format!("{share:?}"))));
+        fields.extend(self.stream_bandwidth.map(|stream| ("stream_bandwidth", rate(stream))));
+        fields.extend([
             ("latency", time(self.latency)),
             ("message_overhead", time(self.message_overhead)),
             ("gpus_per_node", self.gpus_per_node.to_string()),
             ("intra_bandwidth", rate(self.intra_bandwidth)),
-            ("intra_latency", time(self.intra_latency)),
-        ];
+        ]);
+        if let Some(mesh) = self.mesh {
+            fields.push(("mesh", format!("{{\"peers\": {}, \"bridge\": {}}}", mesh.peers, rate(mesh.bridge))));
+        }
+        fields.push(("intra_latency", time(self.intra_latency)));
         let own = [("host_bandwidth", self.host_bandwidth), ("reduction_bandwidth", self.reduction_bandwidth)];
         fields.extend(own.into_iter().filter_map(|(field, value)| Some((field, rate(value?)))));
+        if self.node_contention > 0.0 {
+            fields.push(("node_contention", format!("{:?}", self.node_contention)));
+        }
         fields.push(("servers", quoted(self.servers.name())));
         if let Some(racks) = self.racks {
             let (nodes, oversubscription) = (racks.nodes_per_rack, racks.oversubscription);

@@ -44,6 +44,7 @@ impl Trace {
             batch: 1,
             dtype,
             device: String::new(),
+            library: String::new(),
             tensors: all.iter().map(|&index| tensor(index)).collect(),
             workers: vec![WorkerTrace { forward: vec![layer], gradients, backward: Time::ZERO, optimizer: Time::ZERO }],
             distribution: all,

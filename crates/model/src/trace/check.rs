@@ -40,6 +40,7 @@ impl TraceFile {
             batch: self.batch,
             dtype: self.dtype,
             device: self.device,
+            library: self.library,
             tensors: tensors.list,
             workers,
             distribution,

@@ -29,6 +29,8 @@ pub(super) struct TraceFile {
     pub dtype: Dtype,
     #[serde(default, deserialize_with = "text")]
     pub device: String,
+    #[serde(default, deserialize_with = "text")]
+    pub library: String,
     #[serde(deserialize_with = "objects")]
     pub workers: Vec<WorkerFile>,
     #[serde(default, deserialize_with = "list")]
@@ -176,6 +178,7 @@ impl From<&Trace> for TraceFile {
             batch: trace.batch,
             dtype: trace.dtype,
             device: trace.device.clone(),
+            library: trace.library.clone(),
             workers: trace
                 .workers
                 .iter()

@@ -89,6 +89,7 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
         batch: options.batch,
         dtype: options.dtype,
         device: options.device,
+        library: String::new(),
         workers,
         distribution,
         variation: None,

@@ -135,6 +135,8 @@ pub struct Trace {
     pub dtype: Dtype,
     /// The hardware on which it was recorded.
     pub device: String,
+    /// The library that synchronised gradients while it was recorded, by its name among libraries; empty if none did.
+    pub library: String,
     /// In the order in which the forward pass first needs them, followed by those that no layer needs (distributed
     /// only).
     pub tensors: Vec<Tensor>,

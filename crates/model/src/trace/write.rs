@@ -22,6 +22,9 @@ impl Trace {
             quoted(self.dtype.name()),
             quoted(&self.device),
         );
+        if !self.library.is_empty() {
+            let _ = writeln!(out, "  \"library\": {},", quoted(&self.library));
+        }
         let _ = write!(out, "  \"workers\": [\n{}\n  ]", workers.join(",\n"));
         if !self.distribution_is_default() {
             let order: Vec<String> = self.distribution.iter().map(|&index| self.distributed(index)).collect();

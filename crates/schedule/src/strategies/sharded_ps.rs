@@ -67,7 +67,7 @@ impl ShardedPs {
 
     fn owners(&self, shard: u32) -> Peers {
         let Topology { ranks_per_node, .. } = self.topology;
-        Peers { first: shard, count: self.topology.nodes(), stride: ranks_per_node, wrap: u32::MAX }
+        Peers { first: shard, count: self.topology.nodes(), stride: ranks_per_node, wrap: u32::MAX, base: 0 }
     }
 
     fn worker(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {

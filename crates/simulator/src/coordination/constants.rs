@@ -55,10 +55,8 @@ macro_rules! constants {
 }
 
 constants! {
-    cycle_ms: 5.0 "ms" in 0.01..=10_000.0, "a coordinator sleeps until this long after its last wake-up",
+    cycle_ms: 5.0 "ms" in 0.0..=10_000.0, "a coordinator sleeps until this long after its last wake-up",
         "HOROVOD_CYCLE_TIME of the published runs (5 ms; 1 ms is Horovod's default today)";
-    fusion_mib: 64.0 "MiB" in 0.0..=1_000_000.0, "tensors are fused up to this",
-        "HOROVOD_FUSION_THRESHOLD of the published runs (128 MiB today); --bucket-size sets it";
     consensus_step_ms: 0.006 "ms" in 0.0..=1_000.0,
         "the all-reduce of the cache's bits takes this times log2 of the processes",
         "an all-reduce of 8 bytes takes log2 N exchanges; `paceline probe` measures one";
@@ -68,19 +66,27 @@ constants! {
     contention_share: 0.44 "" in 0.0..=1.0,
         "share of an iteration on one node in which input pipeline and graph scheduling are both active",
         "median of eight published networks (Pumma et al.), 0.23 to 0.56; `simulate` takes a network's own where it is published";
-    preemption_per_ms: 0.0046 "1/ms" in 0.0..=10.0, "preemptions of a process's scheduling, while both are active",
-        "calibrated: the lateness of a process that remains without a coordinator (ResNet-50, 24,576 GPUs)";
-    preemption_mean_ms: 4.1 "ms" in 0.0..=1_000.0,
+    nodes_per_tensor: 25.0 "" in 0.0..=1_000_000.0, "nodes of a training step's graph for every tensor that is reduced",
+        "median of nine published graphs (Pumma et al.), 19 to 41; `simulate` takes a network's own where it is published";
+    preemption_per_node: 0.000049 "" in 0.0..=10.0,
+        "preemptions of a process's scheduling for every node that it schedules while both are active",
+        "fitted: the lateness of a process that remains without a coordinator";
+    preemption_mean_ms: 3.6 "ms" in 0.0..=1_000.0,
         "mean length of a preemption; exponential; one caused by a spin lasts at most as long as the spin",
-        "calibrated, as above; a slice of Linux's scheduler is 3 to 6 ms";
-    oversleep_probability: 0.0003 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
-        "calibrated: gain of a common sleep (Pumma et al.)";
-    oversleep_mean_ms: 12.0 "ms" in 0.0..=1_000.0,
+        "fitted, as above; a slice of Linux's scheduler is 3 to 6 ms";
+    oversleep_probability: 0.0008 "" in 0.0..=1.0, "a wake-up is late with this probability, while both are active",
+        "fitted: gain of a common sleep (Pumma et al.)";
+    oversleep_mean_ms: 15.0 "ms" in 0.0..=1_000.0,
         "mean lateness of such a wake-up; exponential, so that one of many thousand is late by tens of ms, as published",
-        "calibrated, as above";
-    spin_preemption_per_ms: 0.025 "1/ms" in 0.0..=10.0,
-        "further preemptions per ms in which the process's own coordinator spins, while both are active",
-        "calibrated: gain of a graph's order (Pumma et al.)";
+        "fitted, as above";
+    spin_preemption_per_node: 0.00039 "" in 0.0..=10.0,
+        "further preemptions for every node scheduled while the process's own coordinator spins",
+        "fitted: gain of a graph's order (Pumma et al.)";
+    test_ms: 1.0 "ms" in 0.01..=10_000.0, "a coordinator that does not block tests a pending all-reduce this often",
+        "assumed: the shortest sleep that Horovod's loop takes";
+    order_ms: 1.0 "ms" in 0.0..=1_000.0,
+        "what a coordinator in graph order does for a bucket: place in the order, fusion buffer",
+        "fitted: overhead of the background thread on 24,576 GPUs (Pumma et al.)";
     cores: 7.0 "" in 2.0..=1_000.0, "cores of a process",
         "the published runs: 42 usable cores of a node of Summit for 6 processes";
     pipeline_cores: 5.0 "" in 1.0..=1_000.0, "cores left to the input pipeline by a partition",
@@ -98,7 +104,15 @@ constants! {
         "fitted to Summit under imbalance (Pumma et al.); 0 is the strategy's closed form";
 }
 
+/// A coordinator that never sleeps still takes this for a cycle, ms.
+const SHORTEST_CYCLE: f64 = 0.01;
+
 impl Constants {
+    /// How long a coordinator that negotiates takes for a cycle at least, ms.
+    pub(super) fn cycle(&self) -> f64 {
+        self.cycle_ms.max(SHORTEST_CYCLE)
+    }
+
     /// # Errors
     /// A constant is out of range; the message names the first.
     pub fn check(&self) -> Result<(), String> {

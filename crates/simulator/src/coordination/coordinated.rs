@@ -1,175 +1,207 @@
-//! A run of many iterations: its options and its result.
+//! A run of many iterations under a coordinator: its options and its result.
 use paceline_coordinator::PolicyKind;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
-use super::collective::Collective;
+use super::collective::{Collective, Used};
 use super::constants::Constants;
 use super::draws::Draws;
-use super::iteration::iterate;
+use super::iteration::{Iteration, Shown, Spent};
 use super::policy::{Setting, model};
+use super::timeline::draw;
 use super::workload::Workload;
-use crate::options::SimulationError;
+use crate::options::{Options, SimulationError};
+use crate::outcome::{Busy, LinkUse, Observed, Outcome, PathPart, outcome};
+use crate::prepare::plan;
+use crate::timeline::Timeline;
 
-/// The options of a run, other than trace and cluster.
-#[derive(Clone)]
-pub struct CoordinatedOptions {
+/// How ready tensors are coordinated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coordination {
     /// The coordinator's policy.
     pub coordinator: PolicyKind,
-    /// Name or alias of the collective's strategy.
-    pub strategy: String,
-    /// Number of processes, one per GPU.
-    pub workers: u32,
-    /// Number of iterations to average over.
-    pub iterations: u32,
-    /// Seed of all random draws.
-    pub seed: u64,
-    /// Whether gradients are submitted while the backward pass is still running.
-    pub overlap: bool,
     /// How long pipeline and scheduling are both active; `None`: the constants' share of an iteration on one node.
     pub contention_s: Option<f64>,
+    /// Nodes of the training step's graph; `None`: the constants' nodes for every tensor.
+    pub graph_nodes: Option<f64>,
     /// Constants of the model.
     pub constants: Constants,
 }
 
-/// Breakdown of an iteration in seconds: disjoint parts, averaged over processes and iterations.
+impl Coordination {
+    /// This coordinator with the constants measured on Summit.
+    #[must_use]
+    pub fn new(coordinator: PolicyKind) -> Coordination {
+        Coordination { coordinator, contention_s: None, graph_nodes: None, constants: Constants::default() }
+    }
+}
+
+/// What a coordinator does to an iteration. The parts, with the computation of one worker alone, add up to it; they are
+/// averaged over processes and iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Breakdown {
-    /// Computation of a process without delays.
-    pub compute_s: f64,
+pub struct Coordinated {
+    /// The registry's name of the policy.
+    pub coordinator: &'static str,
     /// Waiting until a collective begins: ranks that are not ready, late wake-ups, cycles, agreement.
     pub coordinator_s: f64,
     /// Copies to and from the fusion buffer.
     pub copy_s: f64,
     /// Inside the collective: the network, and processes that arrive later than others.
     pub collective_s: f64,
+    /// Mean lateness of the latest process; the waiting for it is included in the parts.
+    pub latest_s: f64,
+    /// How long input pipeline and scheduling are both active.
+    pub contention_s: f64,
 }
 
-/// The result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Coordinated {
-    /// The registry's name of the policy.
-    pub coordinator: &'static str,
-    /// Number of processes.
-    pub workers: u32,
-    /// Mean iteration time.
-    pub iteration_s: f64,
-    /// Breakdown of the mean.
-    pub breakdown: Breakdown,
-    /// Mean lateness of the latest process in seconds; the waiting for it is included in the parts.
-    pub latest_s: f64,
-    /// How long input pipeline and scheduling are both active, in seconds.
-    pub contention_s: f64,
-    /// Number of buckets if all tensors were ready at once.
-    pub buckets: usize,
-    /// Messages of all buckets.
-    pub messages: u64,
-    /// Bytes that a worker sends per iteration.
-    pub bytes_sent_per_worker: f64,
-}
+/// Iterations to average over, unless asked for otherwise.
+const ITERATIONS: u32 = 500;
 
 /// More would take too long to simulate, and fewer draws give the same result.
 const MOST_ITERATIONS: u32 = 1_000_000;
 
-/// Simulates one run.
-///
-/// # Errors
-/// Invalid options; the message says what to do.
-pub fn coordinate(
+/// Simulates one run. The timeline is that of the first iteration, if it is asked for.
+pub(crate) fn coordinate(
     trace: &Trace,
     cluster: &Cluster,
-    options: &CoordinatedOptions,
-) -> Result<Coordinated, SimulationError> {
-    check(trace, cluster, options)?;
-    let constants = &options.constants;
-    let element_bytes = trace.dtype.size();
-    let workload = Workload::new(trace, options.overlap, constants);
-    let mut collective = Collective::new(&options.strategy, options.workers, cluster, element_bytes, constants)?;
-    let contention = match options.contention_s {
+    options: &Options,
+    coordination: &Coordination,
+    with_timeline: bool,
+) -> Result<(Outcome, Timeline), SimulationError> {
+    check(trace, options, coordination)?;
+    let constants = &coordination.constants;
+    let prepared = plan(trace, cluster, options)?;
+    let workload = Workload::new(trace, cluster, options);
+    let mut collective = Collective::new(workload.largest(), trace, cluster, options, options.workers, constants)?;
+    let contention = match coordination.contention_s {
         Some(seconds) => seconds * 1e3,
-        None => {
-            constants.contention_share * workload.on_one_node(&options.strategy, cluster, element_bytes, constants)?
+        None if constants.contention_share > 0.0 => {
+            constants.contention_share * workload.on_one_node(trace, cluster, options, constants)?
         }
+        None => 0.0,
     };
-    let model = model(options.coordinator);
-    let stretch = (model.stretch)(constants);
+    // Without overlap, no tensor moves before the computation ends, and contention ends with it.
+    let contention = contention.min(workload.compute);
+    let nodes = coordination.graph_nodes.unwrap_or(constants.nodes_per_tensor * workload.tensors.len() as f64);
+    let model = model(coordination.coordinator);
     let setting = Setting {
         processes: options.workers,
         compute: workload.compute,
-        // Without overlap, no tensor moves before the computation ends, and contention ends with it.
-        contention: (contention * stretch).min(workload.compute),
+        contention: (contention * (model.stretch)(constants)).min(workload.compute),
+        nodes_per_ms: if contention > 0.0 { constants.contention_share * nodes / contention } else { 0.0 },
         consensus: constants.consensus_step_ms * f64::from(options.workers).log2(),
         constants: constants.clone(),
     };
-    let (mut coordinator, mut copy, mut network, mut late) = (0.0, 0.0, 0.0, 0.0);
     // A single process agrees with itself and reduces nothing.
-    let iterations = if options.workers > 1 { options.iterations } else { 0 };
-    for iteration in 0..iterations {
-        let mut draws = Draws::new(options.seed, iteration);
-        let spent = iterate(model, &setting, &workload, &mut collective, &mut draws)?;
-        coordinator += spent.coordinator;
-        copy += spent.copy;
-        network += spent.collective;
-        late += spent.late;
+    let iterations = if options.workers > 1 { options.iterations.unwrap_or(ITERATIONS) } else { 0 };
+    let mut total = Spent::default();
+    let mut shown = Shown::default();
+    for number in 0..iterations {
+        let mut draws = Draws::new(options.seed, number);
+        let slower = workload.slower(&mut draws, options.workers);
+        let mut iteration = Iteration {
+            model,
+            setting: &setting,
+            workload: &workload,
+            collective: &mut collective,
+            shown: (with_timeline && number == 0).then_some(&mut shown),
+        };
+        total.add(&iteration.run(slower, &mut draws)?);
     }
-    let mean = |sum: f64| sum / f64::from(iterations.max(1)) * 1e-3;
-    let breakdown = Breakdown {
-        compute_s: (workload.compute + workload.optimizer) * 1e-3,
-        coordinator_s: mean(coordinator),
-        copy_s: mean(copy),
-        collective_s: mean(network),
-    };
-    let buckets = workload.fuse(&workload.tensors);
-    let volumes: Vec<_> = buckets.iter().map(|bucket| collective.volume(bucket.bytes)).collect();
-    let elements: u64 = volumes.iter().map(|volume| volume.worker_elements).sum();
-    Ok(Coordinated {
-        coordinator: options.coordinator.name(),
-        workers: options.workers,
-        iteration_s: breakdown.compute_s + breakdown.coordinator_s + breakdown.copy_s + breakdown.collective_s,
-        breakdown,
-        latest_s: mean(late),
+    let runs = f64::from(iterations.max(1));
+    let mean = |sum: f64| sum / runs * 1e-3;
+    let coordinated = Coordinated {
+        coordinator: coordination.coordinator.name(),
+        coordinator_s: mean(total.coordinator),
+        copy_s: mean(total.copy),
+        collective_s: mean(total.collective),
+        latest_s: mean(total.late),
         contention_s: setting.contention * 1e-3,
-        buckets: buckets.len(),
-        messages: volumes.iter().map(|volume| volume.messages).sum(),
-        bytes_sent_per_worker: elements as f64 * element_bytes as f64 / f64::from(options.workers),
-    })
+    };
+    let compute_s = (workload.compute + workload.optimizer) * 1e-3;
+    let iteration_s = compute_s + coordinated.coordinator_s + coordinated.copy_s + coordinated.collective_s;
+    let used = collective.used();
+    let (exchanges, messages, worker_bytes) = (used.exchanges, used.messages, used.worker_bytes);
+    let observed = observed(&coordinated, compute_s, used, runs, options);
+    let mut found = outcome(trace, cluster, options, &prepared, iteration_s, observed);
+    if iterations > 0 {
+        // The mean: cycles decide how many buckets there are.
+        found.buckets = (exchanges / runs).round() as u32;
+        found.messages = (messages / runs).round() as u64;
+        found.bytes_sent_per_worker = worker_bytes / runs / f64::from(options.workers);
+    }
+    found.coordination = Some(coordinated);
+    found.notes.extend(collective.note());
+    let drawing = if with_timeline { draw(options.workers, &workload, &shown) } else { Timeline::default() };
+    Ok((found, drawing))
 }
 
-fn check(trace: &Trace, cluster: &Cluster, options: &CoordinatedOptions) -> Result<(), SimulationError> {
+/// The critical path is what the iteration consists of; the network's part of it is divided as in buckets alone.
+fn observed(it: &Coordinated, compute_s: f64, used: Used, runs: f64, options: &Options) -> Observed {
+    let network = used.ms * 1e-3 / runs;
+    // With overlap, a part of the network's time is hidden behind computation.
+    let exposed = network.min(it.collective_s);
+    let known: f64 = used.path.iter().map(|part| part.seconds).sum();
+    let part = |part, seconds| PathPart { part, seconds };
+    let mut path = vec![
+        part("compute", compute_s),
+        part("coordinator", it.coordinator_s),
+        part("fusion buffer", it.copy_s),
+        part("late ranks", it.collective_s - exposed),
+    ];
+    path.extend(used.path.into_iter().map(|it| part(it.part, it.seconds / known.max(f64::MIN_POSITIVE) * exposed)));
+    path.retain(|part| part.seconds > 0.0);
+    path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let links =
+        used.links.into_iter().map(|it| LinkUse { busiest_s: it.busiest_s / runs, mean_s: it.mean_s / runs, ..it });
+    let computes = (0..options.workers).map(|worker| Busy {
+        name: format!("worker {worker} compute"),
+        kind: "compute",
+        busy_s: compute_s,
+    });
+    let sends = used.busy.into_iter().filter(|it| it.kind != "compute");
+    Observed {
+        links: links.collect(),
+        busy: options.detail.then(|| computes.chain(sends.map(|it| Busy { busy_s: it.busy_s / runs, ..it })).collect()),
+        critical_path: if options.critical_path { path } else { Vec::new() },
+        queued_s: None,
+    }
+}
+
+/// Why the exchanges of this run can be neither simulated nor taken from a closed form, if that is so.
+///
+/// # Errors
+/// Options that are wrong in another way.
+pub fn unreachable(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Option<String>, SimulationError> {
+    let Some(coordination) = &options.coordination else { return Ok(None) };
+    check(trace, options, coordination)?;
+    plan(trace, cluster, options)?;
+    let largest = Workload::new(trace, cluster, options).largest();
+    let collective = Collective::new(largest, trace, cluster, options, options.workers, &coordination.constants);
+    Ok(collective.err().map(|error| error.0))
+}
+
+fn check(trace: &Trace, options: &Options, coordination: &Coordination) -> Result<(), SimulationError> {
     let wrong = |message: String| Err(SimulationError(message));
-    options.constants.check().map_err(SimulationError)?;
+    coordination.constants.check().map_err(SimulationError)?;
     if options.workers == 0 {
         return wrong("workers: there must be at least one".into());
     }
-    if !(1..=MOST_ITERATIONS).contains(&options.iterations) {
+    if options.iterations.is_some_and(|it| !(1..=MOST_ITERATIONS).contains(&it)) {
         return wrong(format!("iterations: give a number from 1 to {MOST_ITERATIONS}"));
     }
     if trace.tensors.iter().all(|tensor| tensor.bytes == 0) || trace.workers[0].gradients.is_empty() {
         return wrong(format!("{}: has no gradients, so there is nothing to coordinate", trace.name));
     }
-    if let Some(seconds) = options.contention_s
+    if let Some(seconds) = coordination.contention_s
         && !(0.0..=86_400.0).contains(&seconds)
     {
         return wrong(format!("contention: {seconds} s is not between 0 and a day"));
     }
-    if cluster.jitter.is_some() || !cluster.stragglers.is_empty() {
-        return wrong(format!(
-            "cluster '{}': its jitter and stragglers have no effect under a coordinator, whose processes are late by its \
-             own constants; take them out of the file",
-            cluster.name
-        ));
-    }
-    if cluster.racks.is_some()
-        || cluster.fabric.is_some()
-        || !cluster.degraded.is_empty()
-        || cluster.host_bandwidth.is_some()
-        || cluster.reduction_bandwidth.is_some()
+    if let Some(nodes) = coordination.graph_nodes
+        && !(0.0..=1e9).contains(&nodes)
     {
-        return wrong(format!(
-            "cluster '{}': racks, fabric, degraded, host_bandwidth and reduction_bandwidth are not in the closed forms that a coordinator's \
-             collectives take; take them out of the file",
-            cluster.name
-        ));
+        return wrong(format!("graph_nodes: {nodes} is not between 0 and 1e9"));
     }
     Ok(())
 }

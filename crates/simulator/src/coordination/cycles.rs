@@ -45,7 +45,7 @@ impl<'a> Cycles<'a> {
             agreement: votes * setting.consensus,
             agreed: 0.0,
             // An iteration begins at a random point of a cycle.
-            woke: -setting.constants.cycle_ms * draws.unit(),
+            woke: -setting.constants.cycle() * draws.unit(),
             others: Vec::new(),
             spins: Vec::new(),
             spun: (f64::NEG_INFINITY, f64::NEG_INFINITY),
@@ -74,14 +74,14 @@ impl<'a> Cycles<'a> {
     /// The common wake-up time; `others` then holds the threads that wake at another time.
     fn wake(&mut self, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
-        let due = |woke: f64| (woke + constants.cycle_ms).max(self.agreed);
+        let due = |woke: f64| (woke + constants.cycle()).max(self.agreed);
         let target = due(self.woke);
         let may_be_late = |at: f64| self.late && at > self.agreed && at < self.setting.contention;
         let mut later = Vec::with_capacity(self.others.len());
         for &other in &self.others {
             let own = due(other);
             let late = may_be_late(own) && draws.chance(constants.oversleep_probability);
-            let at = if late { own + draws.exponential(constants.oversleep_mean_ms) } else { own };
+            let at = if late { self.setting.late_wake(own, draws) } else { own };
             if at > target {
                 later.push(at);
             }
@@ -89,7 +89,7 @@ impl<'a> Cycles<'a> {
         if may_be_late(target) {
             let alike = self.setting.processes - self.others.len() as u32;
             for _ in 0..draws.successes(alike, constants.oversleep_probability) {
-                later.push(target + draws.exponential(constants.oversleep_mean_ms));
+                later.push(self.setting.late_wake(target, draws));
             }
         }
         self.others = later;
@@ -114,7 +114,7 @@ impl<'a> Cycles<'a> {
         self.spun.1 = to;
         // A spin that is still in progress at the end of the computation lasts until the last process is ready, so it
         // does not limit how late a process can be.
-        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle_ms > to + self.agreement;
+        let sleeps = self.sleep == Sleep::Smallest || from + self.setting.constants.cycle() > to + self.agreement;
         if to >= self.setting.compute
             && !sleeps
             && let Some(spin) = self.spins.last_mut()

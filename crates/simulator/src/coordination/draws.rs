@@ -23,6 +23,23 @@ pub(super) struct Preemptions<'a> {
     pub spins: &'a [Spin],
 }
 
+/// The latest of all processes, ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Latest {
+    /// How late it is with its gradients.
+    pub late: f64,
+    /// How long after a punctual process's gradients the last process takes its turn.
+    pub begun: f64,
+}
+
+/// A process that is late, or begins in its own phase, ms; for a timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rank {
+    pub rank: u32,
+    pub late: f64,
+    pub begun: f64,
+}
+
 /// A seeded random stream.
 pub(super) struct Draws(Random);
 
@@ -47,6 +64,10 @@ impl Draws {
         -mean * self.unit().ln()
     }
 
+    pub fn log_normal(&mut self, sigma: f64) -> f64 {
+        self.0.log_normal(sigma)
+    }
+
     /// How many of `count` independent trials succeed, by drawing the geometric gaps between successes.
     pub fn successes(&mut self, count: u32, probability: f64) -> u32 {
         if probability <= 0.0 {
@@ -66,31 +87,54 @@ impl Draws {
         }
     }
 
-    /// The lateness of the latest of `processes`, ms: a process's lateness is the sum of its preemptions, a Poisson
-    /// process over its contention. The contention periods of all processes are laid end to end, so the preemptions of
-    /// one are neighbours.
-    pub fn latest(&mut self, processes: u32, by: &Preemptions<'_>) -> f64 {
+    /// The latest of `processes`: a process's lateness is the sum of its preemptions, a Poisson process over its
+    /// contention. The contention periods of all processes are laid end to end, so the preemptions of one are
+    /// neighbours. `cycle`: every process then waits for its next turn, each in its own phase; 0 for no turns.
+    pub fn latest(
+        &mut self,
+        processes: u32,
+        by: &Preemptions<'_>,
+        cycle: f64,
+        mut ranks: Option<&mut Vec<Rank>>,
+    ) -> Latest {
         let own = by.rate * by.contention;
         let spun: f64 = by.spins.iter().map(|spin| by.spin_rate * spin.contended).sum();
         let each = own + spun;
-        if each <= 0.0 {
-            return 0.0;
-        }
-        let (mut at, mut process, mut sum, mut latest) = (0.0, -1.0, 0.0, 0.0f64);
+        let (mut at, mut process, mut sum, mut affected) = (0.0, -1.0, 0.0, 0);
+        let mut latest = Latest::default();
         loop {
-            at += self.exponential(1.0) / each;
-            if at >= f64::from(processes) {
-                return latest;
+            if each == 0.0 {
+                break;
             }
-            if at.floor() > process {
+            at += self.exponential(1.0) / each;
+            let over = at >= f64::from(processes);
+            if over || at.floor() > process {
+                if affected > 0 {
+                    let begun = if cycle > 0.0 { sum + cycle * self.unit() } else { sum };
+                    latest.begun = latest.begun.max(begun);
+                    if let Some(ranks) = ranks.as_deref_mut() {
+                        ranks.push(Rank { rank: process as u32, late: sum, begun });
+                    }
+                }
+                if over {
+                    break;
+                }
                 (process, sum) = (at.floor(), 0.0);
+                affected += 1;
             }
             // The position within the process's contention decides which of its causes it was.
             let place = (at - process) * each;
             let length = self.exponential(by.mean);
             sum += if place < own { length } else { length.min(spin_at(by, place - own)) };
-            latest = latest.max(sum);
+            latest.late = latest.late.max(sum);
         }
+        // The latest of many uniform phases, drawn at once.
+        let punctual = f64::from(processes - affected);
+        if cycle > 0.0 && punctual > 0.0 {
+            latest.begun = latest.begun.max(cycle * self.unit().powf(1.0 / punctual));
+        }
+        latest.begun = latest.begun.max(latest.late);
+        latest
     }
 }
 
@@ -130,7 +174,7 @@ mod tests {
     fn the_latest_is_that_of_so_many_exponentials() {
         let by = Preemptions { rate: 0.01, contention: 10.0, mean: 4.0, spin_rate: 0.0, spins: &[] };
         let mut draws = Draws::new(5, 0);
-        let mean = (0..2000).map(|_| draws.latest(20_000, &by)).sum::<f64>() / 2000.0;
+        let mean = (0..2000).map(|_| draws.latest(20_000, &by, 0.0, None).late).sum::<f64>() / 2000.0;
         // 2,000 preemptions, few in the same process: slightly more than 4 (ln 2000 + 0.577) = 32.7.
         assert!((32.0..38.0).contains(&mean), "{mean}");
     }
@@ -151,7 +195,7 @@ mod tests {
         let by = Preemptions { rate: 0.0, contention: 10.0, mean: 7.0, spin_rate: 0.01, spins: &spins };
         let mut draws = Draws::new(5, 0);
         for _ in 0..200 {
-            assert!(draws.latest(40, &by) <= 6.0);
+            assert!(draws.latest(40, &by, 0.0, None).late <= 6.0);
         }
     }
 }

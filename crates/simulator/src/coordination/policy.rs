@@ -19,9 +19,18 @@ pub(super) struct Setting {
     pub compute: f64,
     /// How long pipeline and scheduling are both active.
     pub contention: f64,
+    /// Nodes of the graph that are scheduled per ms of it.
+    pub nodes_per_ms: f64,
     /// Time of an all-reduce of the cache's bits.
     pub consensus: f64,
     pub constants: Constants,
+}
+
+impl Setting {
+    /// A wake-up that was due during contention and is late. With the contention ends what kept the thread waiting.
+    pub fn late_wake(&self, due: f64, draws: &mut Draws) -> f64 {
+        (due + draws.exponential(self.constants.oversleep_mean_ms)).min(due.max(self.contention))
+    }
 }
 
 /// An agreement on which tensors are ready everywhere; times are in ms.

@@ -3,12 +3,16 @@ use paceline_model::{Cluster, Trace};
 
 use super::collective::{Collective, copies_ms};
 use super::constants::Constants;
-use crate::options::SimulationError;
+use super::draws::Draws;
+use crate::options::{Options, SimulationError};
+use crate::prepare::calls;
+use crate::random::Random;
+use crate::worker::{SHUFFLE_SEED, slowdowns};
 
 /// A gradient that is reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tensor {
-    /// From the start of the iteration, in a process without delays, ms.
+    /// From the start of the iteration until the slowest process without delays has it, ms.
     pub ready: f64,
     pub bytes: u64,
 }
@@ -20,39 +24,54 @@ pub(super) struct Fused {
     pub bytes: u64,
 }
 
-/// The work of one process in an iteration.
+/// The work of the processes in an iteration.
 pub(super) struct Workload {
     /// Gradients in the order in which they become ready.
     pub tensors: Vec<Tensor>,
-    /// Forward and backward pass, ms.
+    /// Forward pass of the first worker, ms.
+    pub forward: f64,
+    /// Forward and backward pass of the first worker, ms.
     pub compute: f64,
     /// After the last sum, ms.
     pub optimizer: f64,
-    /// Fusion threshold in bytes.
-    pub threshold: u64,
+    /// Buckets are no larger than this; `None`: every tensor is its own bucket.
+    pub threshold: Option<u64>,
+    /// Of all computation: sigma of a log-normal factor.
+    jitter: Option<f64>,
 }
 
 impl Workload {
     /// Without overlap, all gradients are submitted at the end of the backward pass, as in XLA's compiled steps.
-    pub fn new(trace: &Trace, overlap: bool, constants: &Constants) -> Workload {
-        let worker = &trace.workers[0];
-        let forward = worker.forward_time().seconds() * 1e3;
-        let compute = forward + worker.backward.seconds() * 1e3;
-        let mut tensors: Vec<Tensor> = worker
+    pub fn new(trace: &Trace, cluster: &Cluster, options: &Options) -> Workload {
+        let faster = 1e3 / options.compute_speedup;
+        let first = &trace.workers[0];
+        let forward = first.forward_time().seconds() * faster;
+        let mut tensors: Vec<Tensor> = first
             .gradients
             .iter()
-            .map(|gradient| Tensor {
-                ready: if overlap { forward + gradient.ready.seconds() * 1e3 } else { compute },
-                bytes: trace.tensors[gradient.tensor as usize].bytes,
-            })
-            .filter(|tensor| tensor.bytes > 0)
+            .map(|gradient| Tensor { ready: 0.0, bytes: trace.tensors[gradient.tensor as usize].bytes })
             .collect();
+        let mut place = vec![usize::MAX; trace.tensors.len()];
+        first.gradients.iter().enumerate().for_each(|(i, gradient)| place[gradient.tensor as usize] = i);
+        for (recorded, factor, spread) in slowest(trace, cluster, options) {
+            let worker = &trace.workers[recorded];
+            let called = calls(worker, options, 1.0 / options.compute_speedup);
+            let forward = worker.forward_time().seconds() * faster * factor;
+            for (gradient, ready) in worker.gradients.iter().zip(&called.ready) {
+                let Some(tensor) = tensors.get_mut(place[gradient.tensor as usize]) else { continue };
+                let backward = if options.overlap { *ready } else { called.backward };
+                tensor.ready = tensor.ready.max(forward + backward.seconds() * 1e3 * factor * spread);
+            }
+        }
+        tensors.retain(|tensor| tensor.bytes > 0);
         tensors.sort_by(|a, b| a.ready.total_cmp(&b.ready));
         Workload {
             tensors,
-            compute,
-            optimizer: worker.optimizer.seconds() * 1e3,
-            threshold: (constants.fusion_mib * 1_048_576.0) as u64,
+            forward,
+            compute: forward + first.backward.seconds() * faster,
+            optimizer: first.optimizer.seconds() * faster,
+            threshold: options.bucket_size,
+            jitter: cluster.jitter.map(|jitter| jitter.sigma),
         }
     }
 
@@ -60,7 +79,8 @@ impl Workload {
     pub fn fuse(&self, tensors: &[Tensor]) -> Vec<Fused> {
         let mut buckets: Vec<Fused> = Vec::new();
         for tensor in tensors {
-            match buckets.last_mut().filter(|bucket| bucket.bytes + tensor.bytes <= self.threshold) {
+            let fits = |bucket: &&mut Fused| self.threshold.is_some_and(|most| bucket.bytes + tensor.bytes <= most);
+            match buckets.last_mut().filter(fits) {
                 Some(bucket) => {
                     bucket.tensors += 1;
                     bucket.bytes += tensor.bytes;
@@ -71,19 +91,50 @@ impl Workload {
         buckets
     }
 
+    /// Bytes of the largest bucket there can be.
+    pub fn largest(&self) -> u64 {
+        let all: u64 = self.tensors.iter().map(|tensor| tensor.bytes).sum();
+        let one = self.tensors.iter().map(|tensor| tensor.bytes).max().unwrap_or(0);
+        self.threshold.map_or(one, |most| most.min(all).max(one))
+    }
+
+    /// By which factor the slowest process computes longer in this iteration, because of the cluster's jitter.
+    pub fn slower(&self, draws: &mut Draws, processes: u32) -> f64 {
+        let Some(sigma) = self.jitter else { return 1.0 };
+        (0..processes).map(|_| draws.log_normal(sigma)).fold(0.0, f64::max)
+    }
+
     /// An iteration on one node without delays, ms: the published shares of contention refer to it.
     pub fn on_one_node(
         &self,
-        strategy: &str,
+        trace: &Trace,
         cluster: &Cluster,
-        element_bytes: u64,
+        options: &Options,
         constants: &Constants,
     ) -> Result<f64, SimulationError> {
-        let mut collective = Collective::new(strategy, cluster.gpus_per_node, cluster, element_bytes, constants)?;
+        let mut collective =
+            Collective::new(self.largest(), trace, cluster, options, cluster.gpus_per_node, constants)?;
         let mut sum = self.compute + self.optimizer;
         for bucket in self.fuse(&self.tensors) {
             sum += copies_ms(bucket.tensors, bucket.bytes, constants) + collective.ms(bucket.bytes)?;
         }
         Ok(sum)
     }
+}
+
+/// The processes that can be the last with a gradient: recorded worker, factor of all computation and of the backward
+/// pass. A process that is not slower in either than another one never is.
+fn slowest(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(usize, f64, f64)> {
+    let last = f64::from(options.workers.max(2) - 1);
+    let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
+    let mut found: Vec<(usize, f64, f64)> = Vec::new();
+    for (rank, factor) in slowdowns(cluster, options).into_iter().enumerate() {
+        let recorded = rank % trace.workers.len();
+        let spread = 1.0 + trace.backward_spread * f64::from(shuffled[rank]) / last;
+        if !found.iter().any(|it| it.0 == recorded && it.1 >= factor && it.2 >= spread) {
+            found.retain(|it| it.0 != recorded || it.1 > factor || it.2 > spread);
+            found.push((recorded, factor, spread));
+        }
+    }
+    found
 }

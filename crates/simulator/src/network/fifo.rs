@@ -86,13 +86,15 @@ pub(crate) fn send<C: Chain, O: Observer>(
     observer: &mut O,
     mut event: Event<C>,
 ) {
-    if wires.fabric.is_some() && wires.node(event.from()) != wires.node(event.to()) {
+    if wires.uses_fabric(event.from(), event.to()) {
         return send_over_fabric(wires, events, observer, event);
     }
     let (now, route) = (event.time, wires.route(event.from(), event.to()));
     if route.links[OUT as usize] == NONE {
+        // From a switch, whose ports are idle or of the next link.
         event.chain.add(Part::Latency, route.latency, 0);
-        events.push(Event { time: now + route.latency, stage: IN, kind: EventKind::Head, ..event });
+        let stage = route.next(UP).unwrap_or(IN);
+        events.push(Event { time: now + route.latency, stage, kind: EventKind::Head, ..event });
         return;
     }
     let overhead = wires.overhead;
@@ -195,13 +197,13 @@ fn leave<C: Chain, O: Observer>(
     let (head, _) = occupy(wires, observer, route.links[OUT as usize], &mut event, overhead, 0.0, 0);
     event.chain.add(Part::Latency, route.latency, 0);
     let event = Event { time: head + route.latency, ..event };
-    let first = wires.first_rank_of_nodes(wires.nodes_of_rack(wires.rack(home)));
-    for rank in first.filter(|&rank| wires.node(rank) != home) {
+    let near = wires.ranks_reached(event.from(), wires.rack(home));
+    for rank in near.into_iter().filter(|&rank| wires.node(rank) != home) {
         events.push(Event { dst: rank as u16, stage: IN, ..event });
     }
     // The server's own rack may have no workers at all.
-    if let Some(other) = (0..wires.worker_racks()).find(|&rack| rack != wires.rack(home)) {
-        let rank = wires.first_rank_of_nodes(wires.nodes_of_rack(other)).next().unwrap_or(away);
+    if let Some(other) = wires.racks_reached(event.from()).into_iter().find(|&rack| rack != wires.rack(home)) {
+        let rank = wires.ranks_reached(event.from(), other).first().copied().unwrap_or(away);
         events.push(Event { dst: rank as u16, stage: UP, ..event });
     }
 }
@@ -223,14 +225,14 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
     match event.stage {
         UP => {
             let home = wires.rack(wires.node(event.from()));
-            for rack in (0..wires.worker_racks()).filter(|&rack| rack != home) {
-                let first = wires.first_rank_of_nodes(wires.nodes_of_rack(rack)).next();
+            for rack in wires.racks_reached(event.from()).into_iter().filter(|&rack| rack != home) {
+                let first = wires.ranks_reached(event.from(), rack).first().copied();
                 events.push(Event { dst: first.map_or(event.dst, |rank| rank as u16), stage: DOWN, ..next });
             }
         }
         DOWN => {
             let rack = wires.rack(wires.node(event.to()));
-            for rank in wires.first_rank_of_nodes(wires.nodes_of_rack(rack)) {
+            for rank in wires.ranks_reached(event.from(), rack) {
                 events.push(Event { dst: rank as u16, stage: IN, ..next });
             }
         }

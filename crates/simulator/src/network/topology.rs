@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use paceline_model::cluster::ServerPlace;
 use paceline_model::{Cluster, Time, cluster};
-use paceline_schedule::Roles;
+use paceline_schedule::{Roles, Schedule, SwitchPlace};
 
 use crate::event::Event;
 use crate::network::fabric::{Fabric, Graph, Middle, Switch};
@@ -44,7 +44,13 @@ pub(crate) enum LinkName {
         to: Switch,
         id: u32,
     },
+    /// From an aggregating switch to the one above it, if that is no rack's uplink.
+    SwitchUp(u32),
+    SwitchDown(u32),
 }
+
+/// Process numbers of nodes on which several jobs run, in timelines.
+const NODES: u32 = 3_000_000;
 
 /// No link: the message starts or ends at the switch.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -95,8 +101,43 @@ pub(crate) struct Hop {
     pub next: Option<u8>,
 }
 
+/// Where the roles of several jobs run.
+pub(crate) struct Placed {
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// The node of each worker, and of each server.
+    pub node_of: Vec<u32>,
+    /// The job of each role.
+    pub job_of: Vec<u16>,
+    pub jobs: Vec<PlacedJob>,
+}
+
+/// One of several jobs.
+pub(crate) struct PlacedJob {
+    /// In rank order; the ranks of a node are neighbours.
+    pub workers: Range<u32>,
+    /// Latency between nodes and inside one, in picoseconds.
+    pub latency: (u64, u64),
+}
+
+impl Placed {
+    fn job(&self, role: u32) -> &PlacedJob {
+        &self.jobs[usize::from(self.job_of[role as usize])]
+    }
+
+    /// The first worker on each node of the job of `role`.
+    fn first_workers(&self, role: u32) -> impl Iterator<Item = u32> {
+        let Range { start, end } = self.job(role).workers;
+        (start..end).filter(move |&worker| {
+            worker == start || self.node_of[worker as usize] != self.node_of[worker as usize - 1]
+        })
+    }
+}
+
 pub(crate) struct NetworkLinks {
     pub links: Vec<Link>,
+    /// `None`: a single job, whose ranks fill one node after the other.
+    placed: Option<Placed>,
     roles: Roles,
     gpus_per_node: u32,
     worker_nodes: u32,
@@ -108,6 +149,10 @@ pub(crate) struct NetworkLinks {
     nodes_per_rack: Option<u32>,
     /// Parallel uplinks of a rack.
     uplinks: u32,
+    /// By role: where switches that aggregate stand.
+    switches: Vec<SwitchPlace>,
+    /// The first link between such switches.
+    between_switches: u32,
     latency: u64,
     intra_latency: u64,
     pub overhead: u64,
@@ -131,11 +176,51 @@ impl NetworkLinks {
     ///
     /// # Errors
     /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
+    #[cfg(test)]
     pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, String> {
-        let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
+        NetworkLinks::of(cluster, roles, Vec::new(), None, fluid, seed)
+    }
+
+    /// The same with the switches of a schedule.
+    ///
+    /// # Errors
+    /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
+    pub fn for_schedule(
+        cluster: &Cluster,
+        schedule: &dyn Schedule,
+        fluid: bool,
+        seed: u64,
+    ) -> Result<NetworkLinks, String> {
+        let roles = schedule.roles();
+        let switches = (0..roles.switches).map(|number| schedule.switch_place(number)).collect();
+        NetworkLinks::of(cluster, roles, switches, None, fluid, seed)
+    }
+
+    /// The same for the roles of several jobs, together, at given places.
+    ///
+    /// # Errors
+    /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
+    pub fn of(
+        cluster: &Cluster,
+        roles: Roles,
+        switches: Vec<SwitchPlace>,
+        placed: Option<Placed>,
+        fluid: bool,
+        seed: u64,
+    ) -> Result<NetworkLinks, String> {
         let colocated = cluster.servers == ServerPlace::Colocated;
-        let nodes = worker_nodes + if colocated { 0 } else { roles.servers };
+        let (worker_nodes, nodes) = match &placed {
+            // A server's node is like any other.
+            Some(placed) => (placed.nodes, placed.nodes),
+            None => {
+                let worker_nodes = roles.workers.div_ceil(cluster.gpus_per_node);
+                (worker_nodes, worker_nodes + if colocated { 0 } else { roles.servers })
+            }
+        };
         let rails = matches!(&cluster.fabric, Some(fabric) if matches!(fabric.shape, cluster::Shape::Rails { .. }));
+        if rails && placed.is_some() {
+            return Err("fabric: rails are simulated for one job at a time; use leaf-spine for several".into());
+        }
         let (worker_cards, cards) = match (rails, colocated) {
             (false, _) => (worker_nodes, nodes),
             (true, true) => (roles.workers, roles.workers),
@@ -207,8 +292,25 @@ impl NetworkLinks {
             }
             None => None,
         };
+        let between_switches = links.len() as u32;
+        let tree = switches.iter().any(|place| place.parent.is_some());
+        if tree {
+            for id in 0..switches.iter().map(|place| place.id + 1).max().unwrap_or(0) {
+                links.push(Link::new(LinkName::SwitchUp(id), Part::RackUplink, rate));
+                links.push(Link::new(LinkName::SwitchDown(id), Part::RackUplink, rate));
+            }
+        }
         let mut network = NetworkLinks {
             links,
+            uniform: placed.is_none()
+                && cluster.gpus_per_node == 1
+                && !colocated
+                && !tree
+                && cluster.racks.is_none()
+                && cluster.fabric.is_none()
+                && cluster.degraded.is_empty()
+                && cluster.host_bandwidth.is_none(),
+            placed,
             roles,
             gpus_per_node: cluster.gpus_per_node,
             worker_nodes,
@@ -218,6 +320,8 @@ impl NetworkLinks {
             colocated,
             nodes_per_rack: cluster.racks.map(|r| r.nodes_per_rack),
             uplinks,
+            switches,
+            between_switches,
             latency: cluster.latency.0,
             intra_latency: cluster.intra_latency.0,
             overhead: cluster.message_overhead.0,
@@ -228,12 +332,6 @@ impl NetworkLinks {
             first_between,
             channels,
             part_names: part_names(cluster.fabric.as_ref()),
-            uniform: cluster.gpus_per_node == 1
-                && !colocated
-                && cluster.racks.is_none()
-                && cluster.fabric.is_none()
-                && cluster.degraded.is_empty()
-                && cluster.host_bandwidth.is_none(),
         };
         let removed = network.degrade(cluster)?;
         if let (Some(description), Some(graph)) = (&cluster.fabric, &graph) {
@@ -341,9 +439,15 @@ impl NetworkLinks {
         ranks.start + server / self.worker_nodes % (ranks.end - ranks.start)
     }
 
+    /// Whether a message crosses the fabric: between nodes. Aggregating switches have a tree of their own.
+    #[inline]
+    pub fn uses_fabric(&self, from: u32, to: u32) -> bool {
+        self.fabric.is_some() && !self.is_switch(from) && !self.is_switch(to) && self.node(from) != self.node(to)
+    }
+
     /// The route between two nodes over a fabric; `None`: there is no fabric, or it is not used.
     pub fn middle(&self, from: u32, to: u32, message: u64, load: impl Fn(u32) -> f64) -> Option<(&Fabric, Middle)> {
-        let fabric = self.fabric.as_ref().filter(|_| self.node(from) != self.node(to))?;
+        let fabric = self.fabric.as_ref().filter(|_| self.uses_fabric(from, to))?;
         let cards = (self.card(from), self.card(to));
         Some((fabric, fabric.route(cards, (from, to), message, load)))
     }
@@ -356,7 +460,7 @@ impl NetworkLinks {
     /// The link of a unicast at its stage.
     #[inline]
     pub fn hop<C: Chain>(&self, event: &Event<C>) -> Hop {
-        if self.fabric.is_none() || self.node(event.from()) == self.node(event.to()) {
+        if !self.uses_fabric(event.from(), event.to()) {
             return self.at_stage(event.from(), event.to(), event.stage);
         }
         self.hop_over_fabric(event, event.stage)
@@ -412,7 +516,9 @@ impl NetworkLinks {
     /// The node of a worker or server.
     #[inline]
     pub fn node(&self, role: u32) -> u32 {
-        if role < self.roles.workers {
+        if let Some(placed) = &self.placed {
+            placed.node_of[role as usize]
+        } else if role < self.roles.workers {
             if self.gpus_per_node == 1 { role } else { role / self.gpus_per_node }
         } else if self.colocated {
             (role - self.roles.workers) % self.worker_nodes
@@ -460,27 +566,40 @@ impl NetworkLinks {
         self.nodes_per_rack.map_or(0, |per_rack| node / per_rack)
     }
 
-    /// Racks with workers.
-    pub fn worker_racks(&self) -> u32 {
-        self.nodes_per_rack.map_or(1, |per_rack| self.worker_nodes.div_ceil(per_rack))
+    /// Racks that a multicast of this role reaches.
+    pub fn racks_reached(&self, from: u32) -> Vec<u32> {
+        let Some(placed) = &self.placed else {
+            return (0..self.nodes_per_rack.map_or(1, |per_rack| self.worker_nodes.div_ceil(per_rack))).collect();
+        };
+        let mut racks: Vec<u32> = placed.first_workers(from).map(|worker| self.rack(self.node(worker))).collect();
+        racks.dedup();
+        racks
     }
 
-    /// Nodes of a rack with workers.
-    pub fn nodes_of_rack(&self, rack: u32) -> Range<u32> {
+    /// A rank on each node of a rack that a multicast of this role reaches.
+    pub fn ranks_reached(&self, from: u32, rack: u32) -> Vec<u32> {
+        if let Some(placed) = &self.placed {
+            return placed.first_workers(from).filter(|&worker| self.rack(self.node(worker)) == rack).collect();
+        }
         let per_rack = self.nodes_per_rack.unwrap_or(self.nodes);
-        (rack * per_rack).min(self.worker_nodes)..((rack + 1) * per_rack).min(self.worker_nodes)
+        let nodes = (rack * per_rack).min(self.worker_nodes)..((rack + 1) * per_rack).min(self.worker_nodes);
+        nodes.map(|node| node * self.gpus_per_node).collect()
     }
 
-    /// The first rank of each node.
-    pub fn first_rank_of_nodes(&self, nodes: Range<u32>) -> impl Iterator<Item = u32> + use<> {
-        let per_node = self.gpus_per_node;
-        nodes.map(move |node| node * per_node)
-    }
-
-    /// All ranks on the node of a worker.
+    /// All ranks of its job on the node of a worker.
     pub fn ranks_of(&self, worker: u32) -> Range<u32> {
+        if let Some(placed) = &self.placed {
+            let job = &placed.job(worker).workers;
+            let same = |other: &u32| placed.node_of[*other as usize] == placed.node_of[worker as usize];
+            return worker..worker + (worker..job.end).take_while(same).count() as u32;
+        }
         let first = worker / self.gpus_per_node * self.gpus_per_node;
         first..(first + self.gpus_per_node).min(self.roles.workers)
+    }
+
+    /// Latency between nodes and inside one, for a role's messages.
+    fn latency_of(&self, role: u32) -> (u64, u64) {
+        self.placed.as_ref().map_or((self.latency, self.intra_latency), |placed| placed.job(role).latency)
     }
 
     /// The link on which a role receives its own copy of a message from `from`.
@@ -507,23 +626,58 @@ impl NetworkLinks {
         Hop { link: self.earliest(route.links[stage as usize]), slowest, latency, next: route.next(stage + 1) }
     }
 
-    /// Links to and from the aggregating switch are half of the path between two nodes.
+    /// The place of an aggregating switch.
+    pub fn switch(&self, role: u32) -> SwitchPlace {
+        self.switches[(role - self.roles.workers - self.roles.servers) as usize]
+    }
+
+    /// Latency from a node to a switch of this level (or back): the root is half-way between any two nodes.
+    fn latency_to(&self, half: u64, level: u32, place: SwitchPlace) -> u64 {
+        half * u64::from(level) / u64::from(place.levels)
+    }
+
+    /// The way between two switches: over the uplink of the lower one.
+    #[cold]
+    fn between_switches(&self, from: u32, to: u32) -> Route {
+        let (a, b) = (self.switch(from), self.switch(to));
+        let up = a.level < b.level;
+        let (low, high) = if up { (a, b) } else { (b, a) };
+        let first = self.first_uplink();
+        let link = match (low.rack, self.nodes_per_rack) {
+            (Some(rack), Some(_)) if high.rack.is_none() => first + (2 * rack + u32::from(!up)) * self.uplinks,
+            _ => self.between_switches + 2 * low.id + u32::from(!up),
+        };
+        let mut links = [NONE; STAGES];
+        links[if up { UP } else { DOWN } as usize] = link;
+        let (latency, _) = self.latency_of(from);
+        let half = if up { latency - latency / 2 } else { latency / 2 };
+        let latency = self.latency_to(half, high.level, high) - self.latency_to(half, low.level, low);
+        Route { links, latency }
+    }
+
+    /// Links to and from the root of the aggregating switches are half of the path between two nodes.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "returned through memory it costs a stall per message")]
     pub fn route(&self, from: u32, to: u32) -> Route {
+        let (latency, intra_latency) = self.latency_of(from);
         if self.is_switch(from) {
+            if self.is_switch(to) {
+                return self.between_switches(from, to);
+            }
             let links = [NONE, NONE, NONE, NONE, 2 * self.card(to) + 1, self.host_in(to)];
-            return Route { links, latency: self.latency / 2 };
+            let place = self.switch(from);
+            return Route { links, latency: self.latency_to(latency / 2, place.level, place) };
         }
         let a = self.node(from);
         if self.is_switch(to) {
             let links = [self.host_out(from), 2 * self.card(from), NONE, NONE, NONE, NONE];
-            return Route { links, latency: self.latency - self.latency / 2 };
+            let place = self.switch(to);
+            return Route { links, latency: self.latency_to(latency - latency / 2, place.level, place) };
         }
         let b = self.node(to);
         if a == b {
             let links = [NONE, self.role_out(from), NONE, NONE, self.role_out(to) + 1, NONE];
-            return Route { links, latency: self.intra_latency };
+            return Route { links, latency: intra_latency };
         }
         let (out, into) = if self.rails { (self.card(from), self.card(to)) } else { (a, b) };
         let mut links = [self.host_out(from), 2 * out, NONE, NONE, 2 * into + 1, self.host_in(to)];
@@ -534,7 +688,7 @@ impl NetworkLinks {
             links[UP as usize] = first + 2 * (a / per_rack) * self.uplinks;
             links[DOWN as usize] = first + (2 * (b / per_rack) + 1) * self.uplinks;
         }
-        Route { links, latency: self.latency }
+        Route { links, latency }
     }
 
     /// Time per byte on the NIC through which a multicast reached a rank's node; zero from its own node.
@@ -556,20 +710,24 @@ impl NetworkLinks {
     }
 
     /// Control messages of a barrier between several servers: one to the first of them and one back.
-    pub fn barrier_time(&self) -> Time {
-        if self.roles.servers < 2 {
+    pub fn barrier_time(&self, first_server: u32, servers: u32) -> Time {
+        if servers < 2 {
             return Time::ZERO;
         }
-        let cards = |server| (self.card(self.roles.workers), self.card(self.roles.workers + server));
-        let far = self.fabric.as_ref().map_or(0, |fabric| {
-            (1..self.roles.servers).map(cards).map(|(a, b)| fabric.least_latency(a, b)).max().unwrap_or(0)
-        });
+        let cards = |server| (self.card(first_server), self.card(first_server + server));
+        let far = self
+            .fabric
+            .as_ref()
+            .map_or(0, |fabric| (1..servers).map(cards).map(|(a, b)| fabric.least_latency(a, b)).max().unwrap_or(0));
         Time(2 * (self.latency + far + self.overhead))
     }
 
     /// Where a node's link appears in a timeline: with its worker or server, or with its first rank. Returns process,
     /// thread and the process's name.
     pub fn process_of_node(&self, card: u32, thread: u32) -> (u32, u32, String) {
+        if self.placed.is_some() {
+            return (NODES + card, thread, format!("node {card}"));
+        }
         let node = self.node_of_card(card);
         if self.rails && card < self.roles.workers {
             return (card + 1, thread, self.card_name(card));
@@ -597,7 +755,9 @@ impl NetworkLinks {
 
     /// A link's name for timelines and tables.
     pub fn name(&self, name: LinkName) -> String {
-        let node = |card: u32| self.card_name(card);
+        let node = |card: u32| {
+            if self.placed.is_some() { format!("node {card}") } else { self.card_name(card) }
+        };
         let role = |role: u32| match role.checked_sub(self.roles.workers) {
             None => format!("worker {role}"),
             Some(server) => format!("server {server}"),
@@ -613,6 +773,8 @@ impl NetworkLinks {
             LinkName::RackUp(r) => format!("rack {r} up"),
             LinkName::RackDown(r) => format!("rack {r} down"),
             LinkName::Between { from, to, .. } => format!("{from}-{to}"),
+            LinkName::SwitchUp(s) => format!("switch {s} up"),
+            LinkName::SwitchDown(s) => format!("switch {s} down"),
         }
     }
 }

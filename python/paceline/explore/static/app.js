@@ -23,6 +23,11 @@ const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
 const form = document.getElementById("controls");
 const status = document.getElementById("status");
+const LABEL = 11;
+// Pixels that the longest label needs, measured: a narrow screen has none to spare.
+const pen = document.createElement("canvas").getContext("2d");
+pen.font = `${LABEL}px "Open Sans", verdana, arial, sans-serif`;
+const room = labels => 14 + Math.ceil(Math.max(...labels.map(label => pen.measureText(label).width)));
 const show = value => Number(value.toPrecision(3)).toString();
 
 function element(tag, properties = {}, children = []) {
@@ -118,11 +123,22 @@ async function ask() {
   busy = false;
 }
 
+// Curves that coincide within 1 % are drawn as one, with all names.
+function merged(curves) {
+  const groups = [];
+  const alike = (a, b) => a.samples_per_s.every((y, i) => Math.abs(y - b.samples_per_s[i]) <= 0.01 * Math.max(y, b.samples_per_s[i]));
+  for (const curve of curves) {
+    const group = groups.find(others => alike(others[0], curve));
+    if (group) group.push(curve); else groups.push([curve]);
+  }
+  return groups;
+}
+
 function draw(answer) {
   const trains = answer.ideal[0] !== null;
-  const lines = answer.curves.map(curve => ({
-    x: curve.workers, y: curve.samples_per_s, name: curve.strategy, mode: "lines+markers",
-    line: { color: answer.colours[curve.strategy], width: 2 },
+  const lines = merged(answer.curves).map(group => ({
+    x: group[0].workers, y: group[0].samples_per_s, name: group.map(it => it.strategy).join(" = "), mode: "lines+markers",
+    line: { color: answer.colours[group[0].strategy], width: 2 },
   }));
   if (trains) lines.unshift({ x: answer.curves[0].workers, y: answer.ideal, name: "linear scaling", mode: "lines", line: { color: "#999", width: 1 } });
   Plotly.react("curves", lines, {
@@ -137,14 +153,25 @@ function draw(answer) {
     customdata: ranked.map(it => it.bound), hovertemplate: `%{x:.4g} ms ${name}<br>bound by %{customdata}<extra>%{y}</extra>`,
   });
   document.getElementById("ranking-title").textContent = `${state.workers} workers, fastest first`;
-  Plotly.react("ranking", [bar("compute_s", "computation", "#88CCEE"), bar("exposed_s", "exposed communication", "#CC6677")], {
-    ...LAYOUT, height: 420, barmode: "stack", legend: { orientation: "h", y: -0.2 }, margin: { ...LAYOUT.margin, l: 170 },
-    xaxis: { title: { text: "iteration (ms)" } },
+  const parts = ["computation", "exposed communication"];
+  // The value stands at the end of a bar; the axis leaves room for it.
+  const ends = ranked.map(it => ({
+    x: 1e3 * it.iteration_s, y: it.strategy, text: ` ${show(1e3 * it.iteration_s)}`, xanchor: "left", showarrow: false,
+  }));
+  const longest = Math.max(...ranked.map(it => 1e3 * it.iteration_s));
+  Plotly.react("ranking", ["compute_s", "exposed_s"].map((key, place) => bar(key, parts[place], answer.colours[parts[place]])), {
+    ...LAYOUT, height: 150 + 24 * ranked.length, barmode: "stack", annotations: ends,
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
+    margin: { ...LAYOUT.margin, l: room(ranked.map(it => it.strategy)), b: 80 },
+    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2 * longest] }, yaxis: { tickfont: { size: LABEL } },
   }, CONFIG);
 
   const { timeline } = answer;
-  document.getElementById("timeline-title").textContent = `One iteration: ${timeline.strategy}, ${timeline.workers} workers`;
+  document.getElementById("timeline-title").textContent = `One iteration: ${timeline.strategy}, ${timeline.workers} workers, `
+    + (timeline.workers > timeline.ranks ? `the first ${timeline.ranks} of them` : "all of them");
   const kinds = [...new Set(timeline.spans.map(span => span.category))];
+  // A narrow legend has one entry a line.
+  const below = innerWidth < 600 ? 60 + 20 * kinds.length : 90;
   Plotly.react("timeline", kinds.map(kind => {
     const own = timeline.spans.filter(span => span.category === kind);
     return {
@@ -153,9 +180,9 @@ function draw(answer) {
       hovertemplate: "%{x:.4g} ms from %{base:.4g}<extra>%{y}</extra>",
     };
   }), {
-    ...LAYOUT, height: 160 + 26 * timeline.lanes.length, barmode: "overlay", bargap: 0.2,
-    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, margin: { ...LAYOUT.margin, l: 190, b: 110 },
-    xaxis: { title: { text: "ms", standoff: 4 }, rangemode: "tozero" }, yaxis: { categoryorder: "array", categoryarray: [...timeline.lanes].reverse() },
+    ...LAYOUT, height: 20 + below + 26 * timeline.lanes.length, barmode: "overlay", bargap: 0.2,
+    legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, margin: { ...LAYOUT.margin, l: room(timeline.lanes), b: below },
+    xaxis: { title: { text: "ms", standoff: 4 }, rangemode: "tozero" }, yaxis: { categoryorder: "array", categoryarray: [...timeline.lanes].reverse(), tickfont: { size: LABEL } },
   }, CONFIG);
   document.getElementById("left-out").textContent = answer.left_out.length
     ? `Left out, because the switch does not do what they need: ${answer.left_out.join(", ")}` : "";

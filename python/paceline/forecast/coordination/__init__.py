@@ -2,8 +2,7 @@
 
 | module | contents |
 | --- | --- |
-| model | one forecast and its result |
-| options | options of the command line |
+| model | which coordinator, with which constants |
+| options | from the options of a forecast to its coordinators |
 | constants, networks | measured constants of coordinators and networks |
-| table | results as a table |
 """

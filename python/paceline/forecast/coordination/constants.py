@@ -50,6 +50,8 @@ def read_constants(path: Path) -> dict[str, float]:
         raise InvalidArgumentError(f'{where}: not an object; give one such as {{"cycle_ms": 1}}')
     for name, value in values.items():
         constant = all_constants().get(name)
+        if name == "fusion_mib":
+            raise InvalidArgumentError(f"{where}: fusion_mib is not among the constants; give --bucket-size")
         if constant is None:
             near = nearest(name, list(all_constants()))
             hint = f"did you mean '{near}'?" if near else f"there are: {', '.join(all_constants())}"

@@ -13,8 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 
 _FILE = Path(__file__).parent / "networks.json"
-# Epochs of ImageNet's 1,281,167 images at 32 on each of 12,288 GPUs; 90 epochs are assumed, as is usual.
-_ITERATIONS = round(90 * 1_281_167 / (32 * 12_288))
+# A complete training on ImageNet's 1,281,167 images at 32 on each of 12,288 GPUs. Assumed: 90 epochs, as is usual, each
+# of whole batches only, as a loop over `images // batch` steps has them; without that loss they are 293 iterations.
+ITERATIONS = 90 * (1_281_167 // (32 * 12_288))
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Network:
     """A network of the publication."""
 
     network: str
+    # Of the graph of a training step.
+    graph_nodes: int
     # None: not published.
     contention_share: float | None
     traversal_ms: float
@@ -31,12 +34,14 @@ class Network:
     compute_ms: float
     # published; inferred from the traversal's share; rate: the trace's own, scaled as ResNet-50's is.
     compute_source: str
+    # The same if a training had round(90 epochs) iterations; None where it does not depend on that.
+    compute_ms_other: float | None = None
 
-    def inferred_iteration_s(self, off_by: float = 0.0) -> float | None:
-        """Return the seconds of an iteration on 12,288 GPUs in graph order; `off_by`: added to the percentage."""
+    def inferred_iteration_s(self, iterations: int = ITERATIONS) -> float | None:
+        """Return the seconds of an iteration on 12,288 GPUs in graph order, if a training had so many of them."""
         if self.traversal_percent is None:
             return None
-        return self.traversal_ms * 1e-3 / ((self.traversal_percent + off_by) / 100) / _ITERATIONS
+        return self.traversal_ms * 1e-3 / (self.traversal_percent / 100) / iterations
 
 
 @lru_cache(maxsize=1)

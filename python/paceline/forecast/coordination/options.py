@@ -1,115 +1,107 @@
-"""From the options of `paceline simulate --coordinator …` to runs; options without effect there are refused."""
+"""From the options of a forecast to its coordinators; options without effect under a coordinator are refused."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._core import Trace
+from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline.catalog.library import built_in_trace
-from paceline.catalog.strategies import all_strategies
-from paceline.errors import InvalidArgumentError, naming
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.coordination.constants import all_constants, read_constants
-from paceline.forecast.coordination.model import ITERATIONS, CoordinatedRun, find_coordinators
-from paceline.forecast.coordination.networks import contention_share
+from paceline.forecast.coordination.model import Coordination, find_coordinators
+from paceline.forecast.coordination.networks import contention_share, networks
 
 if TYPE_CHECKING:
     from paceline.forecast.options import Sweep
 
-# Options of the event simulation, which this model does not use.
-_WITHOUT_EFFECT = {
-    "timeline": "a timeline shows messages, and none is simulated",
-    "plot": "print --json and draw that",
-    "servers": "a coordinator decides on all-reduces, which have no servers",
-    "compute_speedup": "scale the trace with --samples-per-s",
-    "network": "collectives are closed forms",
-    "chunk": "collectives are closed forms of the strategies' own pieces",
-    "placement": "there are no servers",
-    "distribution": "there are no servers",
-    "pull": "there are no servers",
-    "inside": "the closed form is that of rings",
-    "barrier": "iterations always start everywhere at once",
-    "detail": "the breakdown is always printed",
+SUMMIT, HOROVOD = "summit", "horovod"
+# Processes that are late by nothing, on a network that gives what its cluster file says.
+BALANCED = {
+    "oversleep_probability": 0.0,
+    "preemption_per_node": 0.0,
+    "spin_preemption_per_node": 0.0,
+    "congestion": 0.0,
+    "collective_step_ms": 0.0,
 }
-_MIB = 1 << 20
+# Constants that go by a name, as they differ from Summit's, and the fusion threshold that belongs to them.
+_NAMED: Mapping[str, tuple[Mapping[str, float], int]] = {
+    SUMMIT: ({}, 64 << 20),
+    HOROVOD: ({**BALANCED, "cycle_ms": 1.0}, 128 << 20),
+}
 
 
 @dataclass(frozen=True)
-class PreparedCoordination:
-    """The runs and their assumptions."""
+class Coordinated:
+    """The coordinators of a sweep, what else follows from them, and notes on what is assumed."""
 
-    runs: list[CoordinatedRun]
+    coordinations: list[Coordination | None]
+    bucket_size: int | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def prepare(sweep: Sweep) -> PreparedCoordination:
-    """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
-    with naming(sweep.sources):
-        return _prepared(sweep)
-
-
-def _prepared(sweep: Sweep) -> PreparedCoordination:
-    given = {"timeline": sweep.timeline, "plot": sweep.plot, **sweep.values}
-    for name, reason in _WITHOUT_EFFECT.items():
-        if given.get(name) is not None:
-            option = str(sweep.sources.get(name, f"--{name}"))
-            raise InvalidArgumentError(f"{option}: has no effect with --coordinator: {reason}; leave it out")
-    coordinators = find_coordinators(sweep.get("coordinator"))
-    trace = sweep.step()
-    constants, notes = _constants(sweep, trace)
-    cluster = sweep.machine()
-    sweep.refuse_idle_links(cluster)
-    words = sweep.get("strategy") or ["native"]
-    named = [name for word in words for name in ([one.name for one in all_strategies()] if word == "all" else [word])]
-    strategies = list(dict.fromkeys(named))
-    if json.loads(trace.summary())["recorded_workers"] > 1 or "variation" in json.loads(trace.to_json()):
-        notes.append(
-            "the trace's workers differ; here all compute what the first does, and their lateness is drawn by the model"
-        )
-    overlap = bool(sweep.get("overlap"))
-    notes += [f"collectives are {units.listed(strategies)}, by its closed form where it has one"]
-    notes += [] if overlap else ["no overlap: gradients are handed over at the end of the backward pass; see --overlap"]
-    if json.loads(cluster.to_json())["name"] != "summit":
-        notes.append("lateness, congestion and agreement are Summit's; --coordinator-constants sets others")
-    runs = [
-        CoordinatedRun(
-            trace,
-            machine,
-            coordinator,
-            workers,
-            strategy=strategy,
-            iterations=sweep.get("iterations") or ITERATIONS,
-            seed=sweep.get("seed") or 0,
-            overlap=overlap,
-            constants=constants,
-        )
-        for workers, machine, strategy, coordinator in product(
-            sweep.workers, sweep.machines(cluster), strategies, coordinators
-        )
-    ]
-    return PreparedCoordination(runs, notes)
-
-
-def _constants(sweep: Sweep, trace: Trace) -> tuple[dict[str, float], list[str]]:
-    """Return the constants that differ from the defaults, and notes on what is assumed."""
-    file, bucket_size = sweep.get("coordinator_constants"), sweep.get("bucket_size")
-    given = {} if file is None else read_constants(Path(file))
-    notes = sweep.device_note(trace)
-    if bucket_size is not None:
-        if "fusion_mib" in given:
+def coordinated(sweep: Sweep, trace: Trace, machine: Cluster) -> Coordinated:
+    """Return the coordinators that are asked for. Raises InvalidArgumentError."""
+    asked = sweep.get("coordinator") or ["none"]
+    words = [asked] if isinstance(asked, str) else list(asked)
+    names = find_coordinators([word for word in words if word != "none"])
+    if not names:
+        if sweep.get("coordinator_constants") is not None:
             raise InvalidArgumentError(
-                "fusion_mib of --coordinator-constants sets the same; give one of them", setting="bucket_size"
+                f"has no effect without a coordinator; add {sweep.spelling('coordinator')} or leave it out",
+                setting="coordinator_constants",
             )
-        given["fusion_mib"] = 0.0 if bucket_size == "none" else bucket_size / _MIB
-    if "contention_share" not in given:
+        return Coordinated([None])
+    _refuse_without_effect(sweep)
+    constants, fused, notes = _constants(sweep, trace, machine)
+    graph_nodes = networks()[name].graph_nodes if (name := built_in_trace(str(sweep.trace))) in networks() else None
+    found: list[Coordination | None] = [
+        Coordination(coordinator, graph_nodes=graph_nodes, constants=constants) for coordinator in names
+    ]
+    return Coordinated([None, *found] if "none" in words else found, fused, notes)
+
+
+def _refuse_without_effect(sweep: Sweep) -> None:
+    reasons = {
+        "barrier": (sweep.get("barrier") is False, "the last exchange ends on all ranks at once"),
+        "pull": (sweep.get("pull") == "layer", "a bucket's exchange ends when its parameters are back"),
+        "placement": (
+            sweep.get("placement") not in (None, "round-robin", "even"),
+            "which buckets there are is found out in every cycle",
+        ),
+    }
+    for name, (given, reason) in reasons.items():
+        if given:
+            raise InvalidArgumentError(f"has no effect under a coordinator: {reason}; leave it out", setting=name)
+
+
+def _constants(sweep: Sweep, trace: Trace, machine: Cluster) -> tuple[dict[str, float], int, list[str]]:
+    """Return the constants that differ from Summit's, the fusion threshold in bytes, and notes."""
+    notes = []
+    given, cluster = sweep.get("coordinator_constants"), json.loads(machine.to_json())["name"]
+    name = given if given in _NAMED else SUMMIT if cluster == SUMMIT else HOROVOD
+    named, fused = _NAMED[name]
+    constants = dict(named)
+    if given is not None and given not in _NAMED:
+        constants |= read_constants(Path(given))
+    elif given is None and name == HOROVOD:
+        option = sweep.spelling("coordinator_constants")
+        notes.append(
+            f"a coordinator as on balanced ranks, with Horovod's defaults: nobody measured how late the ranks of "
+            f"'{cluster}' are; {option} {SUMMIT} takes those of Summit"
+        )
+    if sweep.get("bucket_size") is None:
+        notes.append(f"tensors that are ready are fused up to {units.size(fused)} ({sweep.spelling('bucket_size')})")
+    late = {name: constants.get(name, all_constants()[name].default) for name in BALANCED}
+    if "contention_share" not in constants and (late["preemption_per_node"] or late["oversleep_probability"]):
         share = contention_share(built_in_trace(str(sweep.trace)))
         if share is not None:
-            given["contention_share"] = share
-        share_text = f"{share if share is not None else all_constants()['contention_share'].default:.0%}"
+            constants["contention_share"] = share
+        shown = f"{share if share is not None else all_constants()['contention_share'].default:.0%}"
         source = "published for this network" if share is not None else "the median of published networks"
-        notes.append(f"input pipeline and graph scheduling are both active in {share_text} of an iteration ({source})")
-    return given, notes
+        notes.append(f"input pipeline and graph scheduling are both active in {shown} of an iteration ({source})")
+    return constants, fused, notes

@@ -7,17 +7,28 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast import plotting
+from paceline.forecast import style
 from paceline.forecast.coordination.networks import networks
 from paceline.studies.curves import DPI
-from paceline.studies.load_imbalance.runs import BASELINE, GPUS, LARGEST, STRONG, STRONG_NETWORK, Point, Results, gain
+from paceline.studies.load_imbalance.compared import PUBLISHED_GRAPH, PUBLISHED_MOST, PUBLISHED_RANGES
+from paceline.studies.load_imbalance.runs import (
+    BASELINE,
+    FITTED,
+    GPUS,
+    GRAPH,
+    LARGEST,
+    STRONG,
+    STRONG_NETWORK,
+    Point,
+    Results,
+    gain,
+)
 
-_STYLE: Any = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
 _PARTS = (
-    ("compute", "#88CCEE"),
-    ("coordinator", "#CC6677"),
-    ("copy", "#117733"),
-    ("collective", "#DDCC77"),
+    ("compute", style.PARTS["computation"]),
+    ("coordinator", style.PARTS["coordinator"]),
+    ("copy", style.PARTS["copy"]),
+    ("collective", style.PARTS["collective"]),
 )
 
 
@@ -35,16 +46,12 @@ def _names() -> list[str]:
 
 
 def _canvas(columns: int, width: float, rows: int = 1) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(width, 4.6 * rows), layout="constrained")
+    canvas: Any = style.new_figure(width, 4.6 * rows)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 
 def _saved(made: Any, path: Path) -> str:  # noqa: ANN401
-    import matplotlib as mpl
-
-    with mpl.rc_context(_STYLE), replaced(path) as file:
+    with style.context(), replaced(path) as file:
         made().savefig(file, dpi=DPI, format="png")
     return str(path)
 
@@ -78,7 +85,7 @@ def _breakdown(results: Results) -> Any:  # noqa: ANN401
 
 
 def _gains(results: Results) -> Any:  # noqa: ANN401
-    """One panel per network: gain over GPUs, one line per coordinator."""
+    """One panel per network: gain over GPUs, one line per coordinator, and what was published."""
 
     def make() -> Any:  # noqa: ANN401
         canvas, grid = _canvas(3, 13.0, 3)
@@ -86,17 +93,43 @@ def _gains(results: Results) -> Any:  # noqa: ANN401
             for place, name in enumerate(_names()):
                 if name != BASELINE:
                     own = [100 * gain(results, Point(network, name, gpus)) for gpus in GPUS]
-                    colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
-                    axes.plot(range(len(GPUS)), own, color=colour, marker=marker, markersize=5, label=name)
+                    look = style.coordinator(place)
+                    axes.plot(GPUS, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+            _published(axes, network)
             axes.axhline(0, color="0.6", linewidth=0.8)
-            axes.set_xticks(range(len(GPUS)), [f"{gpus:,}" for gpus in GPUS], rotation=30)
-            axes.set(title=network, ylabel=f"gain over {BASELINE} (%)", ylim=(-4, 30))
+            _gpu_axis(axes, GPUS)
+            fitted = "fitted" if network in FITTED else "checked"
+            axes.set(title=f"{network} ({fitted})", ylabel=f"gain over {BASELINE} (%)", ylim=(-26, 38))
             axes.grid(color="0.92")
-        grid.flat[0].legend(frameon=False, fontsize="small", loc="upper left")
-        canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs")
+        lines = [*grid.flat[0].get_legend_handles_labels()[0], *grid.flat[2].get_legend_handles_labels()[0]]
+        shown = {line.get_label(): line for line in lines}
+        canvas.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=6, frameon=False)
+        canvas.suptitle(f"Weak scaling, batch 32 per GPU, to {LARGEST:,} GPUs: the gain of each remedy")
         return canvas
 
     return make
+
+
+def _published(axes: Any, network: str) -> None:  # noqa: ANN401
+    """Draw what the publication gives for graph order: a range as a band, single figures as dashed lines."""
+    place = _names().index(GRAPH)
+    if network in PUBLISHED_RANGES:
+        low, high = PUBLISHED_RANGES[network]
+        label = f"{GRAPH}, published range"
+        axes.axhspan(low, high, color=style.coordinator(place).colour, alpha=0.12, linewidth=0, label=label)
+    singles = {(name, value) for name, value in PUBLISHED_MOST.items()} if network == STRONG_NETWORK else set()
+    singles |= {(GRAPH, value) for value in PUBLISHED_GRAPH.get(network, ())}
+    for name, value in sorted(singles):
+        colour = style.coordinator(_names().index(name)).colour
+        axes.axhline(value, color=colour, linestyle="--", linewidth=1, label="published, at most or on average")
+
+
+def _gpu_axis(axes: Any, counts: tuple[int, ...]) -> None:  # noqa: ANN401
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(counts, [f"{gpus:,}" for gpus in counts], rotation=30)
 
 
 def _strong(results: Results) -> Any:  # noqa: ANN401
@@ -107,9 +140,10 @@ def _strong(results: Results) -> Any:  # noqa: ANN401
         axes, counts = grid[0][0], GPUS[1:]
         for place, name in enumerate(_names()):
             own = [(results[Point(STRONG_NETWORK, name, gpus, STRONG)].samples_per_s or 0.0) / 1e3 for gpus in counts]
-            colour, marker = plotting.COLOURS[place], plotting.MARKERS[place]
-            axes.plot(range(len(counts)), own, color=colour, marker=marker, markersize=5, label=name)
-        axes.set_xticks(range(len(counts)), [f"{gpus:,}" for gpus in counts])
+            look = style.coordinator(place)
+            axes.plot(counts, own, color=look.colour, marker=look.marker, markersize=5, label=name)
+        axes.axvline(1536, color=style.REFERENCE, linestyle="--", linewidth=1, label="published: slight drop from here")
+        _gpu_axis(axes, counts)
         axes.set(xlabel="GPUs", ylabel="thousand images/s", ylim=(0, None))
         axes.set_title("ResNet-50, strong scaling, 24,576 images an iteration")
         axes.grid(color="0.92")

@@ -36,7 +36,7 @@ class LoadImbalance:
                 },
             }
             for point, it in self.results.items()
-            if not (point.overlap or point.balanced)
+            if not (point.overlap or point.balanced or point.other_reading)
         ]
 
     def to_dict(self) -> dict[str, Any]:

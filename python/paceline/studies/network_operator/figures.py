@@ -1,34 +1,35 @@
-"""The study's figures: iteration time against bandwidth and workers, speed-up against modules and faster computation.
+"""The study's figures: iteration time against bandwidth, workers and servers; speed-up against modules and computation.
 
-Colours are Paul Tol's "muted" scheme (SRON/EPS/TN/09-002), which colour-blind readers can distinguish.
+Published values stand beside the simulated lines wherever a table has the line's configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
+from paceline.forecast import style
 from paceline.studies.network_operator import mechanisms as m
-from paceline.studies.network_operator.mechanisms import configured
-from paceline.studies.network_operator.published import MODELS, TITLES
+from paceline.studies.network_operator.mechanisms import configured, strategy_of
+from paceline.studies.network_operator.published import (
+    MODELS,
+    TABLE_1_GBPS,
+    TABLE_1_REAL,
+    TABLE_1_SERVERS,
+    TABLE_1_SIMULATED,
+    TITLES,
+    calibrated_rows,
+    shown_rows,
+    table_1_config,
+)
 from paceline.studies.network_operator.runs import Config, Simulations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STYLES: dict[str, tuple[str, str, str]] = {
-    m.SERVER: ("#000000", "-", "o"),
-    m.MULTICAST: ("#88CCEE", "--", "s"),
-    m.AGGREGATION: ("#DDCC77", "-.", "^"),
-    m.BOTH: ("#117733", "-", "D"),
-    m.RING: ("#332288", "--", "v"),
-    m.RING_WHOLE: ("#CC6677", ":", "P"),
-    m.RING_MULTICAST: ("#44AA99", "-.", "X"),
-    m.BUTTERFLY: ("#882255", ":", "<"),
-}
 _BANDWIDTHS = (5, 10, 25, 50, 100)
 _WORKERS = (4, 8, 16, 32, 64)
 _MODULES = (1, 5, 25, 125)
@@ -78,7 +79,7 @@ _MODEL_PANELS = {model: TITLES[model] for model in MODELS}
 FIGURES = (
     Figure(
         "bandwidth.png",
-        "32 workers, one parameter server",
+        "Iteration time by bandwidth: 32 workers, one parameter server",
         "bandwidth (Gbit/s)",
         _BANDWIDTHS,
         _MODEL_PANELS,
@@ -87,7 +88,7 @@ FIGURES = (
     ),
     Figure(
         "workers.png",
-        "25 Gbit/s, one parameter server",
+        "Iteration time by workers: 25 Gbit/s, one parameter server",
         "workers",
         _WORKERS,
         _MODEL_PANELS,
@@ -96,7 +97,7 @@ FIGURES = (
     ),
     Figure(
         "modules.png",
-        "Inception-v3 with modules added: 32 workers, 25 Gbit/s",
+        "Speed-up over the server alone by modules added to Inception-v3: 32 workers, 25 Gbit/s",
         "added modules",
         _MODULES,
         {"compute": "compute-heavy modules", "network": "network-heavy modules"},
@@ -106,7 +107,7 @@ FIGURES = (
     ),
     Figure(
         "compute.png",
-        "Faster computation: 32 workers, 25 Gbit/s",
+        "Speed-up over the server alone by speed of computation: 32 workers, 25 Gbit/s",
         "compute speed-up",
         _SPEEDUPS,
         _MODEL_PANELS,
@@ -124,26 +125,41 @@ def figure_configs() -> list[Config]:
 
 def draw_all(simulations: Simulations, folder: Path) -> list[Path]:
     """Draw every figure into the folder; return the files."""
-    return [_draw(figure, simulations, folder / figure.file) for figure in FIGURES]
+    published = _published()
+    drawn = [_draw(figure, simulations, published, folder / figure.file) for figure in FIGURES]
+    return [*drawn, _draw_servers(simulations, folder / "servers.png")]
 
 
-def _draw(figure: Figure, simulations: Simulations, path: Path) -> Path:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
+def _published() -> dict[Config, float]:
+    """Return published seconds by configuration: those of the tables, and the server's divided by a speed-up."""
+    rows = [row for row in [*calibrated_rows(), *shown_rows()] if row.times == 1 and not row.offset]
+    seconds = {row.config: row.published for row in rows if row.over is None}
+    for row in rows:
+        if row.over in seconds:
+            seconds.setdefault(row.config, seconds[row.over] / row.published)
+    return seconds
 
+
+def _published_gains(seconds: dict[Config, float]) -> dict[Config, float]:
+    gains = {row.config: row.published for row in shown_rows() if row.unit == "x"}
+    for config, own in seconds.items():
+        alone = replace(config, strategy="ps", chunk=None, servers=None, slices=None)
+        if alone in seconds:
+            gains.setdefault(config, seconds[alone] / own)
+    return gains
+
+
+def _draw(figure: Figure, simulations: Simulations, published: dict[Config, float], path: Path) -> Path:
     rows = (len(figure.panels) + 1) // 2
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        canvas = Canvas(figsize=(9.5, 1.4 + 2.9 * rows), layout="constrained")
+    given = _published_gains(published) if figure.gain else published
+    with style.context():
+        canvas = style.new_figure(14.0, 0.9 + 3.3 * rows)
         grid: Any = canvas.subplots(rows, 2, squeeze=False)
         for axes, (panel, title) in zip(grid.flat, figure.panels.items(), strict=True):
-            _panel(axes, figure, panel, simulations)
+            _panel(axes, figure, panel, simulations, given)
             axes.set_title(title, fontsize="medium")
-        for axes in grid[-1]:
-            axes.set_xlabel(figure.x_label)
         for row in grid:
             row[0].set_ylabel("speed-up over the server alone" if figure.gain else "iteration time (s)")
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=4 if len(labels) > 5 else 5, frameon=False)
         canvas.suptitle(figure.title)
         with replaced(path) as temporary:
             _save(canvas, temporary)
@@ -161,32 +177,51 @@ def _save(canvas: Any, path: Path) -> None:  # noqa: ANN401
     Image.open(data).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, format="png", optimize=True)
 
 
-def _panel(axes: Axes, figure: Figure, panel: str, simulations: Simulations) -> None:
-    """Make each line thinner than those before, so that coinciding lines stay visible."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+def _look(mechanism: str) -> style.Look:
+    look = style.strategy(strategy_of(mechanism))
+    return replace(look, line=":") if mechanism == m.RING_WHOLE else look
 
-    values: list[float] = []
-    for place, name in enumerate(figure.mechanisms):
+
+def _panel(axes: Axes, figure: Figure, panel: str, simulations: Simulations, published: dict[Config, float]) -> None:
+    lines, values, marks = [], [], 0
+    for name in figure.mechanisms:
         times = [simulations[figure.config(panel, name, x)] for x in figure.x]
         if figure.gain:
             alone = [simulations[figure.config(panel, m.SERVER, x)] for x in figure.x]
             times = [base / time for base, time in zip(alone, times, strict=True)]
+        lines.append(style.Line(name, figure.x, times, _look(name)))
         values += times
-        left = 1 - place / len(figure.mechanisms)
-        colour, line, marker = _STYLES[name]
-        width, size = 1.2 + 1.8 * left, 3.5 + 3.5 * left
-        axes.plot(
-            figure.x, times, label=name, color=colour, linestyle=line, linewidth=width, marker=marker, markersize=size
-        )
-    axes.set_xscale("log")
-    axes.set_xticks(list(figure.x), [f"{x:g}" for x in figure.x])
-    axes.xaxis.set_minor_locator(NullLocator())
-    if max(values) > 5 * min(values):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.set_ylim(bottom=0)
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
+    entries = style.draw_lines(axes, lines)
+    for name in figure.mechanisms:
+        found = [(x, given) for x in figure.x if (given := published.get(figure.config(panel, name, x))) is not None]
+        style.draw_published(axes, [x for x, _ in found], [y for _, y in found], _look(name))
+        values += [y for _, y in found]
+        marks += len(found)
+    style.x_axis(axes, figure.x, figure.x_label)
+    style.y_axis(axes, values, log=None if figure.gain else max(values) > 5 * min(values))
+    entries += style.sources() if marks else []
+    style.legend(axes, entries, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_servers(simulations: Simulations, path: Path) -> Path:
+    """Draw Table 1: its simulated and real times beside ours."""
+    look = style.strategy("ps")
+    real = replace(look, marker="s")
+    with style.context():
+        canvas = style.new_figure(13.0, 3.6)
+        grid: Any = canvas.subplots(1, len(MODELS))
+        for axes, model in zip(grid, MODELS, strict=True):
+            times = [simulations[table_1_config(model, servers)] for servers in TABLE_1_SERVERS]
+            entries = style.draw_lines(axes, [style.Line("simulated here", TABLE_1_SERVERS, times, look)])
+            for values, own in ((TABLE_1_SIMULATED, look), (TABLE_1_REAL, real)):
+                style.draw_published(axes, TABLE_1_SERVERS, values[model], own)
+            style.x_axis(axes, TABLE_1_SERVERS, "parameter servers")
+            style.y_axis(axes, [*times, *TABLE_1_SIMULATED[model], *TABLE_1_REAL[model]], log=False)
+            axes.set_title(TITLES[model], fontsize="medium")
+        grid[0].set_ylabel("iteration time (s)")
+        marks = [(style.hollow_key(look), "published, simulated"), (style.hollow_key(real), "published, real runs")]
+        style.legend(canvas, [*entries, *marks], loc="outside lower center", ncols=3)
+        canvas.suptitle(f"Iteration time by servers with TensorFlow's assignment: 8 workers, {TABLE_1_GBPS} Gbit/s")
+        with replaced(path) as temporary:
+            _save(canvas, temporary)
+    return path

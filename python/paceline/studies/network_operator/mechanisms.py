@@ -26,6 +26,11 @@ MECHANISMS = tuple(_STRATEGIES)
 RANKED = (RING, BOTH, BUTTERFLY, MULTICAST, AGGREGATION)
 
 
+def strategy_of(mechanism: str) -> str:
+    """Return the strategy of a mechanism."""
+    return _STRATEGIES[mechanism]
+
+
 def configured(model: str, mechanism: str, **settings: Any) -> Config:  # noqa: ANN401
     """Return the mechanism's configuration on a model.
 

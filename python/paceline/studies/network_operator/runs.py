@@ -11,7 +11,7 @@ from paceline._internal.system import cores
 from paceline.catalog.names import Distribution
 from paceline.catalog.strategies import find_strategy
 from paceline.studies.network_operator.assignment import tensorflow_servers
-from paceline.studies.network_operator.variants import sliced, toy
+from paceline.studies.network_operator.variants import in_forward_order, sliced, toy
 
 TENSORS = {"vgg-16": 32, "inception-v3": 190, "resnet-101": 314, "resnet-200": 611}
 # Tensors that a module of each kind adds.
@@ -64,7 +64,7 @@ class Simulations:
         key = (model, modules, slices)
         if key not in self._traces:
             if slices is not None:
-                trace = sliced(self.trace(model, modules), slices)
+                trace = sliced(in_forward_order(self.trace(model, modules)), slices)
             elif modules is not None:
                 trace = self.trace(model).with_modules(modules)
             elif model.startswith("allreduce:"):
@@ -86,6 +86,7 @@ class Simulations:
             None,
             find_strategy(config.strategy).name,
             workers=config.workers,
+            library="none",
             bandwidth=f"{config.gbps}Gbps",
             servers=config.servers,
             chunk=config.chunk,

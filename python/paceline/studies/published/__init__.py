@@ -6,9 +6,11 @@ forecasts any file with the same columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.forecast.evidence import coverage, published_cases
 from paceline.studies.published.data import BUILT_IN, read
 from paceline.studies.published.engines import CannotForecastError
 from paceline.studies.published.result import Published, Skip
@@ -41,4 +43,10 @@ def run(
         from paceline.studies.published.figures import draw_all
 
         drawn = [str(path) for path in draw_all(forecasts, plots)]
-    return Published(title, forecasts, skipped, drawn)
+    without: dict[str, float] = {}
+    if data is None:
+        sizes = [abs(math.expm1(case.residual)) for case in published_cases()]
+        inside, known, outside = coverage()
+        without = {"rows": len(sizes), "mean": sum(sizes) / len(sizes), "worst": max(sizes)}
+        without |= {"intervals": known, "inside": inside, "outside_evidence": outside}
+    return Published(title, forecasts, skipped, drawn, without)

@@ -33,7 +33,9 @@ COLUMNS = (
     "source",
     "note",
 )
-_MAY_BE_MISSING = frozenset({"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id"})
+_MAY_BE_MISSING = frozenset(
+    {"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"}
+)
 _MOST_GPUS = 4096
 _MOST_BYTES = 16 << 20
 _MOST_ROWS = 10_000
@@ -62,7 +64,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Row:
-    """A published measurement. `link_bps`: a node's link; `samples_per_s`: one GPU alone; None if not published."""
+    """A published measurement. `link_bps`: a node's link; `samples_per_s`: one GPU alone; None if not published.
+
+    Without `measured` the row is only forecast.
+    """
 
     line: int
     id: str
@@ -75,7 +80,7 @@ class Row:
     link_bps: float | None
     batch: int | None
     samples_per_s: float | None
-    measured: float
+    measured: float | None
     metric: Metric | None
     metric_text: str
     posed: str
@@ -147,8 +152,6 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
     link = cell.number("net_gbps_per_node")
     text = cell.required("metric")
     measured = cell.number("measured")
-    if measured is None:
-        raise InvalidArgumentError(f"{path}, line {line}, measured: is empty; leave the row out")
     return Row(
         line=line,
         id=cell.text("id"),
@@ -171,9 +174,9 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
     )
 
 
-def _metric(text: str, measured: float) -> Metric | None:
+def _metric(text: str, measured: float | None) -> Metric | None:
     metric = parse_metric(text)
-    if metric is not None and metric.kind is Kind.EFFICIENCY and measured > _MOST_EFFICIENCY:
+    if metric is not None and metric.kind is Kind.EFFICIENCY and (measured or 0) > _MOST_EFFICIENCY:
         return replace(metric, unit=0.01)
     return metric
 

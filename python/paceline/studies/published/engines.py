@@ -1,17 +1,6 @@
-"""Maps a published system to the simulator: library × channel, from the words of `sync` and `system`.
+"""Which library and channel a published system stands for, from the words of `sync` and `system`.
 
-| engine | model |
-| --- | --- |
-| Horovod, NCCL | one flat ring over all GPUs, or trees (`native`), tensors fused, a coordinator on rank 0 |
-| Horovod, MPI | the same through the host's memory, where a rank copies and adds |
-| CUDA-aware MPI | recursive halving and doubling on GPU buffers |
-| Horovod, DDL | rings inside the node, then between nodes |
-| DistributedDataParallel | NCCL's ring or trees over buckets of 25 MB |
-| Gloo | a ring through the host's memory |
-| Distributed TensorFlow | reduction inside the node, then servers that hold whole variables, over gRPC or Verbs |
-| BytePS | reduction inside the node, then separate servers that share every tensor |
-| Ray SGD | reduction inside the node, then a server on every node, through the object store |
-| replicas of one process | reduction inside the node |
+What a library costs is in `paceline.catalog.libraries`; nothing here is a constant of a forecast.
 """
 
 from __future__ import annotations
@@ -21,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.catalog import channels
+from paceline.catalog.libraries import find_library
 from paceline.errors import PacelineError
-from paceline.studies.published.constants import as_rate, constant
 from paceline.studies.published.data import Row
-from paceline.studies.published.network import Channel, channel_of, knows_inside, names_channel
 
 
 class CannotForecastError(PacelineError):
@@ -33,24 +22,19 @@ class CannotForecastError(PacelineError):
 
 @dataclass(frozen=True)
 class Engine:
-    """A library on a channel. `call_s`: per tensor, on the training thread; `negotiation_s`: per tensor and rank."""
+    """A library on a channel, and options of a forecast that the row decides."""
 
-    name: str
-    strategy: str
-    channel: Channel
+    library: str
+    channel: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    cluster: Mapping[str, Any] = field(default_factory=dict)
-    # TCP connections between two nodes.
-    streams: int = 1
-    call_s: float = 0.0
-    negotiation_s: float = 0.0
-    # Tensors are fused as they become ready, not up to a size.
-    fuses: bool = False
     assumed: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Return the name for tables."""
+        return f"{self.library} over {self.channel.upper()}"
 
-# Larger than any model's gradients.
-RAY_BUCKET = 1 << 40
+
 _YEAR = re.compile(r"\b20[12]\d\b")
 # Horovod has had the response cache since 0.16.2 (2019).
 _CACHED_SINCE = 2020
@@ -58,104 +42,60 @@ _CACHED_SINCE = 2020
 _SINCE_THEN = ("a100", "a800", "h100", "h200", "a10", "l4", "b200")
 
 
-def _horovod(row: Row, name: str, strategy: str, channel: Channel, **more: Any) -> Engine:  # noqa: ANN401
-    year = max((int(year) for year in _YEAR.findall(row.source)), default=0)
-    cached = year >= _CACHED_SINCE if year else any(gpu in row.gpu.lower() for gpu in _SINCE_THEN)
-    return Engine(
-        name=f"Horovod, {name}",
-        strategy=strategy,
-        channel=channel,
-        options=more.pop("options", {}),
-        call_s=constant("call"),
-        negotiation_s=0.0 if cached else constant("horovod.negotiation"),
-        fuses=True,
-        assumed=() if year or cached else ("Horovod without a response cache (before 0.16.2, 2019)",),
-        **more,
-    )
-
-
-def _host(name: str) -> dict[str, str]:
-    return {"host_bandwidth": as_rate(constant(name))}
+def _engine(library: str, row: Row, **options: Any) -> Engine:  # noqa: ANN401
+    return Engine(library, find_library(library).channel or channel_of(row), options)
 
 
 def _nccl(row: Row) -> Engine:
-    return _horovod(row, "NCCL", "native", channel_of(row))
-
-
-def _mpi_cpu(row: Row) -> Engine:
-    return _horovod(row, "MPI through the host", "ring", channel_of(row), streams=4, cluster=_host("mpi.host"))
-
-
-def _mpi_gpu(row: Row) -> Engine:
-    return _horovod(row, "CUDA-aware MPI", "halving-doubling", Channel.RDMA)
-
-
-def _ddl(row: Row) -> Engine:
-    return _horovod(row, "DDL", "hierarchical", channel_of(row), options={"inside": "ring"})
-
-
-def _gloo(row: Row) -> Engine:
-    return Engine("Gloo", "ring", Channel.TCP, {"bucket_size": int(constant("ddp.bucket"))}, _host("mpi.host"))
-
-
-def _baidu(row: Row) -> Engine:
-    return Engine("Baidu's ring over MPI", "ring", channel_of(row), {}, _host("mpi.host"), streams=4)
-
-
-def _ddp(row: Row) -> Engine:
-    bucket = {"bucket_size": int(constant("ddp.bucket"))}
-    return Engine("DistributedDataParallel, NCCL", "native", channel_of(row), bucket, call_s=constant("call"))
+    year = max((int(year) for year in _YEAR.findall(row.source)), default=0)
+    cached = year >= _CACHED_SINCE if year else any(gpu in row.gpu.lower() for gpu in _SINCE_THEN)
+    engine = _engine("horovod" if cached else "horovod-uncached", row)
+    note = "Horovod without a response cache (before 0.16.2, 2019)"
+    return engine if year or cached else replace(engine, assumed=(note,))
 
 
 def _replicas(row: Row) -> Engine:
     if row.nodes > 1:
         raise CannotForecastError("replicas of one process run on one node, but the row has several")
-    inside = {"intra_bandwidth": as_rate(constant("tf.nccl"))}
-    return Engine("replicas, NCCL", "ring", channel_of(row), {"overlap": False}, inside)
+    return _engine("tensorflow-replicas", row)
 
 
 def _host_replicas(row: Row) -> Engine:
-    if row.nodes > 1:
-        return _tensorflow(row)
-    inside = {"intra_bandwidth": as_rate(constant("inside.pcie")), "servers": "colocated"}
-    return Engine("replicas, parameters on the host", "sharded-ps", channel_of(row), {"inside": "root"}, inside)
+    return _tensorflow(row) if row.nodes > 1 else _engine("tensorflow-host", row)
 
 
 def _tensorflow(row: Row) -> Engine:
-    fast = re.search(r"grpc\s*\+|verbs|gdr", f"{row.sync} {row.system}".lower()) is not None
-    cluster = {"servers": "colocated"} if fast else {"servers": "colocated", **_host("grpc.host")}
-    name = "Distributed TensorFlow, gRPC" + (" and another channel" if fast else "")
+    words = f"{row.sync} {row.system}".lower()
+    if re.search(r"gdr|gpudirect", words):
+        return _engine("tensorflow-gdr", row, servers=servers_of(row))
+    if re.search(r"grpc\s*\+|verbs", words):
+        return _engine("tensorflow-verbs", row, servers=servers_of(row))
     # Horovod's comparison ran one process per GPU; elsewhere one process drives all GPUs of a node.
-    if "horovod/horovod" in row.source:
-        return Engine(f"{name}, a process a GPU", "ps", channel_of(row), {"servers": servers_of(row)}, cluster, 4)
-    options = {"chunk": "whole", "servers": servers_of(row), "inside": "ring"}
-    return Engine(name, "sharded-ps", channel_of(row), options, cluster, streams=4)
+    library = "tensorflow-grpc-process" if "horovod/horovod" in row.source else "tensorflow-grpc"
+    return _engine(library, row, servers=servers_of(row))
 
 
 def _byteps(row: Row) -> Engine:
-    options = {"servers": servers_of(row), "inside": "ring"}
-    return Engine("BytePS", "sharded-ps", channel_of(row), options, _host("byteps.host"), streams=4)
+    return _engine("byteps", row, servers=servers_of(row))
 
 
-def _ray(row: Row) -> Engine:
-    # A worker sends all gradients together once they are complete, and each server holds a part.
-    options = {"servers": row.nodes, "inside": "root", "bucket_size": RAY_BUCKET, "overlap": False}
-    return Engine("Ray SGD", "sharded-ps", Channel.TCP, options, {"servers": "colocated", **_host("ray.host")}, 4)
+def _library(name: str) -> Callable[[Row], Engine]:
+    return lambda row: _engine(name, row)
 
 
 _RULES: tuple[tuple[str, Callable[[Row], Engine]], ...] = (
     (r"byteps", _byteps),
-    (r"\bddl\b|ddl-", _ddl),
-    (r"\bray\b", _ray),
-    (r"mpi-allreduce-cpu|(horovod|mpi).*\bcpu\b", _mpi_cpu),
-    (r"cuda-?aware|mpi-allreduce-gpu|mpi-opt|\bmpi\b.*gpu", _mpi_gpu),
+    (r"\bddl\b|ddl-", _library("horovod-ddl")),
+    (r"\bray\b", _library("ray-sgd")),
+    (r"mpi-allreduce-cpu|(horovod|mpi).*\bcpu\b", _library("horovod-mpi")),
+    (r"cuda-?aware|mpi-allreduce-gpu|mpi-opt|\bmpi\b.*gpu", _library("horovod-mpi-gpu")),
     (r"parameter_server on cpu|intra-node .*parameter", _host_replicas),
     (r"replicated nccl", _replicas),
     (r"grpc|disttf|distributed tf|distributed tensorflow|^ps\b|parameter.?server", _tensorflow),
-    (r"gloo", _gloo),
-    (r"baidu", _baidu),
-    (r"\bddp\b|pytorch|torch", _ddp),
-    (r"horovod.*\bmpi\b|\bmpi\b", _mpi_cpu),
+    (r"gloo", _library("ddp-gloo")),
+    (r"baidu", _library("baidu-ring")),
+    (r"\bddp\b|pytorch|torch", _library("ddp")),
+    (r"horovod.*\bmpi\b|\bmpi\b", _library("horovod-mpi")),
     (r"nccl|horovod", _nccl),
 )
 
@@ -172,11 +112,31 @@ def engine_of(row: Row) -> Engine:
     raise CannotForecastError(f"system '{row.system[:80]}' is unknown; docs/results/published.md lists the known ones")
 
 
+_SAY_RDMA = ("rdma", "verbs", "gdr", "infiniband", "roce", "ddl")
+_SAY_TCP = ("tcp", "grpc", "gloo")
+
+
+def names_channel(row: Row) -> bool:
+    """Return whether `sync` or `system` names the channel."""
+    words = f"{row.sync} {row.system}".lower()
+    return any(word in words for word in (*_SAY_RDMA, *_SAY_TCP))
+
+
+def channel_of(row: Row) -> str:
+    """Return the channel that `sync` or `system` names; by default the usual one of the link's rate."""
+    words = f"{row.sync} {row.system}".lower()
+    if any(word in words for word in _SAY_RDMA):
+        return "rdma"
+    if any(word in words for word in _SAY_TCP):
+        return "tcp"
+    return channels.auto(row.link_bps or 0)
+
+
 def _guesses(row: Row, engine: Engine) -> list[str]:
     """Return notes on values that the row omits and the engine assumes."""
     made = []
     if row.nodes > 1 and not names_channel(row):
-        made.append(f"{engine.channel.value} between nodes")
+        made.append(f"{engine.channel.upper()} between nodes")
     if (
         "servers" in engine.options
         and row.servers
@@ -184,7 +144,7 @@ def _guesses(row: Row, engine: Engine) -> list[str]:
         and not row.servers.startswith("=")
     ):
         made.append(f"a server a node (ps '{row.servers[:40]}' is not a number)")
-    if row.gpus_per_node > 1 and not knows_inside(row.gpu):
+    if row.gpus_per_node > 1 and channels.inside_of(row.gpu) is None:
         made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
     return made
 

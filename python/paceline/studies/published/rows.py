@@ -1,4 +1,4 @@
-"""The forecast of a published row, in the row's own metric."""
+"""The forecast of a published row, in the row's own metric: a call of `paceline.simulate` with the row's data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline._core import Trace
-from paceline.catalog.devices import rates_of
-from paceline.catalog.library import load_cluster, load_trace
-from paceline.catalog.strategies import find_strategy
+from paceline._core import Cluster, Trace
+from paceline.catalog import channels
+from paceline.catalog.constants import as_rate
+from paceline.catalog.devices import adjusted, rates_of
+from paceline.catalog.libraries import find_library
+from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Scenario
-from paceline.studies.calls import with_calls
-from paceline.studies.draws import mean_iteration_s
-from paceline.studies.published.constants import as_rate, as_time, constant
+from paceline.forecast.evidence import Question, interval
+from paceline.forecast.simulate import Result, simulate
 from paceline.studies.published.data import Kind, Metric, Row
 from paceline.studies.published.engines import CannotForecastError, Engine, engine_of
-from paceline.studies.published.network import Network, inside_bps, network_of, shares_pci_express
 
 # Model names that differ from those of the built-in traces.
 _MODELS = {
@@ -27,6 +26,7 @@ _MODELS = {
     "bert": "bert-base",
     "gpt2": "gpt2-small",
 }
+_P3DN = "p3dn.24xlarge"
 # The default batch of tf_cnn_benchmarks.
 _BATCH = 64
 
@@ -42,11 +42,22 @@ class Forecast:
     high: float
     iteration_s: float
     assumed: tuple[str, ...]
+    likely: tuple[float, float] | None = None
+    """The interval that holds a measurement with a probability of 80 %, from other sources than the row's."""
+    evidence: str = ""
+    """What the interval is based on, or why there is none."""
 
     @property
-    def error(self) -> float:
-        """Forecast divided by published, minus 1."""
-        return self.value / self.row.measured - 1
+    def error(self) -> float | None:
+        """Forecast divided by published, minus 1; None if nothing is published."""
+        return None if self.row.measured is None else self.value / self.row.measured - 1
+
+    @property
+    def is_likely(self) -> bool | None:
+        """Return whether the published value lies in the 80 % interval; None without one of them."""
+        if self.likely is None or self.row.measured is None:
+            return None
+        return self.likely[0] <= self.row.measured <= self.likely[1]
 
     @property
     def inside(self) -> bool:
@@ -55,7 +66,9 @@ class Forecast:
 
     @property
     def position(self) -> str:
-        """Return where the published value lies: `inside` the bounds, `below` or `above` them."""
+        """Return where the published value lies: `inside` the bounds, `below` or `above` them; empty without one."""
+        if self.row.measured is None:
+            return ""
         if self.row.measured < self.low:
             return "below"
         return "above" if self.row.measured > self.high else "inside"
@@ -94,13 +107,41 @@ def forecast(row: Row) -> Forecast:
     engine = engine_of(row)
     try:
         step = _step(row)
-        iteration = _iteration(row, engine, step)
+        found = _run(row, engine, step)
+        iteration = found.iteration_s
         iterations = (iteration, *_bounds(row, step))
         value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    return Forecast(row, engine.name, value, low, high, iteration, (*step.assumed, *engine.assumed))
+    likely, evidence = interval(iteration, _question(row, engine, found), without=row.id)
+    span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
+    return Forecast(
+        row,
+        engine.name,
+        value,
+        low,
+        high,
+        iteration,
+        (*step.assumed, *engine.assumed),
+        None if span is None else (span[0], span[1]),
+        evidence,
+    )
+
+
+def _question(row: Row, engine: Engine, found: Result) -> Question:
+    library = find_library(engine.library)
+    return Question(
+        library=library.name,
+        family=library.family,
+        strategy=found.strategy,
+        channel=engine.channel,
+        workers=row.gpus,
+        nodes=row.nodes,
+        link_bps=row.link_bps or found.bandwidth_bps,
+        own=found.strategy == library.strategy,
+        computes=found.compute_s > 0,
+    )
 
 
 def _step(row: Row) -> _Step:
@@ -111,9 +152,8 @@ def _step(row: Row) -> _Step:
         trace = None
     if trace is None:
         raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline traces`)")
-    summary = json.loads(trace.summary())
     batch, rate = row.batch, row.samples_per_s
-    known = rates_of(summary["name"])
+    known = rates_of(json.loads(trace.summary())["name"])
     device = next((known[name] for name in known if name.lower() in row.gpu.lower()), None)
     if batch is None:
         batch = _BATCH
@@ -123,51 +163,60 @@ def _step(row: Row) -> _Step:
             raise CannotForecastError("no base_1gpu_img_s, and no known rate of this model on this GPU")
         rate = device.samples_per_s
         assumed.append(f"one GPU does {rate:g} samples/s ({device.source})")
-    return _Step(trace.with_batch(batch).scaled_to_rate(rate), batch, rate, tuple(assumed))
+    return _Step(adjusted(trace, batch=batch, samples_per_s=rate), batch, rate, tuple(assumed))
 
 
-def _iteration(row: Row, engine: Engine, step: _Step) -> float:
-    """Return seconds."""
-    network = network_of(row, engine.channel, streams=engine.streams)
-    if row.gpus == 1:
-        return step.compute_s
-    if row.metric is not None and row.metric.collectives_only:
-        trace = Trace.all_reduce(f"allreduce:{step.gradient_bytes}B")
-        options = {name: value for name, value in engine.options.items() if name != "bucket_size"}
-        return _run(row, engine, network, trace, options, jitter=0.0).result().iteration_s
-    trace = with_calls(step.trace, engine.call_s, engine.negotiation_s * row.gpus)
-    options = dict(engine.options)
-    if engine.fuses:
-        options["bucket_size"] = fused_bytes(network.flow_bps, network.latency_s, row.gpus)
-    if row.gpus_per_node > 1 and shares_pci_express(row.gpu):
-        options["compute_speedup"] = 1 / (1 + constant("replicas.share"))
-    jitter = constant(f"jitter.{network.channel.value.lower()}") if row.nodes > 1 else 0.0
-    return mean_iteration_s(_run(row, engine, network, trace, options, jitter=jitter))
-
-
-def fused_bytes(flow_bps: float, latency_s: float, ranks: int) -> int:
-    """Return how much Horovod fuses: one cycle's tensors, or more if an all-reduce waits long for a ring's steps."""
-    sent_while_waiting = flow_bps / 8 * 2 * (ranks - 1) * latency_s
-    return int(min(constant("horovod.fusion"), max(constant("horovod.fused"), sent_while_waiting)))
-
-
-def _run(
-    row: Row, engine: Engine, network: Network, trace: Trace, options: dict[str, Any], *, jitter: float
-) -> Scenario:
-    fields: dict[str, Any] = {
-        "bandwidth": as_rate(network.flow_bps),
-        "latency": as_time(network.latency_s),
+def question(row: Row, engine: Engine) -> dict[str, Any]:
+    """Return the keywords of `paceline.simulate` that ask for the row, other than its trace."""
+    cluster = _machines(row)
+    link = {"bandwidth": as_rate(row.link_bps)} if row.link_bps is not None else {}
+    return {
+        "cluster": cluster,
+        "library": engine.library,
+        "channel": engine.channel,
+        "workers": row.gpus,
         "gpus_per_node": row.gpus_per_node,
-        "intra_bandwidth": as_rate(network.inside_bps),
-        **({"jitter": {"sigma": jitter}} if jitter else {}),
-        **engine.cluster,
+        **link,
+        **engine.options,
     }
-    return Scenario.of(trace, load_cluster(None, **fields), find_strategy(engine.strategy), row.gpus, **options)
+
+
+def cluster_named(row: Row) -> str | None:
+    """Return the name of the built-in cluster that the row names, if it does."""
+    words = f"{row.gpu} {row.system} {row.source}".lower()
+    return next((name for name in cluster_names() if name in words or (name == _P3DN and "p3dn" in words)), None)
+
+
+def _machines(row: Row) -> str | Cluster:
+    """Return the built-in cluster that the row names, or nodes with its GPUs."""
+    named = cluster_named(row)
+    return named or load_cluster(None, **(channels.node_fields(row.gpu) if row.gpus_per_node > 1 else {}))
+
+
+def _run(row: Row, engine: Engine, step: _Step) -> Result:
+    trace = step.trace
+    if row.metric is not None and row.metric.collectives_only:
+        trace = _without_computation(trace)
+    return simulate(trace, **question(row, engine), critical_path=False)
+
+
+def _without_computation(trace: Trace) -> Trace:
+    """Return the trace's tensors, all ready at once: the library still fuses them as it does."""
+    document = json.loads(trace.to_json())
+    document.pop("variation", None)
+    for worker in document["workers"]:
+        worker["backward_s"] = worker["optimizer_s"] = 0.0
+        for layer in worker["forward"]:
+            layer["duration_s"] = 0.0
+        for gradient in worker["gradients"]:
+            gradient["ready_s"] = 0.0
+    return Trace.from_json(json.dumps(document).encode(), document["name"])
 
 
 def _bounds(row: Row, step: _Step) -> tuple[float, float]:
     """Return iteration times without and with full overlap, by the ring's closed form at the link's nominal rate."""
-    link = (row.link_bps if row.nodes > 1 else None) or inside_bps(row.gpu)
+    inside = channels.constant(f"inside.{channels.inside_of(row.gpu) or 'pcie'}")
+    link = (row.link_bps if row.nodes > 1 else None) or inside
     ring = 2 * (row.gpus - 1) / row.gpus * step.gradient_bytes * 8 / link
     if row.metric is not None and row.metric.collectives_only:
         return ring, 0.0
@@ -184,7 +233,7 @@ def _in_metric(row: Row, metric: Metric, engine: Engine, step: _Step, iteration_
     base = step.samples_per_s
     if gpus > 1:
         fewer = replace(row, gpus=gpus, nodes=-(-gpus // row.gpus_per_node))
-        base = gpus * step.batch / _iteration(fewer, engine, step)
+        base = gpus * step.batch / _run(fewer, engine, step).iteration_s
     if metric.kind is Kind.FACTOR:
         return rate / base
     return rate / base / (row.gpus / gpus) / metric.unit

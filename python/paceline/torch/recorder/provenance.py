@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
@@ -20,6 +21,15 @@ def job_size() -> int:
     except InvalidArgumentError:  # A recording does not report malformed variables.
         launched = 1
     return max(launched, torch.distributed.get_world_size() if distributed else 1)
+
+
+def synchronising_library(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return the library that synchronises gradients, by its name in `paceline libraries`; empty if none is known."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        backend = str(torch.distributed.get_backend(model.process_group))
+        return "ddp-gloo" if backend == "gloo" else "ddp"
+    # Horovod's optimizer and the one that Paceline has in its place.
+    return "horovod" if hasattr(optimizer, "skip_synchronize") else ""
 
 
 def device_name(device: torch.device) -> str:

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart
 from paceline.torch.recorder.modules import is_compiled_in_place, unwrapped
-from paceline.torch.recorder.provenance import describe_environment, device_name, job_size
+from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
@@ -99,6 +99,7 @@ class Recorder:
         self._bare_before = 0
         self._logs: list[list[RawEvent]] = []
         self._remarks: list[str] = _remarks(model) if self._distributed else []
+        self._library = synchronising_library(model, optimizer) if self._distributed else ""
         self._medians: Medians | None = None
 
     def __enter__(self) -> Recorder:
@@ -184,6 +185,7 @@ class Recorder:
             "batch": batch,
             "dtype": medians.dtype,
             "device": device_name(self._device),
+            **({"library": self._library} if self._library else {}),
             "workers": [worker],
         }
 

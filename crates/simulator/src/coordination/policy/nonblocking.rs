@@ -7,7 +7,7 @@ use crate::coordination::draws::{Draws, Spin};
 pub(super) const NONBLOCKING: Model = Model {
     stretch: |_| 1.0,
     begin: |setting, draws| {
-        let turn = setting.constants.cycle_ms * (1.0 - draws.unit());
+        let turn = setting.constants.cycle() * (1.0 - draws.unit());
         Box::new(Nonblocking { setting, turn, others: Vec::new() })
     },
 };
@@ -20,24 +20,24 @@ struct Nonblocking<'a> {
 }
 
 impl Nonblocking<'_> {
-    /// The next turn of one thread.
-    fn after(&self, turn: f64, draws: &mut Draws) -> f64 {
+    /// The next turn of one thread, after this time.
+    fn after(&self, turn: f64, sleep: f64, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
-        let due = turn + constants.cycle_ms;
+        let due = turn + sleep;
         if due < self.setting.contention && draws.chance(constants.oversleep_probability) {
-            return due + draws.exponential(constants.oversleep_mean_ms);
+            return self.setting.late_wake(due, draws);
         }
         due
     }
 
     /// The next turn of most threads; those that are late in it are moved to the others.
-    fn all_after(&mut self, turn: f64, draws: &mut Draws) -> f64 {
+    fn all_after(&mut self, turn: f64, sleep: f64, draws: &mut Draws) -> f64 {
         let constants = &self.setting.constants;
-        let due = turn + constants.cycle_ms;
+        let due = turn + sleep;
         if due < self.setting.contention {
             let alike = self.setting.processes - self.others.len() as u32;
             for _ in 0..draws.successes(alike, constants.oversleep_probability) {
-                self.others.push(due + draws.exponential(constants.oversleep_mean_ms));
+                self.others.push(self.setting.late_wake(due, draws));
             }
         }
         due
@@ -46,6 +46,7 @@ impl Nonblocking<'_> {
 
 impl Policy for Nonblocking<'_> {
     fn next(&mut self, draws: &mut Draws) -> Option<Agreement> {
+        let (cycle, test) = (self.setting.constants.cycle(), self.setting.constants.test_ms);
         let seen = self.turn;
         let earliest = self.others.iter().copied().fold(seen, f64::min);
         let complete = self.others.iter().copied().fold(seen, f64::max) + self.setting.consensus;
@@ -53,10 +54,10 @@ impl Policy for Nonblocking<'_> {
         let before = self.others.len();
         let mut issued = complete;
         if at_once(seen) {
-            self.turn = self.all_after(seen, draws);
+            self.turn = self.all_after(seen, cycle, draws);
         } else {
             while self.turn < complete {
-                self.turn = self.all_after(self.turn, draws);
+                self.turn = self.all_after(self.turn, test, draws);
             }
             issued = self.turn;
         }
@@ -64,11 +65,11 @@ impl Policy for Nonblocking<'_> {
         let (mut sum, mut last) = (issued * alike, issued);
         for i in 0..before {
             let begun = self.others[i];
-            let mut turn = if at_once(begun) { self.after(begun, draws) } else { begun };
+            let mut turn = if at_once(begun) { self.after(begun, cycle, draws) } else { begun };
             let mut own = complete;
             if !at_once(begun) {
                 while turn < complete {
-                    turn = self.after(turn, draws);
+                    turn = self.after(turn, test, draws);
                 }
                 own = turn;
             }
@@ -80,7 +81,7 @@ impl Policy for Nonblocking<'_> {
         for i in before..self.others.len() {
             let mut turn = self.others[i];
             while turn < complete {
-                turn = self.after(turn, draws);
+                turn = self.after(turn, test, draws);
             }
             self.others[i] = turn;
             if !at_once(seen) {

@@ -1,0 +1,138 @@
+"""What libraries get of a link over TCP and RDMA, and the paths inside a node, from channels.json."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline import _core
+from paceline._core import Cluster
+from paceline.catalog.constants import Constant, as_rate, as_time, checked_constants, read_document, value_of
+
+_FILE = Path(__file__).parent / "channels.json"
+Channel = Literal["none", "tcp", "rdma"]
+_SHARE, _RATE, _LOG = "share of the link", "bit/s", "standard deviation of the logarithm"
+_UNITS = {
+    "tcp.latency": "s",
+    "tcp.message": "s per message",
+    "tcp.share": _SHARE,
+    "tcp.stream": _RATE,
+    "tcp.stream.at": _RATE,
+    "tcp.stream.100g": _RATE,
+    "tcp.jitter": _LOG,
+    "rdma.latency": "s",
+    "rdma.message": "s per message",
+    "rdma.share": _SHARE,
+    "rdma.share.roce": _SHARE,
+    "rdma.roce-to": _RATE,
+    "rdma.jitter": _LOG,
+    "auto.tcp-to": _RATE,
+    "inside.pcie": _RATE,
+    "inside.pcie-shared": _RATE,
+    "inside.nvlink-p100": _RATE,
+    "inside.nvlink-v100": _RATE,
+    "inside.nvlink-a100": _RATE,
+    "inside.nvlink-h100": _RATE,
+    "inside.nvlink-one": _RATE,
+    "inside.qpi": _RATE,
+    "contention.pcie-shared": "share of the computation",
+}
+# The path inside a node by GPU name: that of the first words that match.
+_INSIDE = (
+    (("k80", "k40", "m40"), "pcie-shared"),
+    (("h100", "h200", "gh200"), "nvlink-h100"),
+    (("a100", "a800"), "nvlink-a100"),
+    (("v100 pcie", "v100-pcie", "p100 pcie", "p100-pcie"), "pcie"),
+    (("v100",), "nvlink-v100"),
+    (("p100", "dgx-1"), "nvlink-p100"),
+)
+
+
+# Nodes of 8 are hybrid cube meshes: each GPU has links to 4 others.
+_MESHES = ("nvlink-p100", "nvlink-v100")
+
+
+@lru_cache(maxsize=1)
+def all_constants() -> dict[str, Constant]:
+    """Return the constants by name, in the order of the file."""
+    document = read_document(_FILE, "channels")
+    return checked_constants(document.get("constants"), _FILE.name, _UNITS)
+
+
+def constant(name: str) -> float:
+    """Return a constant of the file: seconds, bits per second, or a share."""
+    return value_of(all_constants()[name])
+
+
+def share_of(channel: str, link_bps: float) -> float:
+    """Return the share of a link that many connections get together."""
+    if channel == "tcp":
+        return constant("tcp.share")
+    if channel == "rdma":
+        return constant("rdma.share.roce" if link_bps <= constant("rdma.roce-to") else "rdma.share")
+    return 1.0
+
+
+def stream_of(channel: str, link_bps: float) -> float:
+    """Return the rate of one connection in bits per second, if nothing else uses the link.
+
+    A single TCP stream is limited by its sender's core, not by the wire: measured at 25 and 100 Gbit/s, interpolated
+    between them.
+    """
+    if channel != "tcp":
+        return float("inf")
+    slow, fast = constant("tcp.stream.at"), 100e9
+    part = min(1.0, max(0.0, (link_bps - slow) / (fast - slow)))
+    return constant("tcp.stream") + part * (constant("tcp.stream.100g") - constant("tcp.stream"))
+
+
+def auto(link_bps: float) -> Channel:
+    """Return the usual channel of links of this rate."""
+    return "tcp" if link_bps <= constant("auto.tcp-to") else "rdma"
+
+
+def inside_of(gpu: str) -> str | None:
+    """Return the path inside a node with these GPUs (`nvlink-v100`); None if the name does not tell."""
+    words = gpu.lower()
+    return next((path for names, path in _INSIDE if any(name in words for name in names)), None)
+
+
+def node_fields(gpu: str) -> dict[str, Any]:
+    """Return the fields of a cluster for a node with several of these GPUs, PCI Express if the name does not tell."""
+    path = inside_of(gpu) or "pcie"
+    fields: dict[str, Any] = {"intra_bandwidth": as_rate(constant(f"inside.{path}"))}
+    if f"contention.{path}" in all_constants():
+        fields["node_contention"] = constant(f"contention.{path}")
+    if path in _MESHES:
+        fields["mesh"] = {"peers": 4, "bridge": as_rate(constant("inside.qpi"))}
+    return fields
+
+
+def with_channel(cluster: Cluster, channel: str | None = None, *, bare: bool = False) -> Cluster:
+    """Return the cluster with its channel decided, and with the latency and cost per message that it does not give.
+
+    Args:
+        cluster: The cluster.
+        channel: The channel instead of the cluster's; `auto` decides by the link's rate.
+        bare: For the bare schedule (`--library none`): `auto` is none, and messages cost nothing by themselves.
+    """
+    fields = json.loads(cluster.to_json())
+    own = fields.pop("channel", "none")
+    link = _core.parse_rate(fields["bandwidth"])
+    wanted = channel or own
+    if wanted == "auto":
+        wanted = "none" if bare and channel is None else auto(link)
+    if wanted == own == "none":
+        return cluster
+    if channel is not None and own not in ("auto", wanted):
+        # They are those of the other channel.
+        for name in ("latency", "message_overhead", "efficiency", "stream_bandwidth"):
+            fields.pop(name, None)
+    fields["channel"] = wanted
+    if wanted != "none":
+        for name, of, only in (("latency", "latency", True), ("message_overhead", "message", not bare)):
+            if only and str(fields.get(name, "0")).startswith("0"):
+                fields[name] = as_time(constant(f"{wanted}.{of}"))
+    return Cluster.from_json(json.dumps(fields).encode(), "cluster")

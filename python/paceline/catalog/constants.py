@@ -1,0 +1,111 @@
+"""Named constants with unit, source and uncertainty, and the checks of the files that hold them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._internal.nearest import nearest
+from paceline.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant, in SI units: seconds, bits per second, bytes, or a share.
+
+    `uncertainty` is relative: 0.3 means that up to 30 % more or less is plausible. `calibrated` names the measurements
+    that it was fitted to, if any; `prior` is what would be assumed without them.
+    """
+
+    name: str
+    value: float
+    unit: str
+    uncertainty: float
+    source: str
+    calibrated: str = ""
+    prior: float | None = None
+
+
+_ASSUMED: ContextVar[Mapping[Constant, float]] = ContextVar("assumed", default={})  # noqa: B039 - never changed
+
+
+@contextmanager
+def assuming(values: Mapping[Constant, float]) -> Iterator[None]:
+    """In this block and thread, constants have other values: for cross-validation."""
+    token = _ASSUMED.set(values)
+    try:
+        yield
+    finally:
+        _ASSUMED.reset(token)
+
+
+def value_of(constant: Constant) -> float:
+    """Return the value that forecasts use."""
+    return _ASSUMED.get().get(constant, constant.value)
+
+
+def read_document(path: Path, kind: str) -> dict[str, Any]:
+    """Return a JSON document of this kind without `format` and `version`. Raises InvalidArgumentError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
+    if not isinstance(document, dict) or document.pop("format", None) != f"paceline-{kind}":
+        raise InvalidArgumentError(f'{path}: format: is not "paceline-{kind}"')
+    if document.pop("version", None) != 1:
+        raise InvalidArgumentError(f"{path}: version: only 1 is known")
+    return document
+
+
+def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> dict[str, Constant]:
+    """Return constants by name; `units` has the unit of every possible one. Raises InvalidArgumentError."""
+    if not isinstance(entries, list):
+        raise InvalidArgumentError(f"{where}: constants: is not a list")
+    found: dict[str, Constant] = {}
+    for place, entry in enumerate(entries):
+        at = f"{where}: constants[{place}]"
+        try:
+            constant = Constant(**entry)
+        except TypeError:
+            raise InvalidArgumentError(f"{at}: needs name, value, unit, uncertainty and source") from None
+        if constant.name not in units:
+            near = nearest(str(constant.name), list(units))
+            hint = f"did you mean '{near}'?" if near else f"there are {', '.join(units)}"
+            raise InvalidArgumentError(f"{at}.name: unknown constant '{constant.name!s:.80}'; {hint}")
+        at = f"{where}: {constant.name}"
+        if constant.name in found:
+            raise InvalidArgumentError(f"{at}: is listed twice")
+        if not (_is_number(constant.value) and constant.value > 0):
+            raise InvalidArgumentError(f"{at}.value: {constant.value!r:.80} is not a number above 0")
+        if constant.unit != units[constant.name]:
+            raise InvalidArgumentError(f"{at}.unit: '{constant.unit!s:.80}' is not '{units[constant.name]}'")
+        if not (_is_number(constant.uncertainty) and 0 <= constant.uncertainty <= 10):
+            raise InvalidArgumentError(f"{at}.uncertainty: {constant.uncertainty!r:.80} is not between 0 and 10")
+        if constant.calibrated and not (_is_number(constant.prior) and (constant.prior or 0) > 0):
+            raise InvalidArgumentError(f"{at}.prior: is missing; say what would be assumed without the measurements")
+        if not constant.source:
+            raise InvalidArgumentError(f"{at}.source: is empty; say where the value comes from")
+        found[constant.name] = constant
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def as_rate(bits_per_s: float) -> str:
+    """Return the value as cluster files spell it."""
+    return f"{bits_per_s!r}bps"
+
+
+def as_time(seconds: float) -> str:
+    """Return the value as cluster files spell it, rounded to picoseconds."""
+    return f"{round(seconds * 1e12)}ps"

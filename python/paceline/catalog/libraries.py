@@ -1,0 +1,165 @@
+"""Communication libraries: how they group, hand over and send gradients, from libraries/*.json.
+
+A file names the library's strategy and its options, and holds constants, each with unit, source and uncertainty. One
+that `extends` another says only what differs. `paceline libraries` and docs/reference/libraries.md list them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
+from paceline.catalog.names import LibraryName
+from paceline.catalog.strategies import find_coordinator, find_strategy, unknown
+from paceline.errors import InvalidArgumentError
+
+_FOLDER = Path(__file__).parent / "libraries"
+NONE, DEFAULT, COORDINATED = "none", "ddp", "horovod"
+"""The bare schedule; what is forecast by default; and what is, if a coordinator is asked for."""
+PER_NODE = "per-node"
+"""As the number of servers: one on every node."""
+UNITS: Mapping[str, str] = {
+    "bucket_size": "bytes",
+    "fused_per_cycle": "bytes",
+    "fusion_threshold": "bytes",
+    "call": "s per tensor",
+    "agreement": "s per tensor and rank",
+    "message_overhead": "s per message",
+    "host_bandwidth": "bit/s",
+    "polling": "s per byte and rank",
+    "reduction_bandwidth": "bit/s",
+    "intra_bandwidth": "bit/s",
+    "streams": "connections between two nodes",
+}
+"""Units of all constants that a library may have."""
+MEANING: Mapping[str, str] = {
+    "bucket_size": "gradients are fused into buckets of up to this size",
+    "fused_per_cycle": "gradients are fused as they become ready: the bytes of one cycle",
+    "fusion_threshold": "the most that is fused",
+    "call": "what handing over a gradient adds to the backward pass",
+    "agreement": "the coordinator's time for a gradient, beside the backward pass",
+    "message_overhead": "cost of a message at its sender, beside the channel's",
+    "host_bandwidth": "rate at which a rank copies between a GPU and the network",
+    "polling": "what copying a byte takes longer for each rank of the job",
+    "reduction_bandwidth": "rate at which a rank adds received data",
+    "intra_bandwidth": "rate of a GPU inside its node, if below the node's",
+    "streams": "TCP connections between two nodes",
+}
+_FIELDS = (
+    "name",
+    "summary",
+    "family",
+    "extends",
+    "strategy",
+    "coordinator",
+    "channel",
+    "servers",
+    "options",
+    "constants",
+)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library: its habits and constants."""
+
+    name: LibraryName
+    summary: str
+    family: str
+    """Libraries of one family move data alike, so measurements of one are evidence about the others."""
+    strategy: str
+    """The strategy that it uses by itself."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a forecast that it implies; those of a strategy only under its own."""
+    channel: str = ""
+    """The only channel that it supports; empty: the cluster's."""
+    servers: str = ""
+    """Where its parameter servers run; empty: as the cluster says."""
+    coordinator: str = ""
+    """The coordinator that its ranks agree through, whose usual cost is in its constants; empty: none."""
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it stands for the bare schedule."""
+        return self.name == NONE
+
+    def value(self, name: str) -> float | None:
+        """Return a constant in SI units; None if the library has none of this name."""
+        return value_of(self.constants[name]) if name in self.constants else None
+
+    def required(self, name: str) -> float:
+        """Return a constant that the library has."""
+        return value_of(self.constants[name])
+
+
+@lru_cache(maxsize=1)
+def library_names() -> tuple[str, ...]:
+    """Return the names of all libraries, `none` first."""
+    names = sorted(path.stem for path in _FOLDER.glob("*.json"))
+    return (NONE, *(name for name in names if name != NONE))
+
+
+@lru_cache(maxsize=64)
+def find_library(name: str) -> Library:
+    """Return the library of this name. Raises InvalidArgumentError, which suggests a similar name."""
+    if name not in library_names():
+        raise InvalidArgumentError(
+            f"{unknown('library', name, list(library_names()))}; `paceline libraries` lists them"
+        )
+    return read_library(_FOLDER / f"{name}.json")
+
+
+def all_libraries() -> tuple[Library, ...]:
+    """Return all libraries, `none` first."""
+    return tuple(find_library(name) for name in library_names())
+
+
+def read_library(path: Path) -> Library:
+    """Read and check a library's file. Raises InvalidArgumentError, which names the file and the field."""
+    own = read_document(path, "library")
+    for name in own:
+        if name not in _FIELDS:
+            raise InvalidArgumentError(f"{path.name}: unknown field '{name[:80]}'; there are {', '.join(_FIELDS)}")
+    if own.get("name") != path.stem:
+        raise InvalidArgumentError(f"{path.name}: name: is not the file's name, '{path.stem}'")
+    base = find_library(own["extends"]) if "extends" in own else None
+    constants = checked_constants(own.get("constants", []), path.name, UNITS)
+    found = Library(
+        name=own["name"],
+        summary=own.get("summary", ""),
+        family=own.get("family", base.family if base else ""),
+        strategy=own.get("strategy", base.strategy if base else ""),
+        options={**(base.options if base else {}), **own.get("options", {})},
+        channel=own.get("channel", base.channel if base else ""),
+        servers=own.get("servers", base.servers if base else ""),
+        coordinator=own.get("coordinator", base.coordinator if base else ""),
+        constants={**(base.constants if base else {}), **constants},
+    )
+    _check(found, path.name)
+    return found
+
+
+def _check(library: Library, where: str) -> None:
+    for name in ("summary", "family"):
+        if not getattr(library, name):
+            raise InvalidArgumentError(f"{where}: {name}: is missing")
+    try:
+        find_strategy(library.strategy)
+        if library.coordinator:
+            find_coordinator(library.coordinator)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: {error}") from None
+    if library.channel not in ("", "tcp", "rdma"):
+        raise InvalidArgumentError(f"{where}: channel: '{library.channel}' is neither tcp nor rdma")
+    if library.servers not in ("", "colocated", "own-nodes"):
+        raise InvalidArgumentError(f"{where}: servers: '{library.servers}' is neither colocated nor own-nodes")
+    fuses = {"fused_per_cycle", "fusion_threshold"} & set(library.constants)
+    if len(fuses) == 1 or (fuses and "bucket_size" in library.constants):
+        raise InvalidArgumentError(
+            f"{where}: constants: give bucket_size, or fused_per_cycle and fusion_threshold, or none of them"
+        )

@@ -1,0 +1,93 @@
+"""Writes docs/reference/libraries.md: python -m paceline.catalog.reference docs/reference/libraries.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from paceline.catalog import channels
+from paceline.catalog.constants import Constant
+from paceline.catalog.libraries import MEANING, Library, all_libraries
+
+_HEAD = """# Libraries and channels
+
+This page lists what forecasts know of communication libraries and of the links between and inside machines. It is
+generated from the data files in `python/paceline/catalog`:
+
+```
+python -m paceline.catalog.reference docs/reference/libraries.md
+```
+
+`--library NAME` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without it,
+the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing it is `none`.
+`none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
+Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
+`paceline libraries` prints the same, `--json` for programs.
+
+The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole
+bandwidth. A cluster says its own (`channel` of the [cluster format](cluster-format.md)); the default cluster has TCP up
+to 25 Gbit/s and RDMA above; `--channel` overrides both. With a channel, `bandwidth` is the wire's rate. Messages get a
+share of it, or what the library's few TCP connections carry if that is less: under `ring` and `native` a node sends
+to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them.
+
+Each constant has a unit, a source, and an uncertainty: by how much more or less it may plausibly be. Constants that
+were fitted to measurements name them.
+
+## Libraries
+
+| name | its own strategy | what it is |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    libraries = all_libraries()
+    lines = [_HEAD.rstrip("\n")]
+    lines += [f"| `{it.name}` | `{it.strategy}` | {it.summary} |" for it in libraries]
+    lines += ["", "What the constants mean:", "", "| constant | meaning |", "| --- | --- |"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in MEANING.items()]
+    for library in libraries:
+        if library.constants or library.options:
+            lines += ["", f"### {library.name}", "", *_habits(library)]
+            lines += _table(library.constants.values()) if library.constants else []
+    lines += ["", "## Channels and machines", "", *_table(channels.all_constants().values())]
+    return "\n".join(lines) + "\n"
+
+
+def _habits(library: Library) -> list[str]:
+    said = {"coordinator": library.coordinator, "channel": library.channel, "servers": library.servers}
+    words = [f"{name} `{value}`" for name, value in said.items() if value]
+    words += [f"`{name} = {json.dumps(value)}`" for name, value in library.options.items()]
+    return [f"Options: {', '.join(words)}.", ""] if words else []
+
+
+def _table(constants: Iterable[Constant]) -> list[str]:
+    head = ["| constant | value | \u00b1 | source | fitted to |", "| --- | --- | --- | --- | --- |"]
+    return head + [
+        f"| `{it.name}` | {_value(it)} | {100 * it.uncertainty:.0f} % | {it.source} | {it.calibrated} |"
+        for it in constants
+    ]
+
+
+def _value(constant: Constant) -> str:
+    """Return the value with its unit, in a unit that people read."""
+    value, unit = constant.value, constant.unit
+    if unit == "bit/s":
+        return f"{value / 1e9:g} Gbit/s"
+    if unit == "bytes":
+        return f"{value / 1e6:g} MB"
+    if unit == "s" or unit.startswith("s per"):
+        return f"{value * 1e6:g} \u00b5{unit}"
+    return f"{value:g} {unit}"
+
+
+def main() -> None:
+    """Write the page to the file that is given."""
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

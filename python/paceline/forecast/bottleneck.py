@@ -1,0 +1,208 @@
+"""What bounds an iteration, and what relieving each resource by a factor of two would gain.
+
+Two answers that may differ: the resource that the largest part of the critical path uses, and the one whose relief
+gains most. Relieving the first moves the path elsewhere, for example to computation that was hidden behind messages.
+`sentence` says so where they differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._core import parse_time
+from paceline._internal import units
+from paceline.catalog.library import load_cluster
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.lowering import lowered
+from paceline.forecast.simulate import PathPart, Result, Scenario
+from paceline.forecast.sweep import execute
+
+NOTEWORTHY = 1.005
+"""Smaller ratios of two times are not worth mentioning."""
+_COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
+_COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
+_HOST, _ADDITIONS, _LATENCY = "host copies", "additions", "latency"
+_OF_PART = {
+    "compute": _COMPUTE,
+    "inside the node": _INSIDE,
+    "rack uplink": _UPLINKS,
+    "host copies": _HOST,
+    "additions": _ADDITIONS,
+    "latency": _LATENCY,
+    "coordinator": _COORDINATOR,
+    "fusion buffer": _BUFFER,
+    "late ranks": _LATE,
+}
+
+
+@dataclass(frozen=True)
+class Relief:
+    """Twice as much of one resource, and the iteration time with it. `gain`: how many times faster that is."""
+
+    resource: str
+    what: str
+    iteration_s: float
+    gain: float
+
+
+def resource_of(part: str) -> str:
+    """Return the resource that a part of the critical path occupies; both directions of all NICs are one."""
+    return f"{part}s" if part.endswith(" link") else _OF_PART.get(part, _NICS)
+
+
+def bottleneck(result: Result) -> str:
+    """Return the resource that the largest share of the critical path occupies."""
+    shares: dict[str, float] = {}
+    for part in result.critical_path:
+        resource = resource_of(part.part)
+        shares[resource] = shares.get(resource, 0.0) + part.seconds
+    return max(shares, key=lambda resource: shares[resource])
+
+
+def bound(result: Result) -> str:
+    """Return `bound by server ingress (71 % of the critical path)`."""
+    resource = bottleneck(result)
+    parts = [part for part in result.critical_path if resource_of(part.part) == resource]
+    seconds = sum(part.seconds for part in parts)
+    share = f"{seconds / sum(part.seconds for part in result.critical_path) * 100:.0f} % of the critical path"
+    if resource == _COMPUTE:
+        slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
+        return f"bound by computation ({share}{slowest})"
+    is_card = resource == _NICS
+    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER)
+    name = _cards(parts) if is_card else resource if as_resource else parts[0].part
+    queue = ", most of it queueing" if is_card and (result.queued_s or 0.0) > seconds / 2 else ""
+    return f"bound by {name} ({share}{queue})"
+
+
+def _cards(parts: Sequence[PathPart]) -> str:
+    """Name the ends of links that make up most of a share: `worker egress and ingress`."""
+    large = [part for part in parts if part.seconds > parts[0].seconds / 2]
+    ways: dict[str, list[str]] = {}
+    for part in large:
+        role, _, way = part.part.rpartition(" ")
+        ways.setdefault(role, []).append(way)
+    named = units.listed([f"{role or 'the'} {units.listed(each)}" for role, each in ways.items()])
+    rest = sum(part.seconds for part in parts) - sum(part.seconds for part in large)
+    return f"{'mostly ' if rest > parts[0].seconds / 5 else ''}{named}"
+
+
+def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
+    """Simulate twice as much of each resource that the scenario has, the bottleneck's first."""
+    first = bottleneck(result) if result.critical_path else ""
+    asked = sorted(_asked(scenario, result), key=lambda one: one[0] != first)
+    found = []
+    for resource, what, changes in asked:
+        try:
+            changed = (
+                scenario.changed(compute_speedup=result.compute_speedup * 2)
+                if resource == _COMPUTE
+                else scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
+            )
+            [relieved] = execute([changed])
+        except InvalidArgumentError:  # Twice the rate may exceed the maximum of a cluster.
+            continue
+        gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
+        found.append(Relief(resource, what, relieved.iteration_s, gain))
+    return found
+
+
+def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return resources, what their relief is called, and the fields of the cluster that it changes."""
+    fields = json.loads(scenario.cluster.to_json())
+    # The library may be what says how fast ranks copy and add.
+    costs = json.loads(lowered(scenario).cluster.to_json())
+    asked: list[tuple[str, str, dict[str, Any]]] = []
+    racks, fabric = fields.get("racks"), fields.get("fabric")
+    if fabric is not None:
+        # What links between switches have depends on the nodes' rate, unless it is given.
+        kept = (
+            {"link_bandwidth": fields["bandwidth"]}
+            if "spines" not in fabric and "link_bandwidth" not in fabric
+            else {"oversubscription": 2 * fabric["oversubscription"]}
+            if "link_bandwidth" not in fabric
+            else {}
+        )
+        faster = {"bandwidth": scaled(fields["bandwidth"], 2.0), "fabric": {**fabric, **kept}}
+        asked.append((_NICS, "twice the bandwidth of the nodes", faster))
+    elif racks is None:
+        asked.append((_NICS, "twice the bandwidth", {"bandwidth": scaled(fields["bandwidth"], 2.0)}))
+    else:
+        # The uplink's rate is that of its nodes over the oversubscription: only one of the two may change.
+        over = racks["oversubscription"]
+        faster = {"bandwidth": scaled(fields["bandwidth"], 2.0), "racks": {**racks, "oversubscription": 2 * over}}
+        asked.append((_NICS, "twice the bandwidth of the nodes", faster))
+        relaxed = {"racks": {**racks, "oversubscription": max(1.0, over / 2)}}
+        asked.append((_UPLINKS, "half the oversubscription of the racks", relaxed))
+    links = sorted({resource_of(part.part) for part in result.critical_path if part.part.endswith(" link")})
+    if links:
+        asked.append((links[0], f"twice the rate of the {units.listed(links)}", {"fabric": _faster(fields)}))
+    if result.compute_s > 0:
+        asked.append((_COMPUTE, "half the computing time", {}))
+    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated":
+        faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
+        asked.append((_INSIDE, "twice the bandwidth inside the node", faster))
+    for resource, field in ((_HOST, "host_bandwidth"), (_ADDITIONS, "reduction_bandwidth")):
+        rate = fields.get(field) or costs.get(field)
+        if rate:
+            asked.append((resource, f"twice the rate of {resource}", {field: scaled(rate, 2.0)}))
+    waits = ("latency", "intra_latency", "message_overhead")
+    present = [field for field in waits if fields.get(field) and parse_time(fields[field]) > 0]
+    if present:
+        whole = "message_overhead" in present
+        what = "half the cost of messages" if present == ["message_overhead"] else "half the latency"
+        what += " and cost of messages" if whole and len(present) > 1 else ""
+        asked.append((_LATENCY, what, {field: scaled(fields[field], 0.5) for field in present}))
+    return asked
+
+
+def _faster(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return a cluster's fabric with twice the rate of the links between switches."""
+    fabric: dict[str, Any] = dict(cluster["fabric"])
+    factor = 2.0
+    if "link_bandwidth" not in fabric and "spines" in fabric:
+        factor *= fabric["nodes_per_leaf"] / (fabric.pop("oversubscription") * fabric["spines"])
+    return {**fabric, "link_bandwidth": scaled(fabric.get("link_bandwidth", cluster["bandwidth"]), factor)}
+
+
+def scaled(text: str, factor: float) -> str:
+    """Return a value of the cluster format times a factor."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    return f"{float(number) * factor:.12f}".rstrip("0").rstrip(".") + text[len(number) :]
+
+
+def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
+    """Return what bounds the subject and what reliefs gain. Never names a bottleneck whose relief another one beats.
+
+    `relieved` has the bottleneck's relief first, as `reliefs` returns it.
+    """
+    if not relieved:
+        return f"{subject} is {bound(result)}."
+    named = bottleneck(result)
+    best = max(relieved, key=lambda one: one.gain)
+    own = next((one for one in relieved if one.resource == named), None)
+    agree = own is not None and best.gain <= own.gain * NOTEWORTHY
+    first = own if own is not None and agree else best
+    others = sorted((one for one in relieved if one is not first), key=lambda one: -one.gain)
+    helpful = [one for one in others if one.gain > NOTEWORTHY]
+    also = "".join(f"; {_effect(one)}" for one in (helpful or others[:1])[:2])
+    if agree:
+        return f"{subject} is {bound(result)}: {_effect(first)}{also}."
+    if best.gain <= NOTEWORTHY:
+        return f"{subject} is {bound(result)}, but no single relief helps: {_effect(first)}{also}."
+    part = bound(result).removeprefix("bound by ")
+    return (
+        f"The largest part of the critical path of {subject} is {part}, but another relief gains more: "
+        f"{_effect(first)}{also}."
+    )
+
+
+def _effect(one: Relief) -> str:
+    if one.gain > NOTEWORTHY:
+        return f"{one.what} would make it {units.short(one.gain)} times faster"
+    if one.gain < 1 / NOTEWORTHY:
+        return f"{one.what} would make it {units.short(1 / one.gain)} times slower"
+    return f"{one.what} would not help"

@@ -1,0 +1,176 @@
+"""How far forecasts of comparable cases have been off, and the interval that follows: docs/explanation/accuracy.md.
+
+residuals.json has an entry for each published row, by `scripts/write_residuals.py`: how far a forecast is off whose
+constants were fitted without the row's source. Within a source, the interval is that of split conformal prediction (V.
+Vovk et al., "Algorithmic Learning in a Random World", 2005): of n residuals the ⌈(n + 1) 0.8⌉-th smallest. Sources
+differ more than the rows of one, so the same is done once more over the sources' sizes (R. Dunn et al.,
+"Distribution-free prediction sets for two-layer hierarchical models", 2022), widened by Student's t for their small
+number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+LEVEL = 0.8
+_RESIDUALS = Path(__file__).parent / "residuals.json"
+_VALIDATED = Path(__file__).parent / "validated.json"
+_WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
+"""By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
+_FURTHER = 2.0
+"""Evidence reaches up to this factor beyond the largest comparable job, and the fastest and slowest links."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The interval that holds the measured iteration time with a probability of `level`. Times are seconds."""
+
+    low_s: float
+    high_s: float
+    level: float
+    cases: int
+    """Comparable measurements."""
+    basis: str
+    """What they are."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measurement and its forecast. `residual`: the logarithm of measured over forecast iteration time."""
+
+    source: str
+    family: str
+    channel: str
+    gpus: int
+    nodes: int
+    link_bps: float
+    residual: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a forecast is about, as far as evidence depends on it. `own`: the strategy is what the library does."""
+
+    library: str
+    family: str
+    strategy: str
+    channel: str
+    workers: int
+    nodes: int
+    link_bps: float
+    own: bool = True
+    computes: bool = True
+    coordinated: bool = False
+
+
+@lru_cache(maxsize=1)
+def published_cases() -> tuple[Case, ...]:
+    """Return the published rows."""
+    return tuple(Case(**case) for case in json.loads(_RESIDUALS.read_text(encoding="utf-8"))["cases"])
+
+
+@lru_cache(maxsize=1)
+def _validated() -> tuple[tuple[str, int, float], ...]:
+    """Return strategy, workers and residual of the comparisons of `paceline validate`."""
+    rows = json.loads(_VALIDATED.read_text(encoding="utf-8"))["rows"]
+    return tuple((row["strategy"], row["workers"], -math.log1p(row["error"])) for row in rows)
+
+
+def interval(iteration_s: float, question: Question, without: str = "") -> tuple[Interval | None, str]:
+    """Return the interval around a forecast, or None, and what it is based on or why there is none.
+
+    Args:
+        iteration_s: The forecast, in seconds.
+        question: What was forecast.
+        without: A source whose cases do not count, because the forecast is of that source.
+    """
+    if question.workers < 2 or iteration_s <= 0:
+        return None, "no interval: nothing is communicated, so only the trace could be wrong"
+    if question.coordinated:
+        return (
+            None,
+            "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
+        )
+    residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
+    if not residuals:
+        return None, f"no interval, because this is outside the evidence: {basis}"
+    size, cases = spread(residuals), sum(map(len, residuals.values()))
+    return Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, cases, basis), basis
+
+
+Residuals = Mapping[str, Sequence[float]]
+"""By source."""
+
+
+def spread(residuals: Residuals) -> float:
+    """Return the size that the residual of another source does not exceed with a probability of 80 %."""
+    sizes = [_quantile([abs(residual) for residual in own]) for own in residuals.values()]
+    return _quantile(sizes) * _WIDER[min(len(sizes), len(_WIDER)) - 1]
+
+
+def _quantile(sizes: Sequence[float]) -> float:
+    """Return the ⌈(n + 1) 0.8⌉-th smallest; the largest, if that is more than there are."""
+    return sorted(sizes)[min(len(sizes), math.ceil((len(sizes) + 1) * LEVEL)) - 1]
+
+
+def coverage() -> tuple[int, int, int]:
+    """Return how many published rows lie in the interval from other sources, how many have one, and how many do not.
+
+    Neither the row's forecast nor its interval depends on the row's source.
+    """
+    inside = known = 0
+    for case in published_cases():
+        question = Question("", case.family, "", case.channel, case.gpus, case.nodes, case.link_bps)
+        found, _ = interval(1.0, question, without=case.source)
+        if found is not None:
+            known += 1
+            inside += found.low_s <= math.exp(case.residual) <= found.high_s
+    return inside, known, len(published_cases()) - known
+
+
+def _bare(question: Question) -> tuple[Residuals, str]:
+    """Return the residuals of `paceline validate`, whose ranks execute the bare schedule."""
+    rows = [(workers, residual) for strategy, workers, residual in _validated() if strategy == question.strategy]
+    if not rows:
+        return {}, f"{question.strategy} has not been compared with real runs"
+    most = max(workers for workers, _ in rows)
+    if question.workers > _FURTHER * most or question.nodes != question.workers:
+        return {}, f"the bare schedule of {question.strategy} was run on up to {most} workers, one a node"
+    residuals = [residual for _, residual in rows]
+    return {"validate": residuals}, f"{question.strategy} on an emulated network, 2 to {most} workers"
+
+
+def _published(question: Question, without: str) -> tuple[Residuals, str]:
+    """Return the residuals of the closest comparable cases, and what they have in common."""
+    if not question.own:
+        return {}, f"no measurement of {question.library} with {question.strategy} has been published"
+    if not question.computes:
+        return {}, "too few measurements of all-reduces alone have been published"
+    if question.nodes == 1:
+        on_one = [case for case in published_cases() if case.nodes == 1]
+        return _comparable(question, on_one, "GPUs of one node", without)
+    family = [case for case in published_cases() if case.nodes > 1 and case.family == question.family]
+    over = [case for case in family if case.channel == question.channel]
+    found, words = _comparable(question, over, f"{question.family} over {question.channel.upper()}", without)
+    return (found, words) if found else _comparable(question, family, f"{question.family} between nodes", without)
+
+
+def _comparable(question: Question, cases: Sequence[Case], words: str, without: str) -> tuple[Residuals, str]:
+    sources = sorted({case.source for case in cases})
+    if not sources:
+        return {}, f"{words}: nothing has been published"
+    if len(sources) == 1:
+        return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
+    most = max(case.gpus for case in cases)
+    if question.workers > _FURTHER * most:
+        return {}, f"{words}: measurements end at {most} GPUs"
+    links = [case.link_bps for case in cases]
+    if question.nodes > 1 and not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
+        return {}, f"{words}: measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
+    found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
+    return found, f"{words}: {', '.join(found)}"

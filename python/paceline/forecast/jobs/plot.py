@@ -1,0 +1,72 @@
+"""The plot of several jobs: the slowdown of each, and who causes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.jobs.model import JobsResult
+from paceline.forecast.plotting import check_plot, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ALONE, _MORE = "#88CCEE", "#CC6677"
+
+
+def check(path: Path) -> None:
+    """Raise InvalidArgumentError if no plot could be written to this file."""
+    check_plot(path)
+    if path.suffix.lower() == ".html":
+        raise InvalidArgumentError(f"--plot {path}: several jobs are drawn as .png, .svg or .pdf")
+
+
+def draw(result: JobsResult, path: Path) -> None:
+    """Write the plot."""
+    from paceline._internal.files import replaced
+
+    drawn = figure(result)
+    with replaced(path) as temporary:
+        save(drawn, temporary, path.suffix.lower().removeprefix("."))
+
+
+def figure(result: JobsResult) -> Figure:
+    """Return bars of the iteration time, alone and together, and the matrix of slowdowns."""
+    from matplotlib.figure import Figure
+
+    names = [job.name for job in result.jobs]
+    several = len(names) > 1
+    drawn = Figure(figsize=(10.5 if several else 6, 1.6 + 0.55 * max(len(names), 3)), layout="constrained")
+    axes = drawn.subplots(1, 2 if several else 1, squeeze=False)[0]
+    bars = axes[0]
+    places = range(len(names))
+    alone = [1e3 * job.alone_s for job in result.jobs]
+    more = [1e3 * (job.iteration_s - job.alone_s) for job in result.jobs]
+    bars.barh(places, alone, color=_ALONE, label="alone")
+    if several:
+        bars.barh(places, more, left=alone, color=_MORE, label="because of the others")
+        bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
+    longest = max(whole + extra for whole, extra in zip(alone, more, strict=True))
+    for place, job in enumerate(result.jobs):
+        text = f"{job.slowdown:.2f}×" if several else f"{1e3 * job.iteration_s:.4g} ms"
+        bars.text(1e3 * max(job.iteration_s, job.alone_s) + 0.015 * longest, place, text, va="center")
+    bars.set_xlim(0, 1.15 * longest)
+    bars.set_yticks(places, names)
+    bars.invert_yaxis()
+    bars.set_xlabel("iteration (ms)")
+    bars.set_title("Each job on the shared network")
+    bars.spines[["top", "right"]].set_visible(False)
+    if several:
+        matrix = axes[1]
+        highest = max(max(row) for row in result.pairs)
+        matrix.imshow(result.pairs, cmap="Reds", vmin=1, vmax=max(highest * 1.3, 1.2), aspect="auto")
+        for row, values in enumerate(result.pairs):
+            for column, value in enumerate(values):
+                text = "–" if row == column else f"{value:.2f}×"
+                matrix.text(column, row, text, ha="center", va="center")
+        matrix.set_xticks(places, names, rotation=20, ha="right", rotation_mode="anchor")
+        matrix.set_yticks(places, names)
+        matrix.set_xlabel("beside this job alone")
+        matrix.set_title("Slowdown: who hurts whom")
+    return drawn

@@ -1,0 +1,321 @@
+"""The file of `paceline simulate --jobs`: a cluster, and the jobs that share it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline import _core
+from paceline._core import Cluster
+from paceline._internal import units
+from paceline._internal.files import read_small
+from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
+from paceline.catalog.channels import with_channel
+from paceline.catalog.constants import as_rate
+from paceline.catalog.libraries import NONE
+from paceline.catalog.library import load_cluster
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.lowering import lowered
+from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.simulate import Scenario
+from paceline.settings.table import SETTINGS, SIMULATE, of_place
+
+MOST_JOBS = 12
+"""Each pair is simulated, and the table has a column for each job."""
+_MOST_BYTES = 1 << 20
+_CLUSTER = ("bandwidth", "latency", "message_overhead", "gpus_per_node", "intra_bandwidth")
+_FIELDS = ("racks", "switch", "fabric", "degraded", "servers_on")
+_SHARED = ("network", "iterations", "seed")
+_TOP = ("cluster", "nodes", *_CLUSTER, *_FIELDS, *_SHARED, "job")
+_OWN = ("name", "trace", "workers", "strategy", "nodes", "gpus_per_node", "start")
+_NOT_OF_A_JOB = {
+    *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
+    *("coordinator", "coordinator_constants", "executor", "critical_path"),
+}
+PACKED, SPREAD = "packed", "spread"
+DEFAULT_ITERATIONS = 10
+
+
+@dataclass(frozen=True)
+class PlacedJob:
+    """A job, and the nodes of the cluster on which it runs."""
+
+    name: str
+    scenario: Scenario
+    gpus_per_node: int
+    """Ranks on each of its nodes."""
+    nodes: tuple[int, ...]
+    server_nodes: tuple[int, ...]
+    start_s: float
+
+    def for_core(self, seed: int | None) -> dict[str, Any]:
+        """Return it in the form of the native module."""
+        options = self.scenario.core_options()
+        if seed is not None:
+            # Of its own, whatever the job's place in the file.
+            options["seed"] = seed ^ zlib.crc32(self.name.encode())
+        return {
+            "name": self.name,
+            "ranks_per_node": self.gpus_per_node,
+            "nodes": list(self.nodes),
+            "server_nodes": list(self.server_nodes),
+            "start_s": self.start_s,
+            "options": options,
+        }
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Jobs that share a cluster. The result does not depend on their order."""
+
+    cluster: Cluster
+    nodes: int
+    """Nodes of the cluster."""
+    jobs: tuple[PlacedJob, ...]
+    network: str
+    iterations: int
+    """Iterations of the slowest job that are measured."""
+    seed: int | None
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Mix:
+    """Read the file and place the jobs. Raises InvalidArgumentError naming file, job and key."""
+    try:
+        document = tomllib.loads(read_small(path, _MOST_BYTES))
+    except OSError as error:
+        raise InvalidArgumentError(f"--jobs {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidArgumentError(f"--jobs {path}: is not TOML: {error}") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise InvalidArgumentError(f"--jobs {path}: is not TOML: a number has too many digits") from None
+    return mix(document, str(path))
+
+
+def mix(document: Mapping[str, Any], where: str) -> Mix:
+    """Check the content of a file and place the jobs. Raises InvalidArgumentError naming file, job and key."""
+    _known(where, document, _TOP)
+    entries = document.get("job")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidArgumentError(
+            f'{where}: job: write one [[job]] or more, each with trace = "resnet-50" and workers = 8'
+        )
+    if len(entries) > MOST_JOBS:
+        raise InvalidArgumentError(f"{where}: job: {len(entries)} are too many; at most {MOST_JOBS} are simulated")
+    shared = {name: _setting(where, name, document[name]) for name in _SHARED if name in document}
+    cluster = _cluster(where, document)
+    described = json.loads(cluster.to_json())
+    if "jitter" not in described and "seed" in shared:
+        raise InvalidArgumentError(f"{where}: seed: has no effect on a cluster without jitter; leave it out")
+    drafts = [_draft(f"{where}: job {number}", entry, cluster) for number, entry in enumerate(entries, start=1)]
+    names = [draft.name for draft in drafts]
+    for draft in drafts:
+        if names.count(draft.name) > 1:
+            raise InvalidArgumentError(f"{draft.where}: name: there are two jobs '{draft.name}'; give each its own")
+    nodes = _nodes(where, document.get("nodes"), drafts, described)
+    jobs = tuple(_place(drafts, nodes, described))
+    # What messages get of a link over the cluster's channel, as for one job.
+    flow = lowered(drafts[0].scenario).flow_bps
+    return Mix(
+        load_cluster(cluster, bandwidth=as_rate(flow)),
+        nodes,
+        # In this order, so that the order in the file makes no difference.
+        tuple(sorted(jobs, key=lambda job: job.name)),
+        shared.get("network", SETTINGS["network"].default or "fifo"),
+        shared.get("iterations", DEFAULT_ITERATIONS),
+        shared.get("seed", 0) if "jitter" in described else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A job without its place."""
+
+    where: str
+    name: str
+    scenario: Scenario
+    gpus_per_node: int
+    nodes: str | tuple[int, ...]
+    servers: int
+    """Servers that need nodes of their own."""
+    start_s: float
+
+    @property
+    def count(self) -> int:
+        """Nodes for its workers."""
+        return -(-self.scenario.workers // self.gpus_per_node)
+
+
+def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
+    source = document.get("cluster")
+    if source is not None and not isinstance(source, str):
+        raise InvalidArgumentError(f"{where}: cluster: {shown(source, repr)} is not text; give a file or a name")
+    fields = {name: document[name] for name in (*_CLUSTER, *_FIELDS) if name in document}
+    if "servers_on" in fields:
+        fields["servers"] = fields.pop("servers_on")
+    try:
+        return with_channel(load_cluster(source, **fields), bare=True)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}: {error}") from None
+
+
+def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
+    allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
+    _known(where, entry, (*_OWN, *allowed))
+    name = entry.get("name", entry.get("trace"))
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidArgumentError(f"{where}: name: {shown(name, repr)} is not a name; give each job one")
+    where = f"{where} ({name[:40]})"
+    trace, workers = entry.get("trace"), entry.get("workers")
+    if not isinstance(trace, str) or not trace:
+        raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise InvalidArgumentError(f"{where}: workers: {shown(workers, repr)} is not a number of ranks, such as 8")
+    strategy = entry.get("strategy", "ring")
+    if not isinstance(strategy, str) or strategy == "all" or "," in strategy:
+        raise InvalidArgumentError(f"{where}: strategy: {shown(strategy, repr)} is not one strategy, such as 'ring'")
+    described = json.loads(cluster.to_json())
+    gpus = entry.get("gpus_per_node", min(described["gpus_per_node"], max(workers, 1)))
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= described["gpus_per_node"]:
+        raise InvalidArgumentError(
+            f"{where}: gpus_per_node: {shown(gpus, repr)} is not between 1 and the {described['gpus_per_node']} of "
+            "the cluster's nodes"
+        )
+    given = {key: value for key, value in entry.items() if key in allowed}
+    given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
+    # What libraries cost is not known to several jobs at once.
+    given["library"] = NONE
+    try:
+        [scenario] = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
+    except ValueError:
+        raise InvalidArgumentError(f"{where}: several values are given; a job has one of each") from None
+    except InvalidArgumentError as error:
+        if error.source is None:
+            error.within(where)
+        raise
+    core = json.dumps(scenario.core_options())
+    return _Draft(
+        where,
+        name,
+        scenario,
+        gpus,
+        _wanted(where, entry.get("nodes", PACKED)),
+        _core.nodes_for_servers(cluster, core),
+        _start(where, entry.get("start", 0)),
+    )
+
+
+def _wanted(where: str, nodes: object) -> str | tuple[int, ...]:
+    if nodes in (PACKED, SPREAD):
+        return str(nodes)
+    if isinstance(nodes, list) and all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
+        if len(set(nodes)) == len(nodes) and all(node >= 0 for node in nodes):
+            return tuple(nodes)
+        raise InvalidArgumentError(f"{where}: nodes: a node is below 0 or given twice")
+    raise InvalidArgumentError(
+        f'{where}: nodes: {shown(nodes, repr)} is neither "packed" nor "spread" nor a list of nodes such as [0, 1]'
+    )
+
+
+def _start(where: str, start: object) -> float:
+    if start == 0:
+        return 0.0
+    try:
+        return _core.parse_time(start)  # type: ignore[arg-type]
+    except (InvalidArgumentError, TypeError):
+        raise InvalidArgumentError(
+            f'{where}: start: {shown(start, repr)} is not a time with its unit, such as "2s"'
+        ) from None
+
+
+def _nodes(where: str, given: object, drafts: Sequence[_Draft], described: Mapping[str, Any]) -> int:
+    """Return the number of nodes: as given, otherwise as many as the jobs need, in whole racks."""
+    needed = sum(draft.count + draft.servers for draft in drafts if isinstance(draft.nodes, str))
+    needed += sum(draft.servers for draft in drafts if not isinstance(draft.nodes, str))
+    needed += len({node for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes[: draft.count]})
+    highest = max((node + 1 for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes), default=0)
+    if given is None:
+        rack = described.get("racks", {}).get("nodes_per_rack", 1)
+        return int(-(-max(needed, highest) // rack) * rack)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 60_000:
+        raise InvalidArgumentError(f"{where}: nodes: {shown(given, repr)} is not a number of nodes, such as 16")
+    if given < max(needed, highest):
+        raise InvalidArgumentError(
+            f"{where}: nodes: {given} are too few; the jobs and their servers need {max(needed, highest)}"
+        )
+    return given
+
+
+def _place(drafts: Sequence[_Draft], nodes: int, described: Mapping[str, Any]) -> list[PlacedJob]:
+    """Place jobs: first those with given nodes, then the others by start and name."""
+    per_rack = described.get("racks", {}).get("nodes_per_rack", nodes)
+    free = dict.fromkeys(range(nodes))
+    placed: list[PlacedJob] = []
+    for draft in drafts:
+        if isinstance(draft.nodes, str):
+            continue
+        if len(draft.nodes) not in (draft.count, draft.count + draft.servers):
+            besides = f" and {units.count(draft.servers, 'server')}" if draft.servers else ""
+            raise InvalidArgumentError(
+                f"{draft.where}: nodes: {len(draft.nodes)} are given, but {draft.scenario.workers} workers with "
+                f"{units.count(draft.gpus_per_node, 'GPU')} on each node{besides} need {draft.count + draft.servers}"
+            )
+        for node in draft.nodes:
+            free.pop(node, None)
+
+    def take(count: int, *, spread: bool) -> list[int]:
+        found = _chosen(list(free), count, per_rack, spread=spread)
+        for node in found:
+            del free[node]
+        return found
+
+    for draft in sorted(drafts, key=lambda draft: (isinstance(draft.nodes, str), draft.start_s, draft.name)):
+        spread = draft.nodes == SPREAD
+        if isinstance(draft.nodes, str):
+            workers, servers = take(draft.count, spread=spread), take(draft.servers, spread=spread)
+        else:
+            workers, servers = list(draft.nodes[: draft.count]), list(draft.nodes[draft.count :])
+            servers = servers or take(draft.servers, spread=False)
+        placed.append(
+            PlacedJob(
+                draft.name,
+                draft.scenario,
+                draft.gpus_per_node,
+                tuple(sorted(workers)),
+                tuple(servers),
+                draft.start_s,
+            )
+        )
+    return placed
+
+
+def _chosen(free: list[int], count: int, per_rack: int, *, spread: bool) -> list[int]:
+    """The first free nodes, or one from each rack in turn."""
+    if not spread:
+        return free[:count]
+    turns: dict[int, int] = {}
+    keyed = []
+    for node in free:
+        rack = node // per_rack
+        keyed.append((turns.setdefault(rack, 0), rack, node))
+        turns[rack] += 1
+    return [node for _, _, node in sorted(keyed)[:count]]
+
+
+def _setting(where: str, name: str, value: object) -> Any:  # noqa: ANN401
+    setting = SETTINGS[name]
+    return setting.check(value, setting.source("key", value, where), SIMULATE)
+
+
+def _known(where: str, entry: Mapping[str, Any], names: Sequence[str]) -> None:
+    for key in entry:
+        if key not in names:
+            near = nearest(key, list(names))
+            hint = f"did you mean '{near}'?" if near else f"known are {', '.join(names)}"
+            raise InvalidArgumentError(f"{where}: unknown key '{key[:80]}'; {hint}")

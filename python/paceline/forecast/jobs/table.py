@@ -1,0 +1,161 @@
+"""The tables of several jobs for people: how each fares, who hurts whom, which links they share, what would help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from paceline._internal import units
+from paceline._internal.console import Column, render
+from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
+
+_MOST_LINKS = 8
+_NOTICED = 0.005
+
+
+def table(result: JobsResult) -> list[str]:
+    """Return all tables, as lines."""
+    lines = [_title(result), "", *_jobs(result)]
+    if len(result.jobs) > 1:
+        lines += ["", *_matrix(result)]
+        lines += ["", *_links(result)]
+    return [*lines, "", *_what_if(result)]
+
+
+def _title(result: JobsResult) -> str:
+    cluster = json.loads(result.mix.cluster.to_json())
+    rate = units.rate(_rate(cluster["bandwidth"]))
+    words = [units.count(len(result.jobs), "job"), units.count(result.mix.nodes, "node"), rate]
+    if cluster["gpus_per_node"] > 1:
+        words.append(f"{cluster['gpus_per_node']} GPUs per node")
+    if "racks" in cluster:
+        racks = cluster["racks"]
+        words.append(f"racks of {racks['nodes_per_rack']}, {racks['oversubscription']:g}:1 oversubscribed")
+    return ", ".join([*words, f"{result.mix.network} network"])
+
+
+def _rate(text: str) -> float:
+    from paceline import _core
+
+    return _core.parse_rate(text)
+
+
+def _jobs(result: JobsResult) -> list[str]:
+    time = units.time_unit(job.iteration_s for job in result.jobs)
+    columns = [
+        Column("job", left=True),
+        Column("trace", left=True),
+        Column("strategy", left=True),
+        Column("workers"),
+        Column("nodes", left=True),
+        Column(f"iteration\n{time[1]}"),
+        Column(f"alone\n{time[1]}"),
+        Column("slowdown"),
+        Column("samples/s"),
+    ]
+    rows = [
+        [
+            job.name,
+            job.trace,
+            job.strategy,
+            str(job.workers),
+            _numbers([*job.nodes, *job.server_nodes]),
+            units.in_unit(job.iteration_s, time),
+            units.in_unit(job.alone_s, time),
+            f"{job.slowdown:.2f}",
+            units.digits(job.samples_per_s),
+        ]
+        for job in result.jobs
+    ]
+    return render(columns, [rows], highlight_first=False)
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    """Return `0-3, 7`."""
+    runs: list[list[int]] = []
+    for node in sorted(nodes):
+        if runs and runs[-1][1] == node - 1:
+            runs[-1][1] = node
+        else:
+            runs.append([node, node])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(words) if len(words) <= 4 else f"{', '.join(words[:3])}, … ({len(nodes)})"
+
+
+def _matrix(result: JobsResult) -> list[str]:
+    names = [job.name for job in result.jobs]
+    columns = [Column("slowdown of", left=True), *(Column(f"beside\n{name}") for name in names), Column("all\nothers")]
+    rows = [
+        [name, *("-" if row is column else f"{result.pairs[row][column]:.2f}" for column in range(len(names)))]
+        for row, name in enumerate(names)
+    ]
+    for row, cells in enumerate(rows):
+        cells[1 + row] = "-"
+        cells.append(f"{result.jobs[row].slowdown:.2f}")
+    return render(columns, [rows], highlight_first=False)
+
+
+def shared(result: JobsResult) -> list[SharedLink]:
+    """Return the links that several jobs use, busiest first."""
+    return [link for link in result.links if len(link.jobs) > 1]
+
+
+def _links(result: JobsResult) -> list[str]:
+    links = shared(result)
+    if not links:
+        return ["No link carries data of more than one job."]
+    columns = [Column("shared link", left=True), Column("busy"), Column("jobs", left=True)]
+    rows = [[link.name, units.percent(link.busy), ", ".join(link.jobs)] for link in links[:_MOST_LINKS]]
+    lines = render(columns, [rows], highlight_first=False)
+    more = len(links) - len(rows)
+    return [*lines, f"and {more} more"] if more else lines
+
+
+def _what_if(result: JobsResult) -> list[str]:
+    names = [job.name for job in result.jobs]
+    columns = [
+        Column("what if", left=True),
+        Column("times faster\n(mean)"),
+        *(Column(name) for name in names),
+        Column("", left=True),
+    ]
+    rows = [
+        [
+            one.change,
+            "-" if one.iteration_s is None else f"{one.mean_speedup:.2f}",
+            *(["-"] * len(names) if one.iteration_s is None else [f"{gain:.2f}" for gain in one.speedups]),
+            one.note,
+        ]
+        for one in result.what_if
+    ]
+    return render(columns, [rows], highlight_first=False)
+
+
+def verdict(result: JobsResult) -> list[str]:
+    """Return who suffers most, from whom, and what would help most, as sentences."""
+    sentences = []
+    if len(result.jobs) > 1:
+        sentences.append(_who(result))
+    best = max((one for one in result.what_if if one.iteration_s is not None), key=lambda one: one.mean_speedup)
+    if best.mean_speedup > 1 + _NOTICED:
+        sentences.append(
+            f"For the mix {best.change} would bring most: {best.mean_speedup:.2f} times faster on average."
+        )
+    else:
+        sentences.append("Neither bandwidth nor a better switch would make this mix faster.")
+    return sentences
+
+
+def _who(result: JobsResult) -> str:
+    worst: JobResult = max(result.jobs, key=lambda job: job.slowdown)
+    if worst.slowdown < 1 + _NOTICED:
+        return "No job slows down another one."
+    row = [job.name for job in result.jobs].index(worst.name)
+    others = [(slow, job.name) for job, slow in zip(result.jobs, result.pairs[row], strict=True) if job is not worst]
+    most, by = max(others)
+    if most < 1 + _NOTICED:
+        return f"{worst.name} suffers most, {worst.slowdown:.2f} times slower than alone, from no single other job."
+    return (
+        f"{worst.name} suffers most, {worst.slowdown:.2f} times slower than alone, mainly from {by} "
+        f"({most:.2f} times slower beside it alone)."
+    )

@@ -1,0 +1,104 @@
+"""What bounds an iteration, and the sentence about it: no relief that is tried beats that of a named bottleneck."""
+
+import json
+import re
+
+import paceline
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.catalog.strategies import all_strategies, feasible
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.advice import advise
+from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, reliefs, sentence
+from paceline.forecast.simulate import Scenario
+from paceline.forecast.table import grouped
+
+CLUSTERS = st.fixed_dictionaries(
+    {
+        "bandwidth": st.sampled_from(["1Gbps", "10Gbps", "100Gbps"]),
+        "latency": st.sampled_from(["0s", "20us", "2ms"]),
+        "message_overhead": st.sampled_from(["0s", "1ms"]),
+        "gpus_per_node": st.sampled_from([1, 2, 4]),
+        "intra_bandwidth": st.sampled_from(["2Gbps", "300Gbps"]),
+    },
+    optional={
+        "host_bandwidth": st.sampled_from(["3Gbps", "50Gbps"]),
+        "reduction_bandwidth": st.sampled_from(["5Gbps", "80Gbps"]),
+        "racks": st.just({"nodes_per_rack": 2, "oversubscription": 8.0}),
+        "stragglers": st.just([{"rank": 1, "factor": 1.5}]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    CLUSTERS,
+    st.sampled_from([strategy.name for strategy in all_strategies()]),
+    st.sampled_from(["resnet-18", "allreduce:10MB/4"]),
+)
+def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
+    cluster = paceline.load_cluster(None, **fields)
+    scenario = Scenario.of(paceline.load_trace(trace), cluster, strategy, 4, bucket_size="4MB")
+    result = scenario.result()
+    relieved = reliefs(scenario, result)
+    said = sentence("it", result, relieved)
+    by_resource = {one.resource: one.gain for one in relieved}
+    named = by_resource[bottleneck(result)]
+    assert relieved[0].resource == bottleneck(result)
+    if said.startswith("it is bound by") and "no single relief helps" not in said:
+        assert named * NOTEWORTHY >= max(by_resource.values())
+    elif "no single relief helps" in said:
+        assert max(by_resource.values()) <= NOTEWORTHY
+    else:
+        assert "another relief gains more" in said
+        assert max(by_resource.values()) > named
+    # Gains come in falling order after the first.
+    gains = [float(gain) for gain in re.findall(r"make it ([\d.]+) times faster", said)]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_the_link_inside_the_node_is_relieved_by_name():
+    """The sentence that once contradicted itself: bound inside the node, and the bandwidth between nodes doubled."""
+    cluster = {"gpus_per_node": 8, "intra_bandwidth": "8Gbps", "bandwidth": "100Gbps"}
+    scenario = Scenario.of(
+        paceline.load_trace("vgg-16"), paceline.load_cluster(None, **cluster), "hierarchical", 16, bucket_size="25MB"
+    )
+    result = scenario.result()
+    said = sentence("it", result, reliefs(scenario, result))
+    assert said.startswith("it is bound by inside the node")
+    assert re.search(r"path\): twice the bandwidth inside the node would make it 1\.[5-9]\d* times faster", said)
+
+
+def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
+    trace, cluster = paceline.load_trace("resnet-18"), paceline.load_cluster(None)
+    names = ["ring", "tree", "ps-multicast-aggregation"]
+    scenarios = [Scenario.of(trace, cluster, name, 8) for name in names]
+    results = [scenario.result() for scenario in scenarios]
+    fastest = min(results, key=lambda result: result.iteration_s)
+    meant, *_ = advise(grouped(scenarios, results))
+    assert f"{fastest.strategy} is the fastest" in meant
+    first, *rest = advise(grouped(scenarios, results, meant=frozenset()))
+    assert "ring is the fastest" in first
+    if fastest.servers:
+        assert any(
+            "ps-multicast-aggregation, with 1 parameter server, aggregation in the switch and multicast" in line
+            for line in rest
+        )
+
+
+def test_bound_names_the_resource_with_the_largest_share():
+    for strategy in feasible(all_strategies(), paceline.load_cluster("p3.16xlarge"))[0]:
+        try:
+            result = paceline.simulate("resnet-50", "p3.16xlarge", strategy.name, workers=16, bucket_size="25MB")
+        except InvalidArgumentError:
+            continue
+        share = int(re.search(r"\((\d+) %", bound(result))[1])
+        assert share >= 100 / 6
+        assert json.dumps(result.to_dict())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_worker_is_bound_by_computation(workers):
+    result = paceline.simulate("resnet-50", workers=workers, bandwidth="100Gbps")
+    assert "computation" in bound(result)

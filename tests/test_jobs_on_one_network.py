@@ -1,0 +1,113 @@
+"""Several jobs on one network: the file, the placement, the result, and the command."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.jobs import model, spec
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "three-jobs.toml"
+RACKS = {"racks": {"nodes_per_rack": 4, "oversubscription": 4.0}}
+
+
+def job(name, **fields):
+    return {"name": name, "trace": "allreduce:4MB/2", "workers": 4, **fields}
+
+
+def mix(*jobs, **top):
+    return spec.mix({"nodes": 8, "iterations": 3, **top, "job": list(jobs)}, "jobs.toml")
+
+
+def nodes(found):
+    return {one.name: one.nodes for one in found.jobs}
+
+
+def test_jobs_are_packed_spread_or_placed():
+    found = mix(job("b"), job("a", nodes="spread", workers=2), job("c", nodes=[7, 2], workers=2), **RACKS)
+    assert nodes(found) == {"c": (2, 7), "a": (0, 4), "b": (1, 3, 5, 6)}
+    servers = mix(job("ps", strategy="ps", servers=2, workers=2), job("ring", workers=2))
+    assert [(one.nodes, one.server_nodes) for one in servers.jobs] == [((0, 1), (2, 3)), ((4, 5), ())]
+    # As many nodes as the jobs need, in whole racks.
+    assert spec.mix({**RACKS, "job": [job("a"), job("b", workers=1)]}, "jobs.toml").nodes == 8
+
+
+def test_the_order_in_the_file_makes_no_difference():
+    jobs = [job("a", nodes="spread"), job("b", strategy="sharp"), job("c", workers=2, start="1ms")]
+    top = {"nodes": 12, **RACKS}
+    one, other = (json.dumps(model.simulate_jobs(mix(*order, **top)).to_dict()) for order in (jobs, jobs[::-1]))
+    assert one == other
+
+
+def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
+    apart = model.simulate_jobs(mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[4, 5, 6, 7]), **RACKS))
+    assert [one.slowdown for one in apart.jobs] == [1.0, 1.0]
+    assert all(len(link.jobs) == 1 for link in apart.links)
+    across = mix(job("a", nodes=[0, 1, 4, 5]), job("b", nodes=[2, 3, 6, 7]), network="fluid", **RACKS)
+    together = model.simulate_jobs(across)
+    assert together.jobs[0].slowdown == pytest.approx(2, rel=0.01)
+    assert together.pairs[0][1] == together.jobs[0].slowdown
+    wider = next(one for one in together.what_if if one.change == "twice the bandwidth")
+    assert wider.mean_speedup == pytest.approx(2, rel=0.01)
+    aggregated = next(one for one in together.what_if if one.change.startswith("aggregation"))
+    assert aggregated.note == "a: sharp, b: sharp" and aggregated.mean_speedup > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"job": []}, "jobs.toml: job: write one [[job]] or more"),
+        ({"bandwith": "1Gbps"}, "jobs.toml: unknown key 'bandwith'; did you mean 'bandwidth'?"),
+        ({"bandwidth": "fast"}, "jobs.toml: "),
+        ({"nodes": 2}, "jobs.toml: nodes: 2 are too few; the jobs and their servers need 4"),
+        ({"seed": 1}, "jobs.toml: seed: has no effect on a cluster without jitter"),
+        ({"job": [job("a"), job("a")]}, "jobs.toml: job 1 (a): name: there are two jobs 'a'"),
+        ({"job": [job("a", worker=1)]}, "jobs.toml: job 1: unknown key 'worker'; did you mean 'workers'?"),
+        ({"job": [{"name": "a", "workers": 2}]}, "jobs.toml: job 1 (a): trace: is missing"),
+        ({"job": [job("a", workers="many")]}, "jobs.toml: job 1 (a): workers: 'many' is not a number of ranks"),
+        ({"job": [job("a", strategy="rign")]}, "jobs.toml: job 1 (a)"),
+        ({"job": [job("a", nodes="wide")]}, "jobs.toml: job 1 (a): nodes: 'wide' is neither"),
+        ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: 2 are given, but 4 workers with 1 GPU"),
+        ({"job": [job("a", start="soon")]}, "jobs.toml: job 1 (a): start: 'soon' is not a time"),
+        ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a)"),
+    ],
+)
+def test_mistakes_name_file_job_and_key(change, message):
+    document = {"nodes": 8, "job": [job("a")], **change}
+    with pytest.raises(InvalidArgumentError) as error:
+        spec.mix(document, "jobs.toml")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_two_jobs_do_not_share_a_gpu():
+    found = mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[3, 4, 5, 6]))
+    with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 1 GPUs"):
+        model.simulate_jobs(found)
+
+
+def test_the_command(tmp_path):
+    text = EXAMPLE.read_text()
+    small = tmp_path / "jobs.toml"
+    small.write_text("iterations = 2\n" + re.sub(r"trace = .*", 'trace = "allreduce:8MB/4"', text))
+    run = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--plot", str(tmp_path / "jobs.png")])
+    assert run.exit_code == 0, run.output
+    for words in ("slowdown of", "beside", "shared link", "rack 0 up", "twice the bandwidth", "suffers most"):
+        assert words in run.output
+    assert (tmp_path / "jobs.png").stat().st_size > 10_000
+    timeline = tmp_path / "timeline.json"
+    found = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--json", "--timeline", str(timeline)])
+    document = json.loads(found.stdout)
+    assert document["schema"] == 1
+    assert {one["name"] for one in document["jobs"]} == {"vision", "big model", "old code"}
+    processes = {
+        event["args"]["name"]
+        for event in json.loads(timeline.read_text())["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert {"vision: worker 0", "old code: worker 15", "rack 0", "node 15"} <= processes
+    refused = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--workers", "8"])
+    assert refused.exit_code == 2 and "--workers has no effect with --jobs" in refused.output

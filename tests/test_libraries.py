@@ -1,0 +1,272 @@
+"""Libraries and channels: their files, how they become a simulation, and which of them a forecast has."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.catalog import channels, names, reference
+from paceline.catalog.channels import with_channel
+from paceline.catalog.libraries import all_libraries, find_library, library_names, read_library
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+from paceline.forecast import evidence
+from paceline.forecast.lowering import fusion, lowered
+from paceline.forecast.simulate import Scenario
+
+ROOT = Path(__file__).parent.parent
+NAMES = names.members(names.LibraryName)
+
+
+def ran(*words):
+    return CliRunner().invoke(main, ["simulate", *map(str, words), "--json"])
+
+
+def told(*words):
+    done = ran(*words)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_names_are_those_of_the_files():
+    assert sorted(library_names()) == sorted(NAMES)
+    assert library_names()[0] == "none"
+
+
+def test_the_page_is_current():
+    assert (ROOT / "docs/reference/libraries.md").read_text(encoding="utf-8") == reference.page()
+
+
+def test_every_constant_is_listed():
+    listed = json.loads(CliRunner().invoke(main, ["libraries", "--json"]).output)
+    assert [entry["name"] for entry in listed["libraries"]] == list(library_names())
+    for entry in [*(it for one in listed["libraries"] for it in one["constants"]), *listed["channels"]]:
+        assert entry["value"] > 0 and entry["unit"] and entry["source"] and entry["uncertainty"] >= 0
+    one = CliRunner().invoke(main, ["libraries", "horovod"]).output
+    assert "fusion_threshold" in one and "HOROVOD_FUSION_THRESHOLD" in one
+    assert "tcp.stream" in CliRunner().invoke(main, ["libraries", "channels"]).output
+    refused = CliRunner().invoke(main, ["libraries", "horvod"], standalone_mode=False)
+    assert refused.exit_code and "did you mean 'horovod'?" in refused.output + str(refused.exception)
+
+
+GOOD = {
+    "format": "paceline-library",
+    "version": 1,
+    "name": "own",
+    "summary": "a library",
+    "family": "own",
+    "strategy": "ring",
+    "constants": [{"name": "call", "value": 1e-5, "unit": "s per tensor", "uncertainty": 0.1, "source": "measured"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "x"}, 'format: is not "paceline-library"'),
+        ({"version": 2}, "version: only 1 is known"),
+        ({"name": "other"}, "name: is not the file's name, 'own'"),
+        ({"stratgy": "ring"}, "unknown field 'stratgy'"),
+        ({"strategy": "rng"}, "unknown strategy 'rng'"),
+        ({"coordinator": "boss"}, "unknown coordinator 'boss'"),
+        ({"channel": "pigeon"}, "channel: 'pigeon' is neither tcp nor rdma"),
+        ({"summary": ""}, "summary: is missing"),
+        ({"constants": {}}, "constants: is not a list"),
+        ({"constants": [{"name": "call"}]}, "constants[0]: needs name, value, unit, uncertainty and source"),
+        ({"constants": [{**GOOD["constants"][0], "name": "cal"}]}, "unknown constant 'cal'; did you mean 'call'?"),
+        ({"constants": [{**GOOD["constants"][0], "value": -1}]}, "call.value: -1 is not a number above 0"),
+        ({"constants": [{**GOOD["constants"][0], "unit": "ms"}]}, "call.unit: 'ms' is not 's per tensor'"),
+        ({"constants": [{**GOOD["constants"][0], "source": ""}]}, "call.source: is empty"),
+        ({"constants": [{**GOOD["constants"][0], "uncertainty": -1}]}, "call.uncertainty: -1 is not between 0 and 10"),
+        ({"constants": GOOD["constants"] * 2}, "call: is listed twice"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, changes, message):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(GOOD))
+    assert read_library(path).value("call") == 1e-5
+    path.write_text(json.dumps(GOOD | changes))
+    with pytest.raises(InvalidArgumentError) as error:
+        read_library(path)
+    assert "own.json" in str(error.value) and message in str(error.value)
+
+
+@pytest.mark.parametrize("library", NAMES)
+def test_every_library_is_forecast(library):
+    result = paceline.simulate("resnet-50", library=library, workers=16, gpus_per_node=4)
+    assert (result.library, result.strategy) == (library, find_library(library).strategy)
+    assert result.channel == ("none" if library == "none" else find_library(library).channel or "tcp")
+    assert result.iteration_s > result.compute_s
+    if result.servers == 0:
+        alone = paceline.simulate("resnet-50", library=library, workers=1)
+        assert alone.iteration_s == pytest.approx(alone.compute_s)
+
+
+def test_none_is_the_bare_schedule():
+    trace = paceline.load_trace("resnet-50")
+    low = lowered(Scenario.of(trace, paceline.load_cluster(), "ring", 8))
+    assert (low.flow_bps, low.channel, low.bucket_size) == (25e9, "none", None)
+    fields = json.loads(low.cluster.to_json())
+    assert fields["latency"] == fields["message_overhead"] == "0ps"
+    assert set(low.options) == {"strategy", "workers"}
+
+
+def test_the_default_is_ddp_or_what_was_recorded(tmp_path):
+    (found,) = told("resnet-50", "--workers", 8, "--strategy", "ring")
+    assert (found["library"], found["channel"]) == ("ddp", "tcp")
+    assert found["buckets"] < 10
+    document = json.loads(paceline.load_trace("resnet-50").to_json())
+    path = tmp_path / "recorded.json"
+    path.write_text(json.dumps(document | {"library": "horovod"}))
+    assert told(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "horovod"
+    assert json.loads(paceline.load_trace(path).to_json())["library"] == "horovod"
+    path.write_text(json.dumps(document | {"library": "a library of tomorrow"}))
+    assert told(path, "--workers", 8, "--strategy", "ring")[0]["library"] == "ddp"
+    assert told("allreduce:1MB", "--workers", 8, "--strategy", "ring")[0]["library"] == "none"
+
+
+def test_a_question_about_a_library_is_about_its_strategy():
+    assert [it["strategy"] for it in told("resnet-50", "--workers", 8, "--library", "horovod-mpi")] == ["ring"]
+    assert len(told("resnet-50", "--workers", 8)) == len(paceline.all_strategies())
+
+
+def test_explicit_options_win():
+    words = ("resnet-50", "--workers", 16, "--library", "ddp", "--cluster", "p3.16xlarge")
+    (own,) = told(*words)
+    (unfused,) = told(*words, "--bucket-size", "none")
+    assert (own["buckets"], unfused["buckets"]) == (5, 161)
+    (quick,) = told(*words, "--latency", "0us")
+    assert quick["iteration_s"] < own["iteration_s"]
+    (whole,) = told(*words, "--channel", "none")
+    assert whole["flow_bandwidth_bps"] == 25e9 > own["flow_bandwidth_bps"]
+    (fast,) = told(*words, "--channel", "rdma")
+    assert fast["flow_bandwidth_bps"] == 25e9 * channels.constant("rdma.share.roce")
+    assert paceline.simulate("resnet-50", library="tensorflow-grpc", workers=8, servers=3).servers == 3
+    assert paceline.simulate("resnet-50", library="tensorflow-grpc", workers=8, gpus_per_node=4).servers == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--library", "dpd"], "--library: unknown library 'dpd' (did you mean 'ddp'?)"),
+        (["--channel", "udp"], "--channel: 'udp' is unknown"),
+        (["--channel", "rdma", "--library", "ray-sgd"], "--channel: has no effect on ray-sgd, which sends over tcp"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    done = CliRunner().invoke(main, ["simulate", "resnet-50", "--workers", "4", *words], standalone_mode=False)
+    assert done.exit_code and message in done.output + str(done.exception)
+
+
+@given(st.floats(1e8, 1e12), st.floats(1.0, 4.0))
+def test_faster_links_give_no_less(link, times):
+    for channel in ("tcp", "rdma"):
+        assert channels.stream_of(channel, link) <= channels.stream_of(channel, link * times)
+        assert 0 < channels.share_of(channel, link) <= 1
+
+
+def test_a_single_stream_is_measured_at_25_gigabits():
+    assert channels.stream_of("tcp", 25e9) == channels.constant("tcp.stream")
+    assert channels.stream_of("tcp", 100e9) == channels.constant("tcp.stream.100g")
+
+
+def test_horovod_fuses_more_where_steps_take_longer():
+    library = find_library("horovod")
+    assert fusion(library, 1e9, 0.0, 8) == library.required("fused_per_cycle")
+    assert fusion(library, 100e9, 10e-6, 512) == library.required("fusion_threshold")
+    assert fusion(library, 25e9, 37e-6, 128) == int(25e9 / 8 * 254 * 37e-6)
+    assert fusion(find_library("ddp"), 1e9, 1.0, 8) == 25 << 20
+
+
+def test_a_channel_fills_in_what_a_cluster_does_not_say():
+    own = paceline.load_cluster("p3.16xlarge", latency="5us")
+    assert json.loads(with_channel(own).to_json())["latency"] == "5us"
+    fields = json.loads(with_channel(own, "rdma").to_json())
+    assert (fields["channel"], fields["latency"]) == ("rdma", "2.54us")
+    assert json.loads(with_channel(paceline.load_cluster(bandwidth="100Gbps")).to_json())["channel"] == "rdma"
+    assert "channel" not in json.loads(with_channel(paceline.load_cluster(), bare=True).to_json())
+
+
+def test_a_mesh_limits_reductions_to_one_gpu():
+    trace = paceline.load_trace("resnet-50")
+    ray = find_library("ray-sgd")
+
+    def inside(gpus):
+        cluster = paceline.load_cluster("p3.16xlarge", gpus_per_node=gpus)
+        low = lowered(Scenario.of(trace, cluster, "sharded-ps", 2 * gpus, library=ray))
+        return paceline._core.parse_rate(json.loads(low.cluster.to_json())["intra_bandwidth"])
+
+    assert inside(4) == 960e9
+    assert inside(8) == pytest.approx(7 / 3 * 40e9)
+
+
+def test_explain_does_not_judge_buckets_without_costs():
+    (bare,) = told("resnet-50", "--workers", 8, "--library", "none", "--explain")
+    changes = {change["what"] for change in bare["explanation"]["changes"]}
+    assert "the best bucket size" not in changes and "half the latency" not in changes
+    (ddp,) = told("resnet-50", "--workers", 8, "--library", "ddp", "--explain")
+    best = next(it for it in ddp["explanation"]["changes"] if it["what"] == "the best bucket size")
+    assert "separately" not in best["note"]
+
+
+def test_libraries_are_consistent():
+    for library in all_libraries():
+        assert library.family
+        assert set(library.options) <= {"pull", "inside", "chunk", "servers", "overlap"}
+
+
+def test_intervals_hold_what_was_not_calibrated_on():
+    """Of rows whose source neither fitted a constant nor an interval, 80 % lie in the 80 % interval."""
+    inside, known, _ = evidence.coverage()
+    assert known >= 30
+    assert inside / known >= evidence.LEVEL
+
+
+def test_few_sources_widen_an_interval():
+    assert evidence.spread({"a": [0.1, -0.1, 0.05, 0.1]}) == pytest.approx(0.1 * 2.40)
+    assert evidence.spread({"a": [0.1], "b": [0.2]}) == pytest.approx(0.2 * 1.47)
+    ten = {str(source): [0.01 * source] for source in range(10)}
+    assert evidence.spread(ten) == pytest.approx(0.08 * 1.09)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--workers", 288], "measurements end at 128 GPUs"),
+        (["--workers", 64, "--bandwidth", "1Gbps"], "measurements have links of 25 to 400 Gbit/s"),
+        (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
+        (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
+        (["--workers", 64, "--library", "byteps"], "nothing has been published"),
+        (["--workers", 64, "--library", "none"], "was run on up to 8 workers, one a node"),
+        (["--workers", 1], "nothing is communicated"),
+    ],
+)
+def test_outside_the_evidence_there_is_no_interval(words, reason):
+    strategy = [] if "--strategy" in words or "--library" in words else ["--strategy", "native"]
+    (found,) = told("resnet-50", "--cluster", "p3.16xlarge", *words, *strategy)
+    assert found["interval"] is None
+    assert reason in found["evidence"]
+    text = " ".join(
+        CliRunner()
+        .invoke(main, ["simulate", "resnet-50", "--cluster", "p3.16xlarge", *map(str, words), *strategy])
+        .output.split()
+    )
+    assert reason in text
+
+
+def test_bare_schedules_have_the_evidence_of_validate():
+    (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
+    assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]
+    assert "emulated network, 2 to 8 workers" in ring["evidence"]
+
+
+@pytest.mark.slow
+def test_residuals_are_current():
+    path = ROOT / "scripts/write_residuals.py"
+    script = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("write_residuals", path))
+    spec.loader.exec_module(script)
+    assert script.FILE.read_text(encoding="utf-8") == script.text(script.cases())
