@@ -466,8 +466,8 @@ impl FailureDetector {
                     if waiting.seq.is_some() && !std::mem::take(&mut first) {
                         continue;
                     }
-                    let others = self.others(waiting, ranks);
                     let named = waiting.id(self.rank, ranks);
+                    let others = self.others(waiting, named, ranks);
                     if let Some(tell) = self.tell_about(waiting, (id, named), now) {
                         messages.extend(others.iter().map(|&rank| (rank, tell.clone())));
                     }
@@ -504,9 +504,14 @@ impl FailureDetector {
         }
     }
 
-    /// The other ranks that an operation waits for.
-    fn others(&self, waiting: &InFlight, ranks: &[u32]) -> Vec<u32> {
-        let peer = waiting.peer_in(ranks);
+    /// The other ranks that an operation waits for. `named`: its name; the sender of a receive from any rank is that of the
+    /// name, as the driving thread may find one at any time.
+    fn others(&self, waiting: &InFlight, named: Option<OperationId>, ranks: &[u32]) -> Vec<u32> {
+        let found = match named {
+            Some(OperationId::Transfer { from, to, .. }) => Some(if from == self.rank { to } else { from }),
+            _ => None,
+        };
+        let peer = waiting.peer.or(found);
         ranks.iter().copied().filter(|&rank| rank != self.rank && peer.is_none_or(|peer| peer == rank)).collect()
     }
 
@@ -515,7 +520,7 @@ impl FailureDetector {
         let mut progress = Progress { own: waiting.handle.moved.load(Ordering::Relaxed), ..waiting.moved.progress };
         let id = waiting.id(self.rank, ranks);
         let (mut own, mut ahead, mut before) = (None, None, None);
-        for rank in self.others(waiting, ranks) {
+        for rank in self.others(waiting, id, ranks) {
             let flow = &self.flows[rank as usize];
             let flows = match waiting.transfer {
                 Some(_) if paceline_os::mutant("transfers do not move") => false,
