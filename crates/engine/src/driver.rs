@@ -405,7 +405,7 @@ impl Driver {
                 continue;
             }
             idle = idle.saturating_add(1);
-            if idle == backoff.unexpected && core.queue_unexpected(false) {
+            if (idle == backoff.unexpected || core.collects()) && core.queue_unexpected(false) {
                 idle = 0;
                 continue;
             }

@@ -678,11 +678,14 @@ impl FailureDetector {
         let limit = self.limit(waiting, others, stalled, now);
         let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
         let over = stalled >= limit && !self.may_go_on(waiting, others, limit, now);
-        if !over && (stalled < report_after || stalled >= limit) {
-            if now - last >= ASK_EVERY.min((waiting.timeout / 4).max(TICK)) {
-                waiting.asked = Some((asked, now));
-                return Finding::Ask;
-            }
+        let quiet = stalled < report_after || stalled >= limit;
+        let ask = now - last >= ASK_EVERY.min((waiting.timeout / 4).max(TICK));
+        // Questions first: a report can wait for their answers, but under a short limit every answer counts.
+        if !over && ask && (quiet || !paceline_os::mutant("a report takes the place of a question")) {
+            waiting.asked = Some((asked, now));
+            return Finding::Ask;
+        }
+        if !over && quiet {
             return Finding::Fine;
         }
         let (who, because) = self.blame(waiting, others, stalled, now);

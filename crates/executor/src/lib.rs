@@ -229,6 +229,13 @@ impl Executor {
         any
     }
 
+    /// Whether a part of an unexpected fragment has been queued. Its rest need not wait as long as its beginning did: what
+    /// has been received of it is a copy already.
+    #[must_use]
+    pub fn collects(&self) -> bool {
+        self.wires.collects() && !paceline_os::mutant("the rest of an unexpected fragment waits, too")
+    }
+
     /// Raises the limit for sums that stream through this process, if they block a wire, and queues them; returns whether
     /// any moved. Call it when forcing did not help. Usually a rank is merely late, and queueing only costs memory. But a
     /// rank may be waiting for a fragment behind these sums, which would be a deadlock.

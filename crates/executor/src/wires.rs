@@ -72,6 +72,8 @@ pub struct Wires {
     reported: bool,
     /// Ranks whose front fragment has been partly received.
     partial: Vec<bool>,
+    /// Ranks whose front fragment nobody expects yet, and of which a part has been queued.
+    collected: Vec<bool>,
     /// Ranks whose front fragment nobody expects yet, and that may not be queued either: their sockets stay readable.
     blocked: Vec<bool>,
     /// Streams (communicator, sender, receiver) with the message (operation, lane) that is being sent. The receiver
@@ -103,7 +105,7 @@ impl Wires {
         for (channel, traffic) in channels.iter_mut().zip(&traffic) {
             channel.iter_mut().for_each(|channel| channel.count(traffic));
         }
-        let [unflushed, refused, partial, blocked] = std::array::from_fn(|_| vec![false; channels.len()]);
+        let [unflushed, refused, partial, collected, blocked] = std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, offload, any_unflushed, any_refused, streams, bytes, lost) =
             (None, None, false, false, HashMap::new(), [0; 2], Vec::new());
         Wires {
@@ -122,6 +124,7 @@ impl Wires {
             any_refused,
             reported: false,
             partial,
+            collected,
             blocked,
             streams,
             bytes,
@@ -208,6 +211,7 @@ impl Wires {
     fn lose(&mut self, rank: u32, error: &std::io::Error) {
         paceline_os::reached!("executor: connection lost");
         self.channels[rank as usize] = None;
+        self.collected[rank as usize] = false;
         self.lost.push(Lost { rank, reason: error.to_string() });
     }
 
@@ -376,7 +380,7 @@ impl Wires {
             Ok(taken) => {
                 self.bytes[1] += u64::from(bytes) * u64::from(taken);
                 self.traffic[wire as usize].receive(usize::from(taken));
-                self.partial[wire as usize] = !taken;
+                (self.partial[wire as usize], self.collected[wire as usize]) = (!taken, false);
                 self.blocked[wire as usize] = false;
                 taken
             }
@@ -416,13 +420,18 @@ impl Wires {
         let mut copy = Vec::with_capacity(header.bytes as usize);
         let taken = self.take(wire, header.bytes, Sink::Show(&mut |_, payload| copy.extend_from_slice(payload)));
         // What has been collected so far is kept for the next call: see `Channel::take`.
-        if let Some(partial) = self.partial.get_mut(wire as usize) {
-            *partial = false;
+        if (wire as usize) < self.partial.len() {
+            (self.partial[wire as usize], self.collected[wire as usize]) = (false, !taken);
         }
         if taken {
             unexpected.put((wire, self.is_own(wire)), header, copy);
         }
         taken
+    }
+
+    /// Whether the rest of an unexpected fragment is on its way.
+    pub(super) fn collects(&self) -> bool {
+        self.collected.contains(&true)
     }
 
     /// Hands to the system what channels hold; returns whether any channel became empty. Whoever was refused must then
