@@ -27,7 +27,8 @@ def test_limits(name):
     for value in (least - 1, most + 1):
         with pytest.raises(InvalidArgumentError, match=f"{name}: .* is not from"):
             parse(json.dumps({name: value}).encode())
-    for value in ("3", True, None, [1]):
+    # No bucket size: the library decides.
+    for value in ("3", True, [1], *([None] if name != "bucket_mb" else [])):
         with pytest.raises(InvalidArgumentError, match=f"{name}: is not a number"):
             parse(json.dumps({name: value}).encode())
 
@@ -98,6 +99,15 @@ def test_the_switch_decides_what_is_shown():
 def test_what_would_take_long_is_refused():
     with pytest.raises(InvalidArgumentError, match="611 buckets on 128 workers take longer than a slider should"):
         answer(State(trace="resnet-200", workers=128, bucket_mb=0))
+
+
+def test_a_library_brings_its_buckets():
+    def fastest(**fields):
+        return answer(State(trace="resnet-18", workers=4, bandwidth_gbps=3, **fields))["ranking"][0]["iteration_s"]
+
+    assert fastest() == fastest(bucket_mb=25) != fastest(bucket_mb=1)
+    assert fastest(library="none") == fastest(library="none", bucket_mb=0) != fastest()
+    assert fastest(library="horovod") != fastest()
 
 
 def test_another_strategys_timeline():

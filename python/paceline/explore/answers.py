@@ -11,10 +11,11 @@ from paceline._core import Cluster, Trace, parse_rate, parse_time
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.catalog.strategies import Strategy, all_strategies, feasible
+from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
 from paceline.forecast import style
+from paceline.forecast.lowering import lowered
 from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
 from paceline.forecast.sweep import execute
@@ -59,7 +60,7 @@ def answer(state: State) -> dict[str, Any]:
     trace, cluster = load_trace(state.trace), cluster_of(state)
     able, unable = feasible(list(all_strategies()), cluster)
     counts = _counts(state.workers)
-    _refuse_slow(state, trace)
+    _refuse_slow(state, trace, cluster)
     runs = _runs(state, trace, able, cluster, counts)
     results = execute(runs)
     last = [result for result in results if result.workers == state.workers]
@@ -80,8 +81,9 @@ def answer(state: State) -> dict[str, Any]:
     return response | {"elapsed_ms": 1e3 * (time.perf_counter() - begin)}
 
 
-def _refuse_slow(state: State, trace: Trace) -> None:
-    buckets = len(trace.buckets(int(state.bucket_mb * 1e6) or None))
+def _refuse_slow(state: State, trace: Trace, cluster: Cluster) -> None:
+    size = lowered(_run(state, trace, find_strategy("ring"), cluster)).bucket_size
+    buckets = len(trace.buckets(size))
     if buckets * state.workers**2 > _MOST_MESSAGES:
         raise InvalidArgumentError(
             f"{buckets} buckets on {state.workers} workers take longer than a slider should: a larger bucket size, "
@@ -106,9 +108,14 @@ def _runs(
         servers=[state.servers],
         compute_speedups=[state.compute_speedup if state.compute_speedup != 1 else None],
         library=find_library(state.library),
-        bucket_sizes=[int(state.bucket_mb * 1e6) or "none"],
+        bucket_sizes=[None if state.bucket_mb is None else int(state.bucket_mb * 1e6) or "none"],
         options={},
     )
+
+
+def _run(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> Scenario:
+    [run] = _runs(state, trace, [strategy], cluster, [state.workers])
+    return run
 
 
 def _curve(strategy: Strategy, results: Sequence[Result]) -> dict[str, Any]:
@@ -142,7 +149,7 @@ def _ranked(result: Result) -> dict[str, Any]:
 
 
 def _timeline(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
-    [run] = _runs(state, trace, [strategy], cluster, [state.workers])
+    run = _run(state, trace, strategy, cluster)
     result, events = traced(run, _TIMELINE_RANKS)
     lanes = lanes_of(events)[:MOST_LANES]
     return {

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from paceline.catalog.libraries import library_names
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
@@ -72,6 +73,7 @@ def application(token: str, first: State) -> Starlette:
                 "limits": LIMITS,
                 "traces": trace_names(),
                 "clusters": cluster_names(),
+                "libraries": library_names(),
                 "strategies": [strategy.name for strategy in all_strategies()],
             }
         )

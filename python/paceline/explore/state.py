@@ -30,7 +30,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class State:
-    """The state of the page. `bucket_mb` 0: no fusion; `straggler`: how many times as long rank 0 computes."""
+    """The state of the page. `bucket_mb` 0: no fusion, None: the library's buckets; `straggler`: rank 0's slowdown."""
 
     trace: str = "resnet-50"
     cluster: str = "flat"
@@ -40,7 +40,7 @@ class State:
     bandwidth_gbps: float = 25.0
     latency_us: float = 0.0
     compute_speedup: float = 1.0
-    bucket_mb: float = 25.0
+    bucket_mb: float | None = None
     gpus_per_node: int = 1
     straggler: float = 1.0
     multicast: bool = True
@@ -81,6 +81,8 @@ def _value(name: str, value: object) -> object:
         if not isinstance(value, bool):
             raise InvalidArgumentError(f"{name}: is neither true nor false")
         return value
+    if name == "bucket_mb" and value is None:
+        return None
     if name in LIMITS:
         return _number(name, value)
     if not isinstance(value, str):

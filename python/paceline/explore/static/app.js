@@ -16,6 +16,8 @@ const SLIDERS = [
   ["gpus_per_node", "GPUs a node", "", "linear", 1, 16, 1],
   ["straggler", "Slowest rank computes", "× as long", "linear", 1, 4, 0.05],
 ];
+// What the slider of bucket sizes shows while the library decides.
+const BUCKET_MB = 25;
 const CHECKS = [["multicast", "The switch multicasts"], ["aggregation", "The switch aggregates"]];
 const NUMBERS = new Set(SLIDERS.map(([name]) => name));
 const LAYOUT = { margin: { l: 62, r: 12, t: 8, b: 44 }, font: { size: 12 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff" };
@@ -61,13 +63,15 @@ function slider([name, label, unit, scale, least, most, step]) {
   const range = element("input", { type: "range", name, min: to(low), max: to(high), step: scale === "power" ? 1 : step ?? 0.01 });
   const output = element("output");
   range.reflect = () => {
-    range.value = to(Math.max(low, state[name]));
-    output.textContent = `${show(state[name])} ${unit}`;
+    const own = state[name] === null;
+    range.value = to(Math.max(low, own ? BUCKET_MB : state[name]));
+    output.textContent = own ? "the library's" : `${show(state[name])} ${unit}`;
   };
   range.addEventListener("input", () => {
     const value = from(Number(range.value));
     state[name] = scale === "log" ? Number(value.toPrecision(3)) : value;
     output.textContent = `${show(state[name])} ${unit}`;
+    if (name === "bucket_mb") reflect();
     ask();
   });
   form.append(element("label", {}, [element("span", { textContent: label }), output, range]));
@@ -78,6 +82,13 @@ function check([name, label]) {
   box.reflect = () => { box.checked = state[name]; };
   box.addEventListener("change", () => { state[name] = box.checked; ask(); });
   form.append(element("label", { className: "check" }, [box, element("span", { textContent: label })]));
+}
+
+function ownBuckets() {
+  const box = element("input", { type: "checkbox", name: "own_buckets" });
+  box.reflect = () => { box.checked = state.bucket_mb === null; };
+  box.addEventListener("change", () => { state.bucket_mb = box.checked ? null : BUCKET_MB; reflect(); ask(); });
+  form.append(element("label", { className: "check" }, [box, element("span", { textContent: "Buckets as the library makes them" })]));
 }
 
 function reflect() {
@@ -93,7 +104,7 @@ function remember() {
 function recall() {
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!(name in state)) continue;
-    state[name] = NUMBERS.has(name) ? Number(text) : typeof state[name] === "boolean" ? text === "true" : text;
+    state[name] = text === "null" ? null : NUMBERS.has(name) ? Number(text) : typeof state[name] === "boolean" ? text === "true" : text;
   }
 }
 
@@ -142,7 +153,9 @@ function draw(answer) {
   }));
   if (trains) lines.unshift({ x: answer.curves[0].workers, y: answer.ideal, name: "linear scaling", mode: "lines", line: { color: "#999", width: 1 } });
   Plotly.react("curves", lines, {
-    ...LAYOUT, height: 420, legend: { orientation: "h", y: -0.2 },
+    // One entry a line: nothing of the legend scrolls or covers the axis.
+    ...LAYOUT, height: 330 + 19 * lines.length, margin: { ...LAYOUT.margin, b: 60 + 19 * lines.length },
+    legend: { orientation: "v", yref: "container", y: 0, yanchor: "bottom", x: 0 },
     xaxis: { title: { text: "workers" }, type: "log", tickvals: answer.curves[0].workers, ticktext: answer.curves[0].workers.map(String) },
     yaxis: { title: { text: "samples/s" }, type: "log", dtick: "D2" },
   }, CONFIG);
@@ -191,7 +204,9 @@ function draw(answer) {
 recall();
 choice("trace", "Model", told.traces);
 choice("cluster", "Cluster", told.clusters);
+choice("library", "Library", told.libraries);
 SLIDERS.forEach(slider);
+ownBuckets();
 CHECKS.forEach(check);
 choice("strategy", "Timeline of", ["", ...told.strategies]);
 reflect();
