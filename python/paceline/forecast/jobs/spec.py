@@ -18,7 +18,7 @@ from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
-from paceline.catalog.libraries import NONE
+from paceline.catalog.libraries import DEFAULT, NONE, find_library
 from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
@@ -189,8 +189,9 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
         )
     given = {key: value for key, value in entry.items() if key in allowed}
     given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
-    # What libraries cost is not known to several jobs at once.
+    # What libraries cost is not known to several jobs at once; that they fuse gradients is.
     given["library"] = NONE
+    given.setdefault("bucket_size", int(find_library(DEFAULT).required("bucket_size")))
     try:
         [scenario] = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
     except ValueError:
