@@ -456,4 +456,4 @@ def _began(place: Place, before: int) -> str:
     """Return the message to the user about a world after the first."""
     change = "" if place.size == before else f" ({before} before)"
     commit = "from the beginning" if place.commit is None else f"from commit {place.commit}"
-    return f"continuing with {place.size} ranks{change} {commit}, generation {place.generation}"
+    return f"continuing with {place.size} ranks{change} {commit}, world {place.generation}"
