@@ -158,7 +158,7 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
             "mobilenet-v2 on Piz Daint": Panel("MobileNet v2, batch 64", "GPUs", "images/s"),
             "resnet-50, 64 GPUs, by batch": Panel("ResNet-50, 64 GPUs", "batch per GPU", "images/s"),
         }
-        title = "All-reduces: MPI's latency is the lowest (simulated; only ratios are published)"
+        title = "All-reduces: MPI's latency is the lowest\n(simulated; only ratios are published)"
         drawn = [str(draw(latencies, plots / "cuda-aware-mpi-latency.png", title, of_latency))]
         title = "Piz Daint, one P100 a node: gRPC scales worst (simulated; only ratios are published)"
         drawn.append(str(draw(rates, plots / "cuda-aware-mpi.png", title, of_rates)))
