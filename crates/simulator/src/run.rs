@@ -203,7 +203,7 @@ mod tests {
                 .collect(),
             workers: vec![WorkerTrace {
                 forward: (0..count)
-                    .map(|i| Layer { name: format!("l{i}"), duration: Time(forward * unit), tensors: vec![i] })
+                    .map(|i| Layer { name: format!("l{i}"), duration: Time(forward * unit), tensors: vec![i], activation_bytes: None })
                     .collect(),
                 gradients: (0..count).map(|i| Gradient { tensor: i, ready: Time(ready[i as usize]) }).collect(),
                 backward: Time(backward),
