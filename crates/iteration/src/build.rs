@@ -115,7 +115,7 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
         return idle("prefetch", "zero1, zero2, zero3 and hsdp");
     }
     if options.synchronize.is_some() && options.accumulate == 1 {
-        return wrong("synchronize: has no effect without accumulation; add --accumulate or leave it out".into());
+        return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
     }
     let group = if sharding == Sharding::Hsdp { options.group } else { world };
     if group == 0 || world % group != 0 {

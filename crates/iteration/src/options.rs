@@ -134,6 +134,14 @@ impl IterationOptions {
     }
 }
 
+impl IterationOptions {
+    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, and nothing is sharded.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.sharding == Sharding::None && self.accumulate == 1
+    }
+}
+
 /// Bytes of a bucket: DDP's `bucket_cap_mb`.
 pub const DEFAULT_BUCKET: u64 = 25 * 1024 * 1024;
 

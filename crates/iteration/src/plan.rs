@@ -1,5 +1,6 @@
 //! The plan of an iteration, its JSON (docs/reference/iteration-plan.md) and its checks.
 use paceline_model::trace::Dtype;
+pub use paceline_schedule::Collective;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{IterationError, Sharding};
@@ -120,18 +121,6 @@ impl Stream {
             Stream::AllReduce => "all-reduce",
         }
     }
-}
-
-/// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Collective {
-    /// Every rank ends with all shards.
-    AllGather,
-    /// Every rank ends with its shard of the sum.
-    ReduceScatter,
-    /// Every rank ends with the sum.
-    AllReduce,
 }
 
 /// The ranks of a collective: those that are in one block of `size * stride` consecutive ranks and equal modulo `stride`.

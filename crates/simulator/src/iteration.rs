@@ -22,7 +22,7 @@ use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, look_up};
 use serde::Serialize;
 
-pub(crate) use by_message::{PlanRun, Progress};
+pub(crate) use by_message::{PlanRun, Progress, Task};
 
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
@@ -97,6 +97,25 @@ pub struct Sharded {
     pub resolution: Resolution,
 }
 
+impl Sharded {
+    fn new(plan: &Plan, exposed: ExposedBy, straggling_s: f64, memory: Memory, resolution: Resolution) -> Sharded {
+        Sharded {
+            sharding: match plan.sharding {
+                Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
+                other => other.name().to_owned(),
+            },
+            shard_ranks: plan.shard_ranks,
+            passes: plan.passes,
+            units: plan.units.len() as u32,
+            parameters: plan.elements(),
+            exposed,
+            straggling_s,
+            memory,
+            resolution,
+        }
+    }
+}
+
 /// When each step of a rank began and ended, in picoseconds.
 pub(crate) type Spans = Vec<(u64, u64)>;
 
@@ -147,6 +166,29 @@ pub(crate) fn simulate_plan(
     simulate_as(trace, cluster, options, iteration, timeline, None)
 }
 
+/// Adds memory to the forecast of an iteration in which nothing is sharded.
+pub(crate) fn with_memory(
+    mut outcome: Outcome,
+    trace: &Trace,
+    options: &Options,
+    iteration: &IterationOptions,
+) -> Result<Outcome, SimulationError> {
+    let plan = plan_of(trace, options, iteration)?;
+    let account = account::account(&plan, &account::unhindered(&plan), 0);
+    outcome.notes.extend(notes(trace, &plan));
+    let exposed = ExposedBy { all_reduce_s: outcome.exposed_communication_s, ..ExposedBy::default() };
+    outcome.sharded = Some(Sharded::new(&plan, exposed, 0.0, account.memory, Resolution::Messages));
+    Ok(outcome)
+}
+
+fn notes(trace: &Trace, plan: &Plan) -> Vec<String> {
+    let mut notes = plan.notes.clone();
+    if !plan.has_activations {
+        notes.push(format!("{} does not say what activations take, so memory leaves them out", trace.name));
+    }
+    notes
+}
+
 /// The same; `resolution`: how, if that is not to be decided here.
 pub(crate) fn simulate_as(
     trace: &Trace,
@@ -160,8 +202,8 @@ pub(crate) fn simulate_as(
     crate::prepare::check_plain(trace, cluster, options)?;
     let plan = plan_of(trace, options, iteration)?;
     let programs = Programs::new(&plan, cluster, options)?;
-    let messages = programs.messages();
-    let few = messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
+    let sent = Sent { messages: programs.messages(), bytes: programs.bytes() };
+    let few = sent.messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
     let resolution = resolution.unwrap_or(if few { Resolution::Messages } else { Resolution::Collectives });
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
     let executed = match resolution {
@@ -169,7 +211,6 @@ pub(crate) fn simulate_as(
         Resolution::Collectives => by_collective::execute(&plan, &programs, trace, cluster, options)?,
     };
     let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
-    let sent = Sent { messages, bytes: 0.0 };
     Ok((outcome(trace, cluster, options, &plan, executed, sent, resolution)?, drawn))
 }
 
@@ -277,10 +318,6 @@ fn outcome(
     ];
     critical_path.retain(|part| part.seconds > 0.0);
     critical_path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let mut notes = plan.notes.clone();
-    if !plan.has_activations {
-        notes.push(format!("{} does not say what activations take, so memory leaves them out", trace.name));
-    }
     Ok(Outcome {
         trace: trace.name.clone(),
         strategy: entry.name,
@@ -305,21 +342,14 @@ fn outcome(
         busy: executed.busy,
         coordination: None,
         bus: None,
-        sharded: Some(Sharded {
-            sharding: match plan.sharding {
-                Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
-                other => other.name().to_owned(),
-            },
-            shard_ranks: plan.shard_ranks,
-            passes: plan.passes,
-            units: plan.units.len() as u32,
-            parameters: plan.elements(),
-            exposed: account.exposed,
-            straggling_s: (account.computed_s - compute_s).max(0.0),
-            memory: account.memory,
+        sharded: Some(Sharded::new(
+            plan,
+            account.exposed,
+            (account.computed_s - compute_s).max(0.0),
+            account.memory,
             resolution,
-        }),
-        notes,
+        )),
+        notes: notes(trace, plan),
     })
 }
 

@@ -1,7 +1,7 @@
 //! What a rank's computation waited for, and its memory over time.
 use paceline_iteration::{BufferKind, Plan, Stream};
 
-use super::{ExposedBy, Memory, Spans, predecessors};
+use super::{ExposedBy, Memory, Spans, duration, predecessors};
 
 pub(super) struct Account {
     pub exposed: ExposedBy,
@@ -24,7 +24,8 @@ pub(super) fn account(plan: &Plan, spans: &Spans, end: u64) -> Account {
         debug_assert!(ended >= start, "step {} ends before it begins", step.name(&plan.units));
     }
     // Exchanges that nothing in this iteration waits for.
-    let last = (0..plan.steps.len()).filter(|&it| plan.steps[it].stream != Stream::Compute).max_by_key(|&it| spans[it].1);
+    let last =
+        (0..plan.steps.len()).filter(|&it| plan.steps[it].stream != Stream::Compute).max_by_key(|&it| spans[it].1);
     if let Some(last) = last.filter(|&last| spans[last].1 > free) {
         let ended = spans[last].1;
         gaps.during(last, free, ended);
@@ -73,6 +74,16 @@ impl Gaps<'_> {
             self.blame(step, from, begun);
         }
     }
+}
+
+/// A rank's steps if exchanges take no time.
+pub(super) fn unhindered(plan: &Plan) -> Spans {
+    let mut spans: Spans = Vec::with_capacity(plan.steps.len());
+    for (step, before) in plan.steps.iter().zip(predecessors(plan)) {
+        let start = before.iter().map(|&it| spans[it as usize].1).max().unwrap_or(0);
+        spans.push((start, start + duration(&step.work, (1.0, 1.0)).unwrap_or(0)));
+    }
+    spans
 }
 
 /// The peak. Buffers exist from the beginning of the step that allocates them to the end of the one that frees them.

@@ -95,7 +95,11 @@ pub(super) fn execute(
     }
     debug_assert!(waits.iter().all(|&left| left == 0), "every step has run");
     let busy = options.detail.then(|| {
-        vec![Busy { name: format!("worker {slowest} compute"), kind: Stream::Compute.name(), busy_s: computed as f64 * 1e-12 }]
+        vec![Busy {
+            name: format!("worker {slowest} compute"),
+            kind: Stream::Compute.name(),
+            busy_s: computed as f64 * 1e-12,
+        }]
     });
     Ok(Executed { end: now, slowest: slowest as u32, spans: BTreeMap::from([(slowest as u32, spans)]), links, busy })
 }

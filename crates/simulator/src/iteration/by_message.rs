@@ -2,8 +2,8 @@
 use std::collections::BTreeMap;
 
 use paceline_iteration::Plan;
-use paceline_model::{Cluster, Trace};
-use paceline_schedule::{Bucket, Schedule};
+use paceline_model::{Cluster, Time, Trace};
+use paceline_schedule::Bucket;
 
 use super::collectives::Alone;
 use super::groups::{ELEMENT_BYTES, Grouped, Programs};
@@ -112,8 +112,18 @@ pub(super) fn execute(
     };
     let slowest = (0..factors.len()).max_by_key(|&rank| (computes(rank), std::cmp::Reverse(rank))).unwrap_or(0) as u32;
     let buckets: Vec<Bucket> = programs.exchanges.iter().map(|&(_, bucket)| bucket).collect();
-    let prepared = prepared(&programs, buckets, Some(run));
-    let prepared = Prepared { schedule: Box::new(programs.together()), ..prepared };
+    let prepared = Prepared {
+        entry: programs.entry,
+        priority: (0..buckets.len() as u32).collect(),
+        names: vec![String::new(); buckets.len()],
+        buckets,
+        element_bytes: ELEMENT_BYTES,
+        workers: vec![idle(Vec::new())],
+        pull_by_layer: false,
+        exchange_only: false,
+        plan: Some(run),
+        schedule: Box::new(programs.together()),
+    };
     let (mut simulation, end) = run_job(&prepared, trace, cluster, options)?;
     let busy = simulation.workers.iter().map(|worker| worker.busy).collect();
     let usage = Usage { wires: &simulation.wires, workers: busy, iterations: 1.0 };
@@ -142,7 +152,7 @@ pub(super) fn exchange_alone(
         names: vec![String::new()],
         priority: vec![0],
         element_bytes: ELEMENT_BYTES,
-        workers: vec![idle(vec![(paceline_model::Time::ZERO, 0)])],
+        workers: vec![idle(vec![(Time::ZERO, 0)])],
         pull_by_layer: false,
         exchange_only: true,
         plan: None,
@@ -161,17 +171,33 @@ pub(super) fn exchange_alone(
     Ok(Alone { time, busy, links: Observed::new(None, &usage, false).links })
 }
 
-fn prepared(programs: &Programs, buckets: Vec<Bucket>, plan: Option<PlanRun>) -> Prepared {
-    Prepared {
-        entry: programs.entry,
-        schedule: Box::new(NoSchedule),
-        priority: (0..buckets.len() as u32).collect(),
-        names: vec![String::new(); buckets.len()],
-        buckets,
-        element_bytes: ELEMENT_BYTES,
-        workers: vec![idle(Vec::new())],
-        pull_by_layer: false,
-        exchange_only: false,
-        plan,
+/// A worker that computes nothing by itself.
+fn idle(ready: Vec<(Time, u32)>) -> Worker {
+    Worker {
+        layers: Vec::new(),
+        needs: Vec::new(),
+        forward: Time::ZERO,
+        backward: Time::ZERO,
+        optimizer: Time::ZERO,
+        ready,
     }
+}
+
+/// Runs one iteration; the simulation, and the end.
+fn run_job<'a>(
+    prepared: &'a Prepared,
+    trace: &Trace,
+    cluster: &'a Cluster,
+    options: &Options,
+) -> Result<(Simulation<'a, (), ()>, u64), SimulationError> {
+    let fluid = options.network == Network::Fluid;
+    let seen = with_least_latency(cluster, prepared);
+    let wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed).map_err(SimulationError)?;
+    let workers = workers(trace, cluster, options, prepared.buckets.len());
+    let place = JobPlace::alone(prepared.schedule.roles());
+    let job = Job::new(prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), None);
+    let mut simulation = Simulation::new(cluster, wires, vec![job], workers, fluid, ());
+    simulation.run().map_err(SimulationError)?;
+    let end = simulation.jobs[0].marks.last().map_or(0, |mark| mark.time);
+    Ok((simulation, end))
 }

@@ -93,9 +93,8 @@ impl<'a> Collectives<'a> {
         let inside = link(cluster.intra_bandwidth, cluster.intra_latency, least.map_or(0.0, |it| it.inside_s), 1.0);
         let seconds = part.schedule.closed_form_on_nodes(bucket, Links { between, inside })?;
         let at_once = |link: Link| Link { latency_s: 0.0, ..link };
-        let transmission = part
-            .schedule
-            .closed_form_on_nodes(bucket, Links { between: at_once(between), inside: at_once(inside) })?;
+        let transmission =
+            part.schedule.closed_form_on_nodes(bucket, Links { between: at_once(between), inside: at_once(inside) })?;
         let mut busy = [0.0; COUNT];
         let slowest = if part.leaves_node { Part::WorkerEgress } else { Part::IntraNode };
         if seconds > 0.0 {
@@ -105,7 +104,12 @@ impl<'a> Collectives<'a> {
         Some(Alone {
             time: Time::from_seconds(seconds).0,
             busy,
-            links: vec![LinkUse { kind: PARTS[slowest as usize], links, busiest_s: transmission, mean_s: transmission }],
+            links: vec![LinkUse {
+                kind: PARTS[slowest as usize],
+                links,
+                busiest_s: transmission,
+                mean_s: transmission,
+            }],
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The programs of the collectives of a plan. A collective runs at once in all groups of ranks into which its plan
 //! divides the world; each group executes the strategy's program for as many workers as the group has.
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use paceline_iteration::{Collective, Group, Plan, Work};
@@ -17,7 +17,6 @@ pub(super) const ELEMENT_BYTES: u64 = 1;
 
 /// A collective between groups of a size.
 pub(super) struct Part {
-    pub collective: Collective,
     pub group: Group,
     /// Of one group.
     pub schedule: Box<dyn Schedule>,
@@ -54,7 +53,7 @@ impl Programs {
             exchanges: Vec::new(),
             exchange_of: Vec::with_capacity(plan.steps.len()),
         };
-        let mut known: BTreeMap<(Collective, Group), usize> = BTreeMap::new();
+        let mut known: HashMap<(Collective, Group), usize> = HashMap::new();
         for step in &plan.steps {
             let Work::Exchange { collective, group, elements, dtype } = step.work else {
                 programs.exchange_of.push(None);
@@ -130,16 +129,10 @@ fn part(
     };
     let topology = Topology { ranks_per_node: together, ..Topology::flat(group.size) };
     let chunk = options.chunk.and_then(|chunk| chunk.in_elements(ELEMENT_BYTES));
-    let knobs =
-        Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
-    let what = match collective {
-        Collective::AllGather => paceline_schedule::Collective::AllGather,
-        Collective::ReduceScatter => paceline_schedule::Collective::ReduceScatter,
-        Collective::AllReduce => paceline_schedule::Collective::AllReduce,
-    };
-    let schedule = build_collective(what, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
+    let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
     let leaves_node = topology.nodes() > 1;
-    Ok(Part { collective, group, schedule, leaves_node })
+    Ok(Part { group, schedule, leaves_node })
 }
 
 /// The programs of all groups, side by side.
