@@ -2,7 +2,9 @@
 
 Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
-scores, full checkpointing only a block's input.
+scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the attention
+core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation functions and
+every second matrix product are recomputed.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, che
     if attention == "flash" and kept.scores:
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
-    if checkpointing == "selective":
-        # With flash attention, norms and activation functions are recomputed; without, the attention core is.
-        return round(total if attention == "flash" else total + kept.pointwise * size + kept.masks)
+    if checkpointing == "selective" and layer.block and attention == "flash":
+        return round(total - kept.products * size / 2)
+    if checkpointing == "selective" and layer.block:
+        return round(total + kept.pointwise * size + kept.masks)
     total += kept.pointwise * size + kept.masks
     if attention == "unfused":
         # Softmax; with dropout, its mask and its output, too.

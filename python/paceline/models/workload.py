@@ -88,7 +88,7 @@ class Workload:
         if layer.block and self.checkpointing == "full":
             again = forward
         elif layer.block and self.checkpointing == "selective":
-            again = pointwise * _FORWARD if self.attention == "flash" else attention
+            again = pointwise * _FORWARD + products / 2 if self.attention == "flash" else attention
         backward += again
         launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
         kept = activation_bytes(layer, self.precision, self.attention, self.checkpointing)
