@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.nearest import nearest
+from paceline.catalog import names
 from paceline.catalog.constants import read_document
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "devices"
-PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
+PRECISIONS = names.members(names.Precision)
 """Precisions of matrix products that a device may have a peak for."""
 _ARCHITECTURES = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
 from paceline.errors import InvalidArgumentError
-from paceline.models.config import Config, built_in_configs, find_config
-from paceline.models.families import model_of
-from paceline.models.memory import Checkpointing
-from paceline.models.roofline import AttentionKind, Kernels, element_bytes
-from paceline.models.workload import Workload
+from paceline.catalog.models.config import Config, built_in_configs, find_config
+from paceline.catalog.models.families import model_of
+from paceline.catalog.models.memory import Checkpointing
+from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
+from paceline.catalog.models.workload import Workload
 
 ONE_NODE = 8
 """GPUs; rows with more are not compared: their network counts."""

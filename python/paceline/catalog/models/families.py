@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paceline.errors import InvalidArgumentError
-from paceline.models.config import Config
-from paceline.models.layers import Activations, Attention, Layer, Matmul, Model, Tensor
+from paceline.catalog.models.config import Config
+from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Model, Tensor
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
 """Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""

@@ -13,13 +13,12 @@ A layer takes at least as long as the host needs to launch its kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
+from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
 from paceline.catalog.hardware import Hardware
 
-AttentionKind = Literal["flash", "unfused"]
-Kernels = Literal["eager", "fused", "compiled"]
+AttentionKind = names.Attention
+Kernels = names.Kernels
 _RECOMPUTING_BACKWARD = 2.5
 """Flash attention's backward pass has 5 matrix products to the forward pass's 2 (T. Dao, FlashAttention-2, 2023)."""
 _BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}

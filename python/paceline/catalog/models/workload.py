@@ -11,9 +11,9 @@ from paceline._core import Trace
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.errors import InvalidArgumentError
-from paceline.models.layers import Layer, Model
-from paceline.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
-from paceline.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
+from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
+from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 
 _WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
 """Element type of parameters and gradients on the wire, by the precision of the computation."""
@@ -39,7 +39,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model on one GPU. Made by `paceline.models.resolve`, which checks the options."""
+    """A model on one GPU. Made by `paceline.catalog.models.resolve`, which checks the options."""
 
     model: Model
     hardware: Hardware

@@ -14,7 +14,7 @@ from paceline._internal.nearest import nearest
 from paceline.catalog.constants import read_document
 from paceline.errors import InvalidArgumentError
 
-_TABLE = Path(__file__).parent.parent / "catalog" / "models.json"
+_TABLE = Path(__file__).parent.parent / "models.json"
 _MOST = 2**31
 """Of any whole number in a configuration."""
 _LARGEST_FILE = 10_000_000

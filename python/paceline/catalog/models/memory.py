@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.catalog import names
+from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.roofline import AttentionKind, element_bytes
 from paceline.errors import InvalidArgumentError
-from paceline.models.layers import Layer, Model
-from paceline.models.roofline import AttentionKind, element_bytes
 
-Checkpointing = Literal["none", "selective", "full"]
+Checkpointing = names.Checkpointing
 Optimizer = Literal["adam", "momentum", "sgd"]
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 _STATES = {"adam": 2, "momentum": 1, "sgd": 0}
