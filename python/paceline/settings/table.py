@@ -123,7 +123,7 @@ _PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMUL
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
-PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY)
+PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY, "models")
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
@@ -243,7 +243,7 @@ _ALL: tuple[Setting, ...] = (
         help="Samples per worker and iteration.",
         default_words="the trace's; of a model 1",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, models=Use(help="Samples of an iteration.", default_words="1")),
     ),
     Setting(
         name="dtype",
@@ -252,7 +252,14 @@ _ALL: tuple[Setting, ...] = (
         help="Element type of gradients on the wire; for a model, the precision of its computation.",
         default_words="the trace's; of a model bf16, or fp16",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            models=Use(
+                kind=kinds.PRECISION, help="Precision of the computation.", default_words="bf16; fp16 without it"
+            ),
+        ),
     ),
     Setting(
         name="gpu",
@@ -260,7 +267,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="seq",
@@ -269,7 +276,7 @@ _ALL: tuple[Setting, ...] = (
         help="Tokens of a sequence.",
         default_words="the model's context, at most 8192",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="checkpointing",
@@ -278,7 +285,7 @@ _ALL: tuple[Setting, ...] = (
         help="Activations that are recomputed in the backward pass.",
         default="none",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="attention",
@@ -287,7 +294,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whether attention is one kernel that stores no scores.",
         default="flash",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="kernels",
@@ -296,7 +303,7 @@ _ALL: tuple[Setting, ...] = (
         help="How far pointwise operators and the optimizer are fused.",
         default="fused",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="add_module",

@@ -39,9 +39,7 @@ def find_workload(source: object, **given: Any) -> Workload | None:  # noqa: ANN
     if config is None:
         if "@" not in str(source):
             return None
-        near = nearest(named, list(built_in_configs()))
-        hint = f" (did you mean '{near}'?)" if near else ""
-        raise InvalidArgumentError(f"unknown model '{named[:80]}'{hint}; `paceline models` lists the built-in ones")
+        raise _unknown(named)
     if "gpu" not in options:
         if is_recorded(named):
             return None
@@ -51,6 +49,17 @@ def find_workload(source: object, **given: Any) -> Workload | None:  # noqa: ANN
             f"{named}@h100 or --gpu h100 (known are {known})"
         )
     return workload_of(config, **options)
+
+
+def config_named(word: str) -> Config:
+    """Return a built-in configuration or a config.json; options after @ are ignored. Raises InvalidArgumentError."""
+    named, _ = _parsed(word)
+    found = _config_of(named)
+    if found is None and Path(named).suffix == ".json":
+        return read_config(Path(named))
+    if found is None:
+        raise _unknown(named)
+    return found
 
 
 def workload_of(  # noqa: PLR0917
@@ -90,6 +99,14 @@ def workload_of(  # noqa: PLR0917
         _one_of(checkpointing or "none", names.members(names.Checkpointing), "checkpointing"),
         _one_of(kernels or "fused", names.members(names.Kernels), "kernels"),
         source=config.source or config.where,
+    )
+
+
+def _unknown(named: str) -> InvalidArgumentError:
+    near = nearest(named, list(built_in_configs()))
+    hint = f" (did you mean '{near}'?)" if near else ""
+    return InvalidArgumentError(
+        f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline models` lists"
     )
 
 
