@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from paceline import _core
-from paceline._core import Trace
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
 COMPUTE = "compute"
@@ -62,11 +58,6 @@ class IterationPlan:
     sharding: str
     world: int
     steps: tuple[PlanStep, ...]
-
-    @classmethod
-    def of(cls, trace: Trace, options: Mapping[str, Any]) -> IterationPlan:
-        """Return the plan under options of the native module, among them `iteration`. Raises InvalidArgumentError."""
-        return cls.from_json(_core.iteration_plan(trace, json.dumps(dict(options))))
 
     @classmethod
     def from_json(cls, text: str) -> IterationPlan:

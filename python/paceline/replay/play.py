@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline._core import Cluster, Trace
@@ -50,17 +50,17 @@ class ReplaySpec:
     overlap: bool | None = None
     cluster: Cluster | None = None
     """The cluster whose stragglers and jitter apply to the workers."""
-    iteration: Mapping[str, Any] | None = None
-    """What is sharded, in the terms of the native module; None: nothing, and gradients are all-reduced."""
+    sharded: Mapping[str, Any] = field(default_factory=dict)
+    """`sharding` and its options, as `paceline.simulate` takes them; empty: gradients are all-reduced."""
 
 
 def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     """Replay; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = spec.cluster or load_cluster(None)
+    if spec.sharded:
+        return _play_plan(ranks, spec, clock)
     options = _core_options(ranks, spec, cluster)
-    if spec.iteration is not None:
-        return _play_plan(ranks, spec, IterationPlan.of(spec.trace, {**options, "iteration": spec.iteration}), clock)
     schedule = WorkerSchedule.of(spec.trace, cluster, options, ranks.rank, spec.warmup + spec.iterations)
     barrier = spec.barrier is not False
     limits = boundary(servers=schedule.servers, exchange_only=schedule.exchange_only, barrier=barrier)
@@ -71,7 +71,14 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     return replace(played, boundary=limits, notes=tuple(_notes(schedule)))
 
 
-def _play_plan(ranks: Job, spec: ReplaySpec, plan: IterationPlan, clock: Clock) -> Played:
+def _play_plan(ranks: Job, spec: ReplaySpec, clock: Clock) -> Played:
+    for name in ("pull", "barrier", "overlap"):
+        if getattr(spec, name) is not None:
+            raise InvalidArgumentError("has no effect with sharding; leave it out", setting=name)
+    strategy = spec.strategy or ranks.settings.strategy or "ring"
+    nodes = load_cluster(None, gpus_per_node=ranks.local_size or 1)
+    scenario = Scenario.of(spec.trace, nodes, strategy, ranks.size, bucket_size=spec.bucket_size, **spec.sharded)
+    plan = IterationPlan.from_json(scenario.plan())
     exchange = PlanExchange(ranks, plan, clock)
     slower = [1 / spec.speedup] * (spec.warmup + spec.iterations)
     return _measure(ranks, spec, clock, PlanPlayer(plan, exchange, clock, slower=slower, mark=_marks(ranks)), exchange)
