@@ -14,7 +14,7 @@ import click
 from paceline._internal import units
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
@@ -60,10 +60,12 @@ def main(
     if output is not None and not output.is_dir():
         raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
     step = traces.shrunk(load_trace(trace), shrink)
-    with job.join_named() as ranks:
-        sharded = {name: options.pop(name) for name in ("sharding", *SHARDED)}
-        sharded = {name: value for name, value in sharded.items() if value is not None}
+    flags = types.flags("replay", options)
+    sharded = {name: options.pop(name) for name in ("sharding", *SHARDED)}
+    sharded = {name: value for name, value in sharded.items() if value is not None}
+    with naming(flags):
         check_options([sharded["sharding"]] if "sharding" in sharded else None, sharded)
+    with job.join_named() as ranks, naming(flags):
         played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, sharded=sharded, **options))
         if output is not None:
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
