@@ -15,7 +15,7 @@ from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import LOCAL, SweepInterrupted
-from paceline.settings.table import of_place
+from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
 _SETTINGS = [setting for setting in of_place("simulate") if setting.section]
+_MODEL_SECTION = SETTINGS["gpu"].section
 # The sections of --help, in order, and their options.
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
     "Several jobs": ["jobs"],
-    "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
+    "Output": ["everything", "explain", "as_json", "detail", "csv", "plan_json", "timeline", "plot"],
 }
+_SECTIONS[_MODEL_SECTION].append("configs")
 for _setting in _SETTINGS:
     _SECTIONS[_setting.section] += [_setting.name, *([_setting.also] if _setting.also else [])]
 FIVE = 5
@@ -55,26 +57,41 @@ class _Sectioned(click.Command):
 @click.option(
     "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."
 )
+@click.option(
+    "--config",
+    "configs",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A model as a config.json of Hugging Face, instead of TRACE; needs --gpu.",
+)
 @click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
 @click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
 @click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
 @click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
+@click.option(
+    "--plan-json", type=_PATH, metavar="FILE", help="Write the plan of an iteration of one scenario, as JSON."
+)
 @click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario, for Perfetto.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
     *,
     traces: tuple[str, ...],
     jobs: Path | None,
+    configs: tuple[Path, ...],
     everything: bool,
     explain: bool,
     as_json: bool,
     csv: bool,
+    plan_json: Path | None,
     timeline: Path | None,
     plot: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> None:
     """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
+
+    A model from `paceline models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
 
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
     --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
@@ -82,6 +99,7 @@ def simulate(
 
     \b
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
+    paceline simulate llama-3-8b --gpus 64 --gpu h100 --seq 8192 --batch 2 --bandwidth 400Gbps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
     paceline simulate --jobs examples/three-jobs.toml
     """
@@ -96,10 +114,12 @@ def simulate(
         raise click.UsageError("--explain and --csv cannot be combined")
     if everything and (as_json or csv):
         raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
-    sweep = Sweep.of(_named(traces), options, "simulate", "flag", timeline=timeline, plot=plot)
+    sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
+    if plan_json is not None:
+        _write_plan(prepared.scenarios, plan_json)
     most = None if everything or sweep.get("strategy") is not None else FIVE
     try:
         with naming(sweep.sources):
@@ -120,13 +140,41 @@ def simulate(
         click.echo(to_csv(results), nl=False)
     else:
         _print(prepared, results, explanation, most)
-        say([f"wrote {path}" for path in (timeline, plot) if path is not None])
+        say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
 
 
-def _named(words: tuple[str, ...]) -> list[str]:
-    """Return the traces; like other lists they may be separated by commas, unless there is a file of that name."""
-    names = [name.strip() for word in words for name in ([word] if Path(word).is_file() else word.split(","))]
-    return names or ["resnet-50"]
+def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
+    """Return the traces and models; like other lists they may be separated by commas.
+
+    A word is not cut if there is a file of that name, or if it has a model's options.
+    """
+    from paceline.catalog.models.config import read_config
+
+    whole = [Path(word).is_file() or "@" in word for word in words]
+    names = [
+        name.strip()
+        for word, is_one in zip(words, whole, strict=True)
+        for name in ([word] if is_one else word.split(","))
+    ]
+    for path in configs:
+        read_config(path)
+    return [*names, *map(str, configs)] or ["resnet-50"]
+
+
+def _write_plan(scenarios: list[Scenario], path: Path) -> None:
+    """Write the plan of the only scenario."""
+    from paceline._internal.files import check_writable, replaced
+    from paceline.errors import InvalidArgumentError
+
+    check_writable("--plan-json", path)
+    if len(scenarios) != 1:
+        raise InvalidArgumentError(
+            f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
+            "one sharding and one strategy"
+        )
+    text = scenarios[0].plan()
+    with replaced(path) as written:
+        written.write_text(text, encoding="utf-8")
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
@@ -195,13 +243,16 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
+    from paceline.forecast.sharding import sentences as sharded
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
     if explanation is None:
         try:
             largest = max(groups, key=lambda group: group.results[0].workers)
-            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
+            best = largest.ranked()[0]
+            own = sharded(largest.scenarios[largest.results.index(best)], best)
+            sentences = [*advise(groups), *own, table.likely(table.with_evidence(largest))]
         except KeyboardInterrupt:
             say(rows)
             raise

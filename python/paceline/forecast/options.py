@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,13 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
+from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
+from paceline.catalog.models.spec import find_workload, refuse_on_recording
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast import sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
@@ -42,9 +46,11 @@ CORE = (
     "seed",
     "critical_path",
     "detail",
+    *sharding.OPTIONS,
+    "memory",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers", "sharding")
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
@@ -179,11 +185,26 @@ class Sweep:
         """Return the first trace as changed by the options. Raises InvalidArgumentError."""
         return self._step(self.trace)
 
+    def workload(self, named: str | Path | Trace) -> Workload | None:
+        """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
+        given = {name: self.get(name) for name in MODEL_OPTIONS}
+        found = find_workload(named, **given)
+        if found is None:
+            refuse_on_recording(json.loads(named.summary())["name"] if isinstance(named, Trace) else str(named), given)
+        return found
+
     def _step(self, named: str | Path | Trace) -> Trace:
-        trace = load_trace(named)
+        workload = self.workload(named)
+        trace = load_trace(named) if workload is None else workload.trace()
         if self.get("add_module") is not None:
             with naming_core_errors():
                 trace = trace.with_modules(self.get("add_module"))
+        if workload is not None:
+            if self.get("device") is not None:
+                raise InvalidArgumentError(
+                    f"has no effect on {workload.model.name}, whose times are computed; leave it out", setting="device"
+                )
+            return adjusted(trace, samples_per_s=self.get("samples_per_s"))
         changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
         return adjusted(trace, **changes)
 
@@ -230,19 +251,22 @@ def _prepared(sweep: Sweep) -> Prepared:
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
+    sharding.check(sweep.get("sharding"), sweep.values)
+    strategies = _only_collective(sweep, strategies, by_name)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep)
     scenarios: list[Scenario] = []
-    for trace in traces:
+    for named, trace in zip(sweep.traces, traces, strict=True):
         its_library = sweep.library_of(trace)
         clusters = sweep.machines(machine, its_library)
         how = coordinated(sweep, trace, machine)
         bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
         able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
         notes += [*unreachable, *how.notes]
-        scenarios += plan(
+        workload = sweep.workload(named)
+        planned = plan(
             [trace],
             clusters,
             able,
@@ -253,7 +277,9 @@ def _prepared(sweep: Sweep) -> Prepared:
             bucket_sizes=bucket_sizes,
             options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
             coordinations=how.coordinations,
+            shardings=sweep.get("sharding") or [None],
         )
+        scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
@@ -276,6 +302,7 @@ def plan(
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
     coordinations: Sequence[Coordination | None] = (None,),
+    shardings: Sequence[str | None] = (None,),
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
@@ -288,14 +315,15 @@ def plan(
             strategy,
             count,
             library=library,
-            **used_by(strategy, options),
+            **sharding.used_by(shard, used_by(strategy, options)),
+            sharding=shard,
             servers=server_count,
             compute_speedup=speedup,
             bucket_size=bucket_size,
             coordination=coordination,
         )
-        for trace, count, cluster, speedup, coordination, bucket_size, strategy in product(
-            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, strategies
+        for trace, count, cluster, speedup, coordination, bucket_size, shard, strategy in product(
+            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, shardings, strategies
         )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
@@ -329,7 +357,8 @@ def _check_outputs(sweep: Sweep) -> None:
 
 def _own(sweep: Sweep, library: Library) -> list[str]:
     """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
-    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+    plain = not sharding.is_plan(sweep.values)
+    return ["all"] if plain and not sweep.one_strategy and sweep.get("library") is None else [library.strategy]
 
 
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
@@ -361,6 +390,21 @@ def _only_feasible(
         return able, []
     names = units.listed([strategy.name for strategy in unable])
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
+
+
+def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Strategy]) -> list[Strategy]:
+    """Leave out strategies without the collectives of sharded training."""
+    if not sharding.is_plan(sweep.values):
+        return strategies
+    able = [strategy for strategy in strategies if sharding.able(strategy.name)]
+    for strategy in strategies:
+        if strategy in by_name and strategy not in able:
+            words = units.listed([one.name for one in all_strategies() if sharding.able(one.name)])
+            raise InvalidArgumentError(
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
+                setting="strategy",
+            )
+    return able
 
 
 def _only_reachable(

@@ -14,10 +14,12 @@ from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
+from paceline.forecast.sharding import Sharded
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
@@ -25,6 +27,8 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
+MODELLED = ("tokens_per_s_per_gpu", "mfu")
+"""Fields of a result that it has for a model from a configuration."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,13 @@ class Result:
     """Mean lateness of the latest rank, which the other parts include as waiting."""
     contention_s: float | None = None
     """How long a rank's input pipeline and graph scheduling are both active."""
+    tokens_per_s_per_gpu: float | None = None
+    """Tokens per second and GPU, for language models from a configuration."""
+    mfu: float | None = None
+    """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+
+    sharded: Sharded | None = None
+    """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -141,6 +152,8 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
+        if "sharded" in values:
+            values["sharded"] = Sharded.of(values["sharded"])
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
@@ -153,8 +166,9 @@ class Result:
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
+        plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *COORDINATED):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", "sharded", *MODELLED, *COORDINATED):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:
@@ -189,6 +203,8 @@ class Scenario:
     """A file for Chrome trace JSON."""
     coordination: Coordination | None = None
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
+    workload: Workload | None = None
+    """The model, if the trace was made from a configuration."""
 
     @classmethod
     def of(
@@ -254,6 +270,20 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return lowered(self).options
 
+    def plan(self) -> str:
+        """Return the plan of an iteration as JSON. Raises InvalidArgumentError if it has none."""
+        low = lowered(self)
+        with naming_core_errors():
+            return _core.iteration_plan(self.trace, json.dumps(low.options))
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of a GPU, if it is known."""
+        given: int | None = self.options.get("memory")
+        if given is not None or self.workload is None:
+            return given
+        return self.workload.hardware.memory_bytes
+
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)
@@ -281,10 +311,14 @@ class Scenario:
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
+            sharded=found.sharded is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
+        figures = {} if self.workload is None else self.workload.figures(found.samples_per_s, self.workers)
         return replace(
             found,
+            **figures,
+            sharded=None if found.sharded is None else replace(found.sharded, capacity_bytes=self.capacity_bytes),
             bandwidth_bps=link,
             interval=likely,
             evidence=evidence,

@@ -123,13 +123,14 @@ _PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMUL
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
-PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY)
+PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY, "models")
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
+_SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _COORDINATORS = Use(
@@ -139,6 +140,8 @@ _COORDINATORS = Use(
 )
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
+_MODEL = "Models from a configuration"
+_SHARDING = "Sharding"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
 
 _ALL: tuple[Setting, ...] = (
@@ -240,18 +243,69 @@ _ALL: tuple[Setting, ...] = (
         flag="--batch",
         kind=kinds.whole(1, 2**32 - 1),
         help="Samples per worker and iteration.",
-        default_words="the trace's",
+        default_words="the trace's; of a model 1",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, models=Use(help="Samples of an iteration.", default_words="1")),
     ),
     Setting(
         name="dtype",
         flag="--dtype",
         kind=kinds.DTYPE,
-        help="Element type of gradients on the wire.",
-        default_words="the trace's",
+        help="Element type of gradients on the wire; for a model, the precision of its computation.",
+        default_words="the trace's; of a model bf16, or fp16",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            models=Use(
+                kind=kinds.PRECISION, help="Precision of the computation.", default_words="bf16; fp16 without it"
+            ),
+        ),
+    ),
+    Setting(
+        name="gpu",
+        flag="--gpu",
+        kind=kinds.TEXT,
+        help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="seq",
+        flag="--seq",
+        kind=kinds.whole(1, 2**24),
+        help="Tokens of a sequence.",
+        default_words="the model's context, at most 8192",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="checkpointing",
+        flag="--checkpointing",
+        kind=kinds.CHECKPOINTING,
+        help="Activations that are recomputed in the backward pass.",
+        default="none",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="attention",
+        flag="--attention",
+        kind=kinds.ATTENTION,
+        help="Whether attention is one kernel that stores no scores.",
+        default="flash",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="kernels",
+        flag="--kernels",
+        kind=kinds.KERNELS,
+        help="How far pointwise operators and the optimizer are fused.",
+        default="fused",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="add_module",
@@ -450,6 +504,102 @@ _ALL: tuple[Setting, ...] = (
         default="ring",
         section=_HOW,
         uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
+        name="sharding",
+        flag="--sharding",
+        kind=kinds.SHARDING,
+        help="What of the model is sharded: none, zero1, zero2, zero3 (fsdp), hsdp:RANKS; hsdp: ranks of a node.",
+        default_words="none",
+        section=_SHARDING,
+        uses=_in(
+            *(SIMULATE, "replay"),
+            simulate=_SHARDINGS,
+            report=_SHARDINGS,
+            sweep=_SHARDINGS,
+            validate=replace(_SHARDINGS, help="Replay and simulate sharded iterations: zero1, zero3, hsdp, …."),
+        ),
+    ),
+    Setting(
+        name="reshard_after_forward",
+        flag="--reshard-after-forward",
+        kind=kinds.RESHARD,
+        help="Free a gathered unit after its forward pass, keep it, or keep it sharded over N ranks.",
+        default="yes",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="prefetch",
+        flag="--prefetch",
+        kind=kinds.whole(0, 10_000),
+        help="Units that are gathered ahead in the forward pass.",
+        default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="accumulate",
+        flag="--accumulate",
+        kind=kinds.whole(1, 10_000),
+        help="Passes through the model before the optimizer's step, each of --batch samples.",
+        default=1,
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="accumulate_sync",
+        flag="--accumulate-sync/--no-accumulate-sync",
+        kind=kinds.SWITCH,
+        help="Exchange gradients after every pass, or only after the last one.",
+        default_words="every pass if gradients are sharded",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="unit",
+        flag="--unit",
+        kind=kinds.Kind("PATTERN", kinds.text),
+        help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
+        default_words="numbered blocks",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="param_dtype",
+        flag="--param-dtype",
+        kind=kinds.ONE_DTYPE,
+        help="Element type of parameters, in which they are gathered.",
+        default_words="the trace's",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="reduce_dtype",
+        flag="--reduce-dtype",
+        kind=kinds.ONE_DTYPE,
+        help="Element type in which gradients are reduced.",
+        default_words="the trace's",
+        section=_SHARDING,
+        uses=_in(*FORECASTS, "replay"),
+    ),
+    Setting(
+        name="optimizer",
+        flag="--optimizer",
+        kind=kinds.OPTIMIZER,
+        help="Optimizer, for the memory of its states.",
+        default="adam",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="memory",
+        flag="--memory",
+        kind=kinds.SIZE,
+        help="Memory of a GPU: says whether the job fits.",
+        default_words="that of --gpu",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="coordinator",
