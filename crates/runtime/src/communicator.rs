@@ -274,7 +274,9 @@ impl Communicator {
                 if request.step.is_some() || request.pull_only {
                     signature.plan ^= digest(format!("{:?} {}", request.step, request.pull_only).bytes());
                 }
-                lowering::prescale(&mut space, request);
+                if collective.reduces() {
+                    lowering::prescale(&mut space, request);
+                }
                 // Every role of this process; servers and switches have memory of their own.
                 if self.me < self.workers {
                     roles.push((self.me, space));
