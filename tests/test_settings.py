@@ -277,7 +277,7 @@ def by_flag(place, name, text):
     made = []
 
     def callback(traces, timeline, plot, **options):
-        for output in ("explain", "as_json", "csv", "everything"):
+        for output in ("explain", "as_json", "csv", "everything", "plan_json"):
             options.pop(output)
         made.append(Sweep.of(list(traces), options, place, "flag"))
 
