@@ -292,7 +292,9 @@ class Scenario:
             coordinated=self.coordination is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
-        figures = {} if self.workload is None else self.workload.figures(found.samples_per_s, self.workers)
+        figures: dict[str, Any] = {}
+        if self.workload is not None:
+            figures |= self.workload.figures(found.samples_per_s, self.workers)
         return replace(
             found,
             **figures,

@@ -2,9 +2,9 @@
 
 Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
-scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the attention
-core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation functions and
-every second matrix product are recomputed.
+scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the
+attention core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation
+functions and every second matrix product are recomputed.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Memory:
     @property
     def total(self) -> int:
         """All kinds together."""
-        return (
-            self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
-        )
+        return self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
 
 
 def memory_of(

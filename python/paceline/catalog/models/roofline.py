@@ -2,7 +2,7 @@
 
 | class | time |
 | --- | --- |
-| matrix product | the longer of FLOPs over the peak's share, which shrinks with small hidden sizes, and bytes over the memory's |
+| matrix product | FLOPs over a share of the peak, less for small hidden sizes; at least bytes over the memory's rate |
 | attention, `flash` | FLOPs of the scores that the mask leaves, at a share of the rate of matrix products |
 | attention, `unfused` | the FLOPs of all scores as a matrix product, and their passes through memory |
 | everything else | bytes through memory |
@@ -13,6 +13,7 @@ A layer takes at least as long as the host needs to launch its kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
 from paceline.catalog.hardware import Hardware

@@ -145,7 +145,7 @@ def _config_of(named: str) -> Config | None:
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and options of NAME@GPU:OPTION=VALUE,…"""
+    """Return name and options of a word such as NAME@GPU:OPTION=VALUE."""
     named, at, rest = text.rpartition("@")
     if not at or "/" in rest.partition(":")[0]:
         return text, {}
@@ -167,7 +167,9 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
 
 def _whole(text: str, option: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 12 and 1 <= int(value) <= _LONGEST):
-        raise InvalidArgumentError(f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}")
+        raise InvalidArgumentError(
+            f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}"
+        )
     return int(value)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from paceline._core import Trace
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
-from paceline.errors import InvalidArgumentError
 from paceline.catalog.models.layers import Layer, Model
 from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
+from paceline.errors import InvalidArgumentError
 
 _WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
 """Element type of parameters and gradients on the wire, by the precision of the computation."""
@@ -167,14 +167,18 @@ class Workload:
     def document(self) -> dict[str, Any]:
         """Return the trace file as data (docs/reference/trace-format.md)."""
         size = element_bytes(self.precision)
-        forward = []
+        forward: list[dict[str, Any]] = []
         for one in self.timed:
             tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors)]
             forward.append(
-                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)} | ({"tensors": tensors} if tensors else {})
+                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
+                | ({"tensors": tensors} if tensors else {})
             )
-        first = {tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors}
-        gradients, now = [], 0.0
+        first = {
+            tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors
+        }
+        gradients: list[dict[str, Any]] = []
+        now = 0.0
         for index, one in reversed(list(enumerate(self.timed))):
             own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
             total = sum(tensor.size for tensor in own)
@@ -196,7 +200,7 @@ class Workload:
                 {
                     "forward": forward,
                     "gradients": gradients,
-                    "backward_s": max(_seconds(now), *(one["ready_s"] for one in gradients)),
+                    "backward_s": max(_seconds(now), *(float(one["ready_s"]) for one in gradients)),
                     "optimizer_s": _seconds(self.optimizer_s),
                 }
             ],
