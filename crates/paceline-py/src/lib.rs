@@ -226,6 +226,18 @@ fn replay(
     serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
+/// The plan of a sharded iteration, as JSON.
+#[pyfunction]
+fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    let Some(iteration) = &options.iteration else {
+        return Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp"));
+    };
+    py.detach(|| simulator::iteration::plan_of(&trace.0, &options, iteration))
+        .map(|plan| plan.to_json())
+        .map_err(user_error)
+}
+
 /// All strategies as JSON: name, aliases, summary, knobs.
 #[pyfunction]
 fn strategies() -> String {
@@ -312,6 +324,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
+    module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
