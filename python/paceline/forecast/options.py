@@ -187,7 +187,7 @@ class Sweep:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, **given)
         if found is None:
-            refuse_on_recording(json.loads(named.summary())["name"] if isinstance(named, Trace) else str(named), given)
+            refuse_on_recording(named, given)
         return found
 
     def _step(self, named: str | Path | Trace) -> Trace:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from paceline._core import Trace
 from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
 from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
@@ -117,10 +120,11 @@ def is_recorded(name: str) -> bool:
     return built_in_trace(name) in trace_names()
 
 
-def refuse_on_recording(name: str, given: dict[str, Any]) -> None:
+def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
     """Raise InvalidArgumentError for options that only models from a configuration have."""
     for option in ONLY_MODELS:
         if given.get(option) is not None:
+            name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
             hint = "; --device has published rates of recordings" if option == "gpu" else ""
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
