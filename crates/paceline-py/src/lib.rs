@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
-use paceline_schedule::{Knobs, Topology};
+use paceline_schedule::{Collective, Knobs, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -238,14 +238,25 @@ fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Stri
         .map_err(user_error)
 }
 
-/// All strategies as JSON: name, aliases, summary, knobs.
+/// All strategies as JSON: name, aliases, summary, knobs, collectives.
 #[pyfunction]
 fn strategies() -> String {
     let list: Vec<_> = paceline_schedule::registry()
         .iter()
         .map(|entry| {
             let knobs: Vec<_> = entry.knobs.iter().map(|knob| knob.name()).collect();
-            json!({"name": entry.name, "aliases": entry.aliases, "summary": entry.summary, "knobs": knobs})
+            let collectives: Vec<_> = Collective::ALL
+                .into_iter()
+                .filter(|&collective| entry.offers(collective))
+                .map(Collective::name)
+                .collect();
+            json!({
+                "name": entry.name,
+                "aliases": entry.aliases,
+                "summary": entry.summary,
+                "knobs": knobs,
+                "collectives": collectives,
+            })
         })
         .collect();
     json!(list).to_string()

@@ -189,8 +189,11 @@ fn notes(trace: &Trace, plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// The same; `resolution`: how, if that is not to be decided here.
-pub(crate) fn simulate_as(
+/// The same; `resolution`: how, if that is not to be decided here by the number of messages.
+///
+/// # Errors
+/// Those of [`simulate`](crate::simulate).
+pub fn simulate_as(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,

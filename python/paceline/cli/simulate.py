@@ -28,7 +28,7 @@ _MODEL_SECTION = SETTINGS["gpu"].section
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
     "Several jobs": ["jobs"],
-    "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
+    "Output": ["everything", "explain", "as_json", "detail", "csv", "plan_json", "timeline", "plot"],
 }
 _SECTIONS[_MODEL_SECTION].append("configs")
 for _setting in _SETTINGS:
@@ -70,6 +70,9 @@ class _Sectioned(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
 @click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
 @click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
+@click.option(
+    "--plan-json", type=_PATH, metavar="FILE", help="Write the plan of an iteration of one scenario, as JSON."
+)
 @click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario, for Perfetto.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
@@ -81,6 +84,7 @@ def simulate(
     explain: bool,
     as_json: bool,
     csv: bool,
+    plan_json: Path | None,
     timeline: Path | None,
     plot: Path | None,
     **options: Any,  # noqa: ANN401
@@ -114,6 +118,8 @@ def simulate(
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
+    if plan_json is not None:
+        _write_plan(prepared.scenarios, plan_json)
     most = None if everything or sweep.get("strategy") is not None else FIVE
     try:
         with naming(sweep.sources):
@@ -134,7 +140,7 @@ def simulate(
         click.echo(to_csv(results), nl=False)
     else:
         _print(prepared, results, explanation, most)
-        say([f"wrote {path}" for path in (timeline, plot) if path is not None])
+        say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
 
 
 def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
@@ -153,6 +159,22 @@ def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
     for path in configs:
         read_config(path)
     return [*names, *map(str, configs)] or ["resnet-50"]
+
+
+def _write_plan(scenarios: list[Scenario], path: Path) -> None:
+    """Write the plan of the only scenario."""
+    from paceline._internal.files import check_writable, replaced
+    from paceline.errors import InvalidArgumentError
+
+    check_writable("--plan-json", path)
+    if len(scenarios) != 1:
+        raise InvalidArgumentError(
+            f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
+            "one sharding and one strategy"
+        )
+    text = scenarios[0].plan()
+    with replaced(path) as written:
+        written.write_text(text, encoding="utf-8")
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
@@ -221,13 +243,16 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
+    from paceline.forecast.sharding import sentences as sharded
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
     if explanation is None:
         try:
             largest = max(groups, key=lambda group: group.results[0].workers)
-            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
+            best = largest.ranked()[0]
+            own = sharded(largest.scenarios[largest.results.index(best)], best)
+            sentences = [*advise(groups), *own, table.likely(table.with_evidence(largest))]
         except KeyboardInterrupt:
             say(rows)
             raise

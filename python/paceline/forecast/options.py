@@ -25,6 +25,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast import sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
@@ -45,9 +46,11 @@ CORE = (
     "seed",
     "critical_path",
     "detail",
+    *sharding.OPTIONS,
+    "memory",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers", "sharding")
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
@@ -248,6 +251,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
+    sharding.check(sweep.get("sharding"), sweep.values)
+    strategies = _only_collective(sweep, strategies, by_name)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
@@ -272,6 +277,7 @@ def _prepared(sweep: Sweep) -> Prepared:
             bucket_sizes=bucket_sizes,
             options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
             coordinations=how.coordinations,
+            shardings=sweep.get("sharding") or [None],
         )
         scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
@@ -296,6 +302,7 @@ def plan(
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
     coordinations: Sequence[Coordination | None] = (None,),
+    shardings: Sequence[str | None] = (None,),
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
@@ -308,14 +315,15 @@ def plan(
             strategy,
             count,
             library=library,
-            **used_by(strategy, options),
+            **sharding.used_by(shard, used_by(strategy, options)),
+            sharding=shard,
             servers=server_count,
             compute_speedup=speedup,
             bucket_size=bucket_size,
             coordination=coordination,
         )
-        for trace, count, cluster, speedup, coordination, bucket_size, strategy in product(
-            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, strategies
+        for trace, count, cluster, speedup, coordination, bucket_size, shard, strategy in product(
+            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, shardings, strategies
         )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
@@ -349,7 +357,8 @@ def _check_outputs(sweep: Sweep) -> None:
 
 def _own(sweep: Sweep, library: Library) -> list[str]:
     """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
-    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+    plain = not sharding.is_plan(sweep.values)
+    return ["all"] if plain and not sweep.one_strategy and sweep.get("library") is None else [library.strategy]
 
 
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
@@ -381,6 +390,21 @@ def _only_feasible(
         return able, []
     names = units.listed([strategy.name for strategy in unable])
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
+
+
+def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Strategy]) -> list[Strategy]:
+    """Leave out strategies without the collectives of sharded training."""
+    if not sharding.is_plan(sweep.values):
+        return strategies
+    able = [strategy for strategy in strategies if sharding.able(strategy.name)]
+    for strategy in strategies:
+        if strategy in by_name and strategy not in able:
+            words = units.listed([one.name for one in all_strategies() if sharding.able(one.name)])
+            raise InvalidArgumentError(
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
+                setting="strategy",
+            )
+    return able
 
 
 def _only_reachable(

@@ -19,6 +19,7 @@ from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
+from paceline.forecast.sharding import Sharded
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
@@ -137,6 +138,9 @@ class Result:
     mfu: float | None = None
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
 
+    sharded: Sharded | None = None
+    """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
+
     @classmethod
     def from_json(cls, text: str) -> Result:
         """Return the result from the native module's JSON.
@@ -148,6 +152,8 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
+        if "sharded" in values:
+            values["sharded"] = Sharded.of(values["sharded"])
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
@@ -160,8 +166,9 @@ class Result:
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
+        plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *MODELLED, *COORDINATED):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", "sharded", *MODELLED, *COORDINATED):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:
@@ -263,6 +270,20 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return lowered(self).options
 
+    def plan(self) -> str:
+        """Return the plan of an iteration as JSON. Raises InvalidArgumentError if it has none."""
+        low = lowered(self)
+        with naming_core_errors():
+            return _core.iteration_plan(self.trace, json.dumps(low.options))
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of a GPU, if it is known."""
+        given: int | None = self.options.get("memory")
+        if given is not None or self.workload is None:
+            return given
+        return self.workload.hardware.memory_bytes
+
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)
@@ -290,6 +311,7 @@ class Scenario:
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
+            sharded=found.sharded is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
         figures: dict[str, Any] = {}
@@ -298,6 +320,7 @@ class Scenario:
         return replace(
             found,
             **figures,
+            sharded=None if found.sharded is None else replace(found.sharded, capacity_bytes=self.capacity_bytes),
             bandwidth_bps=link,
             interval=likely,
             evidence=evidence,

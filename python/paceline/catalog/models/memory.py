@@ -10,7 +10,6 @@ functions and every second matrix product are recomputed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from paceline.catalog import names
 from paceline.catalog.models.layers import Layer, Model
@@ -18,7 +17,7 @@ from paceline.catalog.models.roofline import AttentionKind, element_bytes
 from paceline.errors import InvalidArgumentError
 
 Checkpointing = names.Checkpointing
-Optimizer = Literal["adam", "momentum", "sgd"]
+Optimizer = names.Optimizer
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 _STATES = {"adam": 2, "momentum": 1, "sgd": 0}
 """FP32 tensors that the optimizer keeps beside the master copy."""

@@ -173,6 +173,7 @@ class Workload:
             forward.append(
                 {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
                 | ({"tensors": tensors} if tensors else {})
+                | {"activation_bytes": one.activation_bytes}
             )
         first = {
             tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors
