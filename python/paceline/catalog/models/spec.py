@@ -13,12 +13,16 @@ from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
+from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 
-OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches")
+OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
 """Settings that make a workload of a model."""
-ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels")
+_IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
+"""Options in a word: the parallel ones change the cluster, too, which a word does not know."""
+ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels", *_PARALLEL)
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
@@ -74,6 +78,10 @@ def workload_of(  # noqa: PLR0917
     checkpointing: str | None = None,
     attention: str | None = None,
     kernels: str | None = None,
+    optimizer: str | None = None,
+    tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    microbatches: int | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
 
@@ -86,6 +94,10 @@ def workload_of(  # noqa: PLR0917
         checkpointing: `none`, `selective` or `full`.
         attention: `flash` or `unfused`.
         kernels: `eager`, `fused` or `compiled`.
+        optimizer: `adam`, `momentum` or `sgd`.
+        tensor_parallel: GPUs that share every layer.
+        pipeline_parallel: Stages of a pipeline.
+        microbatches: Of an iteration, each of `batch` samples, with a pipeline.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
@@ -93,14 +105,20 @@ def workload_of(  # noqa: PLR0917
     hardware = gpu if isinstance(gpu, Hardware) else find_hardware(gpu)
     precision = _PRECISIONS.get(dtype, dtype) if dtype else _default_precision(hardware)
     hardware.peak(_one_of(precision, names.members(names.Precision), "dtype"))
+    model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
+    _check_parallel(model, hardware, tensor, pipeline, microbatches)
     return Workload(
-        model_of(config, seq),
+        model,
         hardware,
         batch or 1,
         precision,
         _one_of(attention or "flash", names.members(names.Attention), "attention"),
         _one_of(checkpointing or "none", names.members(names.Checkpointing), "checkpointing"),
         _one_of(kernels or "fused", names.members(names.Kernels), "kernels"),
+        _one_of(optimizer or "adam", names.members(names.Optimizer), "optimizer"),
+        tensor,
+        pipeline,
+        microbatches or 1,
         source=config.source or config.where,
     )
 
@@ -111,6 +129,36 @@ def _unknown(named: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline models` lists"
     )
+
+
+def _check_parallel(model: Model, hardware: Hardware, tensor: int, pipeline: int, microbatches: int | None) -> None:
+    """Raise InvalidArgumentError if a model cannot be cut like this."""
+    if tensor > 1 and hardware.bus_bandwidth is None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no NVLink, and tensor-parallel GPUs need one; leave it out, or give a device file "
+            "with bus_bandwidth (`paceline gpus NAME --json`)",
+            setting="tensor_parallel",
+        )
+    heads = {layer.attention.heads for layer in model.layers if layer.attention is not None}
+    if any(count % tensor for count in heads):
+        raise InvalidArgumentError(
+            f"{tensor} does not divide the {min(heads)} attention heads of {model.name}", setting="tensor_parallel"
+        )
+    blocks = {layer.block for layer in model.layers if layer.block}
+    if pipeline > len(blocks):
+        raise InvalidArgumentError(
+            f"{pipeline} stages are more than the {len(blocks)} blocks of {model.name}", setting="pipeline_parallel"
+        )
+    if pipeline > 1 and microbatches is None:
+        raise InvalidArgumentError(
+            f"needs the number of microbatches of an iteration, each of --batch samples: --microbatches {4 * pipeline}",
+            setting="pipeline_parallel",
+        )
+    if pipeline == 1 and microbatches is not None:
+        raise InvalidArgumentError(
+            "has no effect without --pipeline-parallel; --accumulate makes several passes without one",
+            setting="microbatches",
+        )
 
 
 def is_recorded(name: str) -> bool:
@@ -159,9 +207,9 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {"gpu": gpu}
     for pair in pairs.split(",") if colon else []:
         option, equals, value = pair.partition("=")
-        if option not in OPTIONS or option == "gpu" or not (equals and value):
+        if option not in _IN_WORDS or not (equals and value):
             raise InvalidArgumentError(
-                f"'{text[:80]}': '{pair[:40]}' is not an option; write OPTION=VALUE with {', '.join(OPTIONS[1:])}"
+                f"'{text[:80]}': '{pair[:40]}' is not an option; write OPTION=VALUE with {', '.join(_IN_WORDS)}"
             )
         if option in options:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice")
