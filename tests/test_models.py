@@ -211,6 +211,60 @@ def test_small_models_are_bound_by_launches():
     assert sum(one.forward_s for one in tiny.timed if one.layer.block) == pytest.approx(2 * launches)
 
 
+def test_tensor_parallel_gpus_share_the_work_and_pay_for_all_reduces():
+    plain = workload("llama-3-70b", seq=4096)
+    shared = workload("llama-3-70b", seq=4096, tensor_parallel=8)
+    line = shared.roofline
+    assert line.all_reduce(8e9, 1) == 0
+    exchange = line.all_reduce(4096 * 8192 * 2, 8)
+    assert exchange == pytest.approx(14 * 3.4e-6 + 14 / 8 * 4096 * 8192 * 2 / 360e9)
+    # Narrower matrices reach a smaller share of the peak.
+    least = plain.forward_s / 8 + 160 * exchange
+    assert least < shared.forward_s < 1.1 * least
+    assert shared.memory().total == pytest.approx(plain.memory().total / 8, rel=1e-6)
+    assert shared.figures(8.0, 1)["mfu"] == pytest.approx(plain.figures(1.0, 1)["mfu"])
+
+
+def test_a_pipeline_has_a_bubble_of_its_stages():
+    staged = workload("llama-2-70b", seq=4096, pipeline_parallel=4, microbatches=12)
+    passes = staged.forward_s + staged.backward_s
+    assert staged.compute_s == pytest.approx((12 + 4 - 1) * passes + staged.optimizer_s)
+    assert staged.samples == 12
+    # The last stage has 20 of 80 blocks, the norm and the head.
+    assert {layer.layer.block for layer in staged.timed if layer.layer.block} == {
+        f"model.layers.{n}" for n in range(60, 80)
+    }
+    assert staged.timed[-1].layer.name == "model.head"
+    names = [layer.name for stage in staged._stages() for layer in stage]
+    assert names == [layer.name for layer in staged.model.layers]
+    document = staged.document()
+    assert document["batch"] == 12
+    assert document["workers"][0]["forward"][0]["duration_s"] == pytest.approx(14 * passes)
+    # A tied head of the last stage has its own copy, which the trace leaves out.
+    tied = workload("gpt2-xl", pipeline_parallel=4, microbatches=4)
+    assert json.loads(tied.trace().summary())["batch"] == 4
+
+
+def test_a_rank_may_be_several_gpus():
+    job = {"gpu": "h100", "seq": 2048, "gpus_per_node": 8, "bandwidth": "400Gbps"}
+    parallel = {"tensor_parallel": 4, "pipeline_parallel": 2, "microbatches": 4}
+    result = paceline.simulate("llama-2-7b", None, "ring", workers=32, **parallel, **job)
+    assert (result.workers, result.gpus_per_worker, result.batch) == (4, 8, 4)
+    assert result.tokens_per_s_per_gpu == pytest.approx(result.samples_per_s * 2048 / 32)
+    assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
+    for change, message in (
+        ({"workers": 12}, "12 GPUs are not a multiple of the 8"),
+        ({"gpus_per_node": 2}, "4 does not divide the GPUs of a node, 2"),
+        ({"tensor_parallel": 3}, "3 does not divide the 32 attention heads"),
+        ({"gpu": "l4"}, "no NVLink"),
+        ({"pipeline_parallel": 64}, "64 stages are more than the 32 blocks"),
+        ({"microbatches": None}, "needs the number of microbatches.*--microbatches 8"),
+        ({"pipeline_parallel": None}, "no effect without --pipeline-parallel"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            paceline.simulate("llama-2-7b", None, "ring", **{"workers": 32} | parallel | job | change)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["h100", "a100", "v100", "b200", "l4"]),

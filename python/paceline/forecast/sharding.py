@@ -89,7 +89,8 @@ class Sharded:
         """Return it with the memory of one of several GPUs that share a rank's state evenly."""
         if gpus == 1:
             return self
-        shares = {name: None if size is None else -(-size // gpus) for name, size in vars(self.memory).items()}
+        sizes = vars(self.memory).items()
+        shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
         return replace(self, memory=Memory(**shares))
 
     @classmethod
