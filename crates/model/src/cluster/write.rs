@@ -23,8 +23,15 @@ impl Cluster {
             ("latency", time(self.latency)),
             ("message_overhead", time(self.message_overhead)),
             ("gpus_per_node", self.gpus_per_node.to_string()),
-            ("intra_bandwidth", rate(self.intra_bandwidth)),
         ]);
+        if !self.gpu.is_empty() {
+            fields.push(("gpu", quoted(&self.gpu)));
+        }
+        if self.nics_per_node != 1 {
+            fields.push(("nics_per_node", self.nics_per_node.to_string()));
+        }
+        fields.push(("intra_bandwidth", rate(self.intra_bandwidth)));
+        fields.extend(self.intra_link.map(|link| ("intra_link", quoted(link.name()))));
         if let Some(mesh) = self.mesh {
             fields.push(("mesh", format!("{{\"peers\": {}, \"bridge\": {}}}", mesh.peers, rate(mesh.bridge))));
         }
