@@ -144,6 +144,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn machines_are_written_and_read_back() {
+        let said = Cluster {
+            gpu: "H100".into(),
+            nics_per_node: 8,
+            gpus_per_node: 8,
+            intra_link: Some(crate::cluster::IntraLink::Nvswitch),
+            ..Cluster::default()
+        };
+        assert_eq!(Cluster::from_json(said.to_json().as_bytes(), "it").ok(), Some(said));
+    }
+
+    #[test]
     fn units_are_those_people_write() {
         assert_eq!(rate(Rate(25e9)), "\"25Gbps\"");
         assert_eq!(rate(Rate(2.5e9)), "\"2.5Gbps\"");

@@ -75,7 +75,7 @@ def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
     if any(_kind(word) not in (None, "allreduce") or (_kind(word) and "-" in word) for word in words):
         return True
     given = {name for name, value in options.items() if value is not None and value is not False}
-    if options.get("cluster") is None or not words or given - _APPLICABLE:
+    if options.get("cluster") is None or not words or given - _APPLICABLE - {"gpus"}:
         return False
     if any(_kind(word) is None or "/" in word for word in words):
         return False

@@ -34,8 +34,8 @@ def table(answers: Sequence[Answer]) -> list[str]:
             [
                 str(it.size),
                 units.digits(it.seconds * 1e6),
-                units.digits(it.algorithm_bandwidth / 1e9),
-                units.digits(it.bus_bandwidth / 1e9),
+                f"{it.algorithm_bandwidth / 1e9:.2f}",
+                f"{it.bus_bandwidth / 1e9:.2f}",
                 it.algorithm,
                 it.protocol,
             ]
@@ -61,22 +61,16 @@ def title(answer: Answer) -> str:
 def notes(answers: Sequence[Answer]) -> list[str]:
     """Return what was assumed, and where NCCL's own model would choose otherwise."""
     found = dict.fromkeys(f"assumed: {one}" for answer in answers for one in answer.machine.assumed)
-    for answer in answers:
-        if answer.group.nodes == 1:
-            continue
-        other = [
-            (it, own)
-            for it in answer.times
-            if (own := it.tuning) and (own.algorithm, own.protocol) != (it.algorithm, it.protocol)
-        ]
-        if other:
-            it, own = other[-1]
-            note = (
-                f"for {units.count(len(other), 'size')} up to {units.size(it.size)} NCCL's own model would choose "
-                f"otherwise (there {own.algorithm} with {own.protocol}, {units.duration(own.seconds)}); between nodes it "
-                "is 2 to 3 times too fast for all but rings with Simple, so these are forecast as calibrated"
-            )
-            found[note] = None
+    pairs = [(it, it.tuning) for answer in answers if answer.group.nodes > 1 for it in answer.times]
+    other = [(it, own) for it, own in pairs if own and (own.algorithm, own.protocol) != (it.algorithm, it.protocol)]
+    if other:
+        it, own = other[-1]
+        note = (
+            f"in {units.count(len(other), 'row')}, NCCL's own model would choose otherwise, for {units.size(it.size)} "
+            f"and {it.group.ranks} GPUs {own.algorithm} with {own.protocol} ({units.duration(own.seconds)}); between nodes "
+            "that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
+        )
+        found[note] = None
     return list(found)
 
 

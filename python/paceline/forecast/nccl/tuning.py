@@ -160,7 +160,8 @@ def _bandwidth(kind: Kind, group: Group, machine: Machine, algorithm: Algorithm,
         bus = inside
         if algorithm == "nvls-tree":
             between = machine.network_of(group) / 1e9 * (2 if group.nodes == 2 else 1)
-            bus = min(inside, between, channels * table.nvls_tree_most_per_channel[name][place])
+            # A channel for each GPU of a node.
+            bus = min(inside, between, group.per_node_used * table.nvls_tree_most_per_channel[name][place])
     ll_most = table.ll_most[("one node", "two nodes", "more")[place]][name]
     if algorithm == "ring" and protocol == "LL":
         bus = min(ll_most, bus * _RING_LL)

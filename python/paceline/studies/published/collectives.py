@@ -69,9 +69,10 @@ _FORCED: tuple[tuple[str, Algorithm], ...] = (
     (r"\bpat\b", "pat"),
 )
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)\b")
-_NICS = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*Gbit/s", re.IGNORECASE)
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gbit/s\s*(?:per|a|/)\s*(node|GPU)", re.IGNORECASE)
-_MOST_GPUS_PER_NODE = 1024
+_NICS = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*G(?:bit/s|b/s|bps)?\b", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:bit/s|b/s|bps)\s*(?:per|a|/)\s*(node|GPU)", re.IGNORECASE)
+_MOST_NAMES = 6
+_GPUS_PER_NODE, _MOST_GPUS_PER_NODE = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,14 @@ def _row(cells: Cells) -> Row:
 
 
 def _per_node(cells: Cells) -> int:
-    if cells.text("gpus_per_node").lower() in ("n/s", ""):
-        return min(8, cells.whole("gpus"))
-    return min(_MOST_GPUS_PER_NODE, cells.whole("gpus_per_node"))
+    """Return the GPUs of a node: `8`, or what is assumed where it is not stated, `n/s (8)`."""
+    text = cells.text("gpus_per_node")
+    found = re.fullmatch(r"(?:n/s)?\s*\(?([0-9]{1,4})?\)?", text)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{cells.path}, line {cells.line}, gpus_per_node: '{text[:80]}' is no whole number; write 8, or n/s"
+        )
+    return min(max(1, int(found[1] or _GPUS_PER_NODE)), _MOST_GPUS_PER_NODE)
 
 
 def kind_of(row: Row) -> Kind | None:
@@ -209,7 +215,7 @@ def _question(row: Row) -> _Question:
     """Return what a row asks for. Raises CannotForecastError with the reason."""
     kind = kind_of(row)
     if kind is None:
-        raise CannotForecastError("is no collective")
+        raise CannotForecastError("is training; this study forecasts collectives")
     if row.gpus < 2:
         raise CannotForecastError("one GPU has no collectives")
     group = Group(row.gpus, row.gpus_per_node)
@@ -351,7 +357,9 @@ class Collectives:
             reasons = dict.fromkeys(reason for _, reason in self.skipped)
             for reason in reasons:
                 names = [row.id or f"line {row.line}" for row, why in self.skipped if why == reason]
-                lines += wrapped(f"{units.count(len(names), 'row')}, {reason}: {', '.join(names)}", width)
+                more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+                listed = ", ".join(names[:_MOST_NAMES]) + more
+                lines += wrapped(f"{units.count(len(names), 'row')}, {reason}: {listed}", width)
         return lines
 
 
