@@ -67,8 +67,8 @@ def notes(answers: Sequence[Answer]) -> list[str]:
         it, own = other[-1]
         note = (
             f"in {units.count(len(other), 'row')}, NCCL's own model would choose otherwise, for {units.size(it.size)} "
-            f"and {it.group.ranks} GPUs {own.algorithm} with {own.protocol} ({units.duration(own.seconds)}); between nodes "
-            "that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
+            f"and {it.group.ranks} GPUs {own.algorithm} with {own.protocol} ({units.duration(own.seconds)}); between "
+            "nodes that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
         )
         found[note] = None
     return list(found)
