@@ -213,6 +213,11 @@ def test_published_bandwidths():
     assert len(told["rows"]) == 44 and not told["skipped"]
     assert told["summary"]["one node"]["mean"] < 0.05
     assert told["without_source"]["one node"]["mean"] < 0.13
+    # What the command says of it.
+    known = nccl.checked()
+    assert known.rows == told["summary"]["one node"]["rows"]
+    assert known.mean == pytest.approx(told["summary"]["one node"]["mean"], abs=0.001)
+    assert known.without_source == pytest.approx(told["without_source"]["one node"]["mean"], abs=0.005)
     large = [row for row in told["rows"] if row["bytes"] >= GIB]
     assert max(abs(row["error"]) for row in large) < 0.11
 

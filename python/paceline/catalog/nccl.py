@@ -104,6 +104,22 @@ def constant(name: str) -> float:
     return value_of(all_constants()[name])
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Mean errors of `paceline study collectives`, on one node."""
+
+    rows: int
+    mean: float
+    without_source: float
+    """With constants that were fitted without the source of a row."""
+
+
+@lru_cache(maxsize=1)
+def checked() -> Checked:
+    """Return how far forecasts have been from published bandwidths on one node."""
+    return Checked(**_document()["checked"])
+
+
 def overlap_slowdown() -> float:
     """Return by which share of the time that a collective is hidden the computation beside it takes longer.
 

@@ -12,7 +12,7 @@ from paceline._internal.console import Column, render
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.nccl.request import Answer
+from paceline.forecast.nccl.request import Answer, evidence
 
 NAMES: dict[Kind, str] = {
     "allreduce": "all-reduce",
@@ -71,13 +71,17 @@ def notes(answers: Sequence[Answer]) -> list[str]:
             "nodes that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
         )
         found[note] = None
+    found |= dict.fromkeys(evidence(answer.group.nodes) for answer in answers)
     return list(found)
 
 
 def to_csv(answers: Sequence[Answer]) -> str:
     """Return a row for each size, with units in the headers."""
     rows = [row for answer in answers for row in answer.to_dicts()]
-    flat = [{name: value for name, value in row.items() if name not in ("nccl_model", "assumed")} for row in rows]
+    flat = [
+        {name: value for name, value in row.items() if name not in ("nccl_model", "evidence", "assumed")}
+        for row in rows
+    ]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(flat[0]), lineterminator="\n")
     writer.writeheader()
