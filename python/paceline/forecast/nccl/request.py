@@ -75,7 +75,8 @@ def evidence(nodes: int) -> str:
     known = nccl.checked()
     return (
         f"on one node, forecasts of {known.rows} published bandwidths (8 H200, 8 B200) are {units.percent(known.mean)} "
-        f"off on average, and {units.percent(known.without_source)} without their own source (paceline study collectives)"
+        f"off on average, and {units.percent(known.without_source)} without their own source (paceline study "
+        "collectives)"
     )
 
 
