@@ -183,6 +183,8 @@ def test_with_a_strategy_an_all_reduce_is_simulated():
         (["allgather:1GB-8B", "--cluster", "p5"], "the range ends below its start"),
         (["allgather:1GB/4", "--cluster", "p5"], "leave out /COUNT"),
         (["allgather:1GB", "--cluster", "p5", "--strategy", "ring"], "--strategy: has no effect on allgather:1GB"),
+        (["allgather:1GB", "--cluster", "p5", "--gpus", "16", "--degrade", "node2:0.5"], "only node0 to node1"),
+        (["allgather:1GB", "--cluster", "p5", "--gpus", "8", "--degrade", "node0:0.5"], "which use no NIC"),
         (["allgather:1GB", "--cluster", "p5", "--explain"], "--explain has no effect"),
         (["allgather:1GB", "resnet-50", "--cluster", "p5"], "'resnet-50' is not a collective"),
         (["allgather:1GB", "--cluster", "p5", "--plot", "x.html"], "ends with .png, .svg or .pdf"),

@@ -62,8 +62,10 @@ class Machine:
     intra_link: IntraLink
     link: float
     """Rate of a GPU's link inside the node."""
+    nominal: float
+    """Rate of all NICs of a node."""
     network: float
-    """Rate of all NICs of the slowest node."""
+    """The same of the slowest node."""
     nics: int
     nic_share: float | None
     """What messages get of it, if the cluster says so."""
@@ -119,7 +121,7 @@ def _machine(text: str) -> Machine:
             assumed.append(f"GPUs of a node are connected by {intra_link}; give `intra_link` in its file")
     rails = fields.get("fabric", {}).get("kind") == "rails"
     nics = gpus if rails else int(fields.get("nics_per_node", 1))
-    network = _core.parse_rate(fields["bandwidth"]) * (gpus if rails else 1)
+    nominal = _core.parse_rate(fields["bandwidth"]) / 8 * (gpus if rails else 1)
     latency = _core.parse_time(fields["latency"]) if fields.get("channel") == "tcp" else 0.0
     return Machine(
         name=fields["name"],
@@ -127,7 +129,8 @@ def _machine(text: str) -> Machine:
         gpus_per_node=gpus,
         intra_link=intra_link,
         link=link / 8,
-        network=network / 8 * _left(fields.get("degraded", []), nics),
+        nominal=nominal,
+        network=nominal * _left(fields.get("degraded", []), nics),
         nics=nics,
         nic_share=fields.get("efficiency", None if fields.get("channel", "none") != "none" else 1.0),
         hop_s=latency,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,27 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
 def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
     fields, machine = json.loads(cluster.to_json()), Machine.of(cluster)
     group = Group(workers, machine.gpus_per_node)
+    _check_degraded(fields.get("degraded", []), group)
     times = [collective_time(spec.kind, size, group, machine, caller="nccl-tests") for size in spec.sizes]
     return Answer(fields["name"], _core.parse_rate(fields["bandwidth"]), machine, group, spec.kind, tuple(times))
+
+
+def _check_degraded(degraded: list[dict[str, Any]], group: Group) -> None:
+    """Refuse slow links that the group does not use."""
+    for one in degraded:
+        found = re.fullmatch(r"(node|worker)(\d+)", one["link"])
+        count = 0 if found is None else group.nodes if found[1] == "node" else group.ranks
+        if group.nodes == 1:
+            raise InvalidArgumentError(
+                f"has no effect on {units.count(group.ranks, 'GPU')} of one node, which use no NIC; leave it out",
+                setting="degraded",
+            )
+        if found is not None and int(found[2]) >= count:
+            raise InvalidArgumentError(
+                f"there is no {one['link']} with {units.count(group.ranks, 'GPU')}, only {found[1]}0 to "
+                f"{found[1]}{count - 1}",
+                setting="degraded",
+            )
 
 
 def parse(word: str) -> Spec:

@@ -51,7 +51,7 @@ def title(answer: Answer) -> str:
     between = ""
     if group.nodes > 1:
         nics = f", {units.count(machine.nics, 'NIC')} a node" if machine.nics > 1 else ""
-        between = f", {units.rate(answer.bandwidth_bps)}{nics}"
+        between = f", {units.rate(8 * machine.nominal)}{nics}"
     return (
         f"NCCL's {NAMES[answer.kind]} on {answer.cluster}: {units.count(group.ranks, 'GPU')} on "
         f"{units.count(group.nodes, 'node')}{between}, as nccl-tests times it"
