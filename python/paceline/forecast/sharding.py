@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
@@ -84,6 +84,14 @@ class Sharded:
     def fits(self) -> bool | None:
         """Whether a GPU has enough memory; None if its memory is not known."""
         return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
+
+    def per_gpu(self, gpus: int) -> Sharded:
+        """Return it with the memory of one of several GPUs that share a rank's state evenly."""
+        if gpus == 1:
+            return self
+        sizes = vars(self.memory).items()
+        shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
+        return replace(self, memory=Memory(**shares))
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
