@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import say, width
+from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
@@ -93,6 +94,9 @@ def simulate(
 
     A model from `paceline models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
 
+    On a cluster that names its GPUs, allreduce:SIZE is NCCL's, with nccl-tests' columns; so are allgather:,
+    reducescatter:, broadcast: and reduce:, and ranges of sizes, such as 8B-16GB.
+
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
     --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
     second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked incomplete.
@@ -101,10 +105,19 @@ def simulate(
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
     paceline simulate llama-3-8b --gpus 64 --gpu h100 --seq 8192 --batch 2 --bandwidth 400Gbps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
+    paceline simulate allreduce:8B-16GB --cluster dgx-b200 --gpus 8
     paceline simulate --jobs examples/three-jobs.toml
     """
     if jobs is not None:
         _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot)
+        return
+    outputs = {
+        "--explain": explain,
+        "--detail": options["detail"],
+        "--all": everything,
+        "--timeline": timeline is not None,
+    }
+    if _of_collectives(_named(traces), options, outputs, as_json=as_json, csv=csv, plot=plot):
         return
     if options["detail"] and not as_json:
         raise click.UsageError("--detail has no effect without --json")
@@ -175,6 +188,47 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
     text = scenarios[0].plan()
     with replaced(path) as written:
         written.write_text(text, encoding="utf-8")
+
+
+def _of_collectives(
+    words: list[str],
+    options: dict[str, Any],
+    outputs: dict[str, bool | None],
+    *,
+    as_json: bool,
+    csv: bool,
+    plot: Path | None,
+) -> bool:
+    """Forecast NCCL's collectives, if they are asked for; return whether they are."""
+    if not any(word.startswith(COLLECTIVES) for word in words):
+        return False
+    from paceline.forecast.nccl import request
+
+    if not request.is_asked(words, {**options, "outputs": any(outputs.values()) or None}):
+        return False
+    from paceline._internal.console import wrapped
+    from paceline.forecast.nccl import table
+
+    for name, given in outputs.items():
+        if given:
+            raise click.UsageError(
+                f"{name} has no effect on {words[0]}, which is NCCL's; give a --strategy to simulate one"
+            )
+    if as_json and csv:
+        raise click.UsageError("--json and --csv cannot be combined")
+    if plot is not None:
+        table.check_plot(plot)
+    answers = request.answers(words, options)
+    if plot is not None:
+        table.draw(answers, plot)
+    if as_json:
+        say([json.dumps([row for it in answers for row in it.to_dicts()], indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(table.to_csv(answers), nl=False)
+    else:
+        notes = [line for note in table.notes(answers) for line in wrapped(f"note: {note}", width())]
+        say([*table.table(answers), *([""] if notes else []), *notes, *([f"wrote {plot}"] if plot is not None else [])])
+    return True
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:

@@ -12,10 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._core import Cluster, Trace
+from paceline._core import Cluster, Trace, parse_rate
 from paceline._internal import units
 from paceline._internal.files import check_writable
 from paceline.catalog.channels import with_channel
+from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
@@ -127,8 +128,22 @@ class Sweep:
 
     @property
     def workers(self) -> Sequence[int]:
-        """Numbers of workers, at least one."""
-        return self.get("workers") or DEFAULT_WORKERS
+        """Numbers of data-parallel ranks, at least one. Raises InvalidArgumentError if they are not whole."""
+        counts: Sequence[int] = self.get("workers") or DEFAULT_WORKERS
+        own = self.gpus_per_rank
+        if self.get("workers") is None:
+            return [count // own for count in counts if count % own == 0] or [1, 2, 4, 8]
+        if wrong := [count for count in counts if count % own]:
+            raise InvalidArgumentError(
+                f"{wrong[0]} GPUs are not a multiple of the {own} of a data-parallel rank (tensor x pipeline)",
+                setting="workers",
+            )
+        return [count // own for count in counts]
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs of a data-parallel rank: tensor-parallel ones times stages."""
+        return (self.get("tensor_parallel") or 1) * (self.get("pipeline_parallel") or 1)
 
     def library_of(self, trace: Trace) -> Library:
         """Return the library that was asked for, or else that of the trace, or else the usual one.
@@ -158,7 +173,20 @@ class Sweep:
         return load_cluster(self.get("cluster"), **self._fields())
 
     def _fields(self) -> dict[str, Any]:
-        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
+        fields = {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        ways = self.get("tensor_parallel") or 1
+        if ways == 1:
+            return fields
+        own = json.loads(load_cluster(self.get("cluster"), **fields).to_json())
+        if own["gpus_per_node"] % ways:
+            raise InvalidArgumentError(
+                f"{ways} does not divide the GPUs of a node, {own['gpus_per_node']}; see "
+                f"{self.spelling('gpus_per_node')}",
+                setting="tensor_parallel",
+            )
+        intra = as_rate(ways * parse_rate(own["intra_bandwidth"]))
+        return fields | {"gpus_per_node": own["gpus_per_node"] // ways, "intra_bandwidth": intra}
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
@@ -190,7 +218,7 @@ class Sweep:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, **given)
         if found is None:
-            refuse_on_recording(json.loads(named.summary())["name"] if isinstance(named, Trace) else str(named), given)
+            refuse_on_recording(named, given)
         return found
 
     def _step(self, named: str | Path | Trace) -> Trace:
@@ -216,6 +244,12 @@ class Sweep:
             raise self._alone("intra_bandwidth")
 
     def _alone(self, name: str) -> InvalidArgumentError:
+        if (self.get("tensor_parallel") or 1) > 1:
+            return InvalidArgumentError(
+                "has no effect, as a node is one data-parallel rank: its tensor-parallel GPUs exchange at the "
+                "bus_bandwidth of --gpu; leave it out",
+                setting=name,
+            )
         return InvalidArgumentError(
             f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
         )
@@ -286,8 +320,20 @@ def _prepared(sweep: Sweep) -> Prepared:
             f"{_several(sweep, strategies)}"
         )
     devices = [note for trace in traces for note in sweep.device_note(trace)]
+    if sweep.gpus_per_rank > 1:
+        notes.append(_ranks_note(sweep))
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
     return Prepared(scenarios, list(said), frozenset(meant))
+
+
+def _ranks_note(sweep: Sweep) -> str:
+    """Return what a worker is, if it is several GPUs."""
+    ways, stages = sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1
+    what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
+    return (
+        f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)}); the slowest stage is "
+        "simulated, and memory is that of one of its GPUs"
+    )
 
 
 def plan(
@@ -396,10 +442,10 @@ def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Stra
     """Leave out strategies without the collectives of sharded training."""
     if not sharding.is_plan(sweep.values):
         return strategies
-    able = [strategy for strategy in strategies if sharding.able(strategy.name)]
+    able = [strategy for strategy in strategies if sharding.able(strategy)]
     for strategy in strategies:
         if strategy in by_name and strategy not in able:
-            words = units.listed([one.name for one in all_strategies() if sharding.able(one.name)])
+            words = units.listed([one.name for one in all_strategies() if sharding.able(one)])
             raise InvalidArgumentError(
                 f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
                 setting="strategy",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import strategies
 from paceline._internal import units
+from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -85,6 +85,14 @@ class Sharded:
         """Whether a GPU has enough memory; None if its memory is not known."""
         return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
 
+    def per_gpu(self, gpus: int) -> Sharded:
+        """Return it with the memory of one of several GPUs that share a rank's state evenly."""
+        if gpus == 1:
+            return self
+        sizes = vars(self.memory).items()
+        shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
+        return replace(self, memory=Memory(**shares))
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
         """Return it from the native module's values."""
@@ -138,10 +146,9 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
 
 
-def able(strategy: str) -> bool:
+def able(strategy: Strategy) -> bool:
     """Whether a strategy has programs for the collectives of sharded training."""
-    found = next(entry for entry in json.loads(strategies()) if entry["name"] == strategy)
-    return {"all-gather", "reduce-scatter"} <= set(found["collectives"])
+    return {"all-gather", "reduce-scatter"} <= set(strategy.collectives)
 
 
 def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("tokens_per_s_per_gpu", "mfu")
+MODELLED = ("tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
 """Fields of a result that it has for a model from a configuration."""
 
 
@@ -137,6 +137,8 @@ class Result:
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+    gpus_per_worker: int | None = None
+    """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
 
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
@@ -276,6 +278,13 @@ class Scenario:
         with naming_core_errors():
             return _core.iteration_plan(self.trace, json.dumps(low.options))
 
+    def _sharded(self, found: Result) -> Sharded | None:
+        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank."""
+        if found.sharded is None:
+            return None
+        own = found.sharded if self.workload is None else found.sharded.per_gpu(self.workload.tensor)
+        return replace(own, capacity_bytes=self.capacity_bytes)
+
     @property
     def capacity_bytes(self) -> int | None:
         """Memory of a GPU, if it is known."""
@@ -314,11 +323,13 @@ class Scenario:
             sharded=found.sharded is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
-        figures = {} if self.workload is None else self.workload.figures(found.samples_per_s, self.workers)
+        figures: dict[str, Any] = {}
+        if self.workload is not None:
+            figures |= self.workload.figures(found.samples_per_s, self.workers)
         return replace(
             found,
             **figures,
-            sharded=None if found.sharded is None else replace(found.sharded, capacity_bytes=self.capacity_bytes),
+            sharded=self._sharded(found),
             bandwidth_bps=link,
             interval=likely,
             evidence=evidence,

@@ -114,6 +114,9 @@ class TraceChanges(TypedDict, total=False):
     checkpointing: names.Checkpointing | None
     attention: names.Attention | None
     kernels: names.Kernels | None
+    tensor_parallel: int | None
+    pipeline_parallel: int | None
+    microbatches: int | None
 
 
 class LibraryOptions(TypedDict, total=False):
