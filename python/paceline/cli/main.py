@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
     "libraries": ("paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
     "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
+    "import-kineto": ("paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
     "report": ("paceline.cli.report", "report", "Write forecasts as one self-contained page."),
     "explore": ("paceline.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),
     "study": ("paceline.cli.study", "study", "Reproduce a published study."),
