@@ -38,6 +38,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "libraries": ("paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
     "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
     "import-kineto": ("paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
+    "import-chakra": ("paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
+    "export-chakra": ("paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
     "report": ("paceline.cli.report", "report", "Write forecasts as one self-contained page."),
     "explore": ("paceline.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),
     "study": ("paceline.cli.study", "study", "Reproduce a published study."),

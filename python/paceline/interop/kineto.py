@@ -192,7 +192,7 @@ def _windows(profile: Profile) -> list[Event]:
     ends = [event for event in annotations if event.name.startswith("Optimizer.step")]
     if not ends:
         raise InvalidArgumentError(
-            f"{profile.path}: has neither ProfilerStep#N nor Optimizer.step: the steps are unknown; call the profiler's "
+            f"{profile.path}: has neither ProfilerStep#N nor Optimizer.step, so steps are unknown; call the profiler's "
             "step() after each one"
         )
     same = [event for event in ends if event.name == ends[-1].name and event.thread == ends[-1].thread]
@@ -242,7 +242,7 @@ def _worker(steps: Sequence[Step], dtype: str) -> dict[str, Any]:
 
 
 def _totals(steps: Sequence[Step]) -> tuple[CollectiveTotal, ...]:
-    kinds = dict.fromkeys(kind for step in steps for kind, *_ in step.collectives)
+    kinds = dict.fromkeys(kind for step in steps for kind, _, _, _ in step.collectives)
     totals = []
     for kind in kinds:
         each = [[c for c in step.collectives if c[0] == kind] for step in steps]

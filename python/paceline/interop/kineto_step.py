@@ -348,7 +348,7 @@ def _first_differentiated(backward: Sequence[Event], operators: Sequence[Event])
     )
 
 
-def _gradients(
+def _gradients(  # noqa: PLR0917
     source: Source,
     operators: Sequence[Event],
     backward: Sequence[Event],
