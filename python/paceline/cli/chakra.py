@@ -78,7 +78,7 @@ def import_chakra(
     metavar="PREFIX",
     help="Write PREFIX.0.et, PREFIX.1.et, …",
 )
-def export_chakra(*, trace: str, workers: int, bucket_size: int | None, as_json: bool, output: Path) -> None:
+def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: bool, output: Path) -> None:
     """Write TRACE as Chakra execution traces, for ASTRA-sim: one step, a file a rank.
 
     \b
@@ -89,7 +89,9 @@ def export_chakra(*, trace: str, workers: int, bucket_size: int | None, as_json:
     from paceline.interop.chakra import export_chakra as convert
 
     check_writable("--output", output.parent / f"{output.name}.0.et")
-    summary = convert(load_trace(trace), output, workers=workers, bucket_size=bucket_size)
+    summary = convert(
+        load_trace(trace), output, workers=workers, bucket_size=None if isinstance(bucket_size, str) else bucket_size
+    )
     if as_json:
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return

@@ -336,7 +336,7 @@ def _foreign_worker(
         label = plain + (f"#{names[plain]}" if names[plain] > 1 else "")
         forward.append({"layer": label, "duration_s": (until - at) * 1e-6, "tensors": []})
     by_name = {entry["layer"]: entry for entry in forward}
-    gradients = []
+    gradients: list[dict[str, Any]] = []
     named = True
     for index, (node, at) in enumerate(reduced):
         match = re.match(_CONVERTED.pattern.replace("$", ""), node.name)

@@ -106,7 +106,9 @@ _SCALARS: dict[int, tuple[str, int, str]] = {
 }
 """`AttributeProto.value` by field number: type, wire type, form. The number after it is the list of that type."""
 
-_NUMBERS = {f"{name}_{suffix}": number + more for number, (name, _, _) in _SCALARS.items() for suffix, more in (("val", 0), ("list", 1))}  # fmt: skip
+_NUMBERS = {f"{name}_val": number for number, (name, _, _) in _SCALARS.items()} | {
+    f"{name}_list": number + 1 for number, (name, _, _) in _SCALARS.items()
+}
 
 
 def write(path: Path, trace: ExecutionTrace) -> None:
