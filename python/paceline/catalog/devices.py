@@ -61,7 +61,7 @@ def adjusted(
     Raises InvalidArgumentError.
     """
     if dtype is not None:
-        trace = trace.with_dtype(dtype)
+        trace = trace.with_dtype(_on_wire(dtype))
     if device is not None:
         if samples_per_s is not None or batch is not None:
             raise InvalidArgumentError(
@@ -71,6 +71,18 @@ def adjusted(
     if batch is not None:
         trace = trace.with_batch(batch)
     return trace if samples_per_s is None else trace.scaled_to_rate(samples_per_s)
+
+
+def _on_wire(dtype: str) -> str:
+    """Return the element type on the wire that a precision stands for. Raises InvalidArgumentError."""
+    known = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    if dtype in ("fp8", "tf32"):
+        raise InvalidArgumentError(
+            f"{dtype} is a precision of computation, for models from a configuration; gradients of a recorded trace are "
+            "float64, float32, float16 or bfloat16",
+            setting="dtype",
+        )
+    return known.get(dtype, dtype)
 
 
 def on_device(trace: Trace, device: str) -> Trace:

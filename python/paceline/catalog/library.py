@@ -56,7 +56,8 @@ def load_trace(source: str | Path | Trace) -> Trace:
 
     Args:
         source: A file in the trace format (docs/reference/trace-format.md), the name of a built-in trace (`resnet50`
-            and `resnet-50` are the same), `allreduce:SIZE[/COUNT]` for gradients without computation, or a `Trace`,
+            and `resnet-50` are the same), a model or config.json with a GPU, as in `llama-3-8b@h100:seq=4096,batch=2`
+            (docs/explanation/roofline.md), `allreduce:SIZE[/COUNT]` for gradients without computation, or a `Trace`,
             which is returned unchanged.
 
     Returns:
@@ -76,6 +77,11 @@ def load_trace(source: str | Path | Trace) -> Trace:
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
     if isinstance(source, str) and source.startswith("allreduce"):
         return Trace.all_reduce(source.encode(errors="replace").decode())
+    from paceline.catalog.models.spec import find_workload
+
+    workload = find_workload(source)
+    if workload is not None:
+        return workload.trace()
     return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
 
 

@@ -59,6 +59,11 @@ Inside = Literal["root", "ring"]
 Network = Literal["fifo", "fluid"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
+"""Of the computation, for models from a configuration."""
+Attention = Literal["flash", "unfused"]
+Checkpointing = Literal["none", "selective", "full"]
+Kernels = Literal["eager", "fused", "compiled"]
 Executor = Literal["local", "ray"]
 
 

@@ -156,14 +156,14 @@ def libraries(name: str | None, as_json: bool) -> None:
     from paceline.catalog.libraries import all_libraries, find_library
 
     shown = [] if name == "channels" else [find_library(name)] if name else list(all_libraries())
-    constants = list(links.all_constants().values())
+    constants = list(links.allconstants_table().values())
     if as_json:
         document: dict[str, Any] = {"libraries": [_library(library) for library in shown]}
         if name in (None, "channels"):
             document["channels"] = [vars(constant) for constant in constants]
         say([json.dumps(document, indent=1)])
     elif name == "channels":
-        say(_constants(constants))
+        say(constants_table(constants))
     elif name:
         entry = _library(shown[0])
         words = {key: entry[key] for key in ("strategy", "coordinator", "channel", "servers") if entry[key]}
@@ -171,7 +171,7 @@ def libraries(name: str | None, as_json: bool) -> None:
         say([*wrapped(f"{name}: {entry['summary']}", width()), ""])
         say([f"{key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()])
         if shown[0].constants:
-            say(["", *_constants(list(shown[0].constants.values()))])
+            say(["", *constants_table(list(shown[0].constants.values()))])
     else:
         columns = [Column("name", left=True), Column("strategy", left=True), Column("what it is", left=True)]
         rows = [[library.name, library.strategy, library.summary] for library in shown]
@@ -187,7 +187,8 @@ def _library(library: Library) -> dict[str, Any]:
     }
 
 
-def _constants(constants: Sequence[Constant]) -> list[str]:
+def constants_table(constants: Sequence[Constant]) -> list[str]:
+    """Return constants with their sources as lines."""
     columns = [Column("constant", left=True), Column("value"), Column("unit", left=True), Column("\u00b1")]
     rows = [[it.name, f"{it.value:g}", it.unit, f"{100 * it.uncertainty:.0f} %"] for it in constants]
     notes = [f"{it.name}: {it.source}" + (f"; fitted to {it.calibrated}" if it.calibrated else "") for it in constants]

@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("paceline.cli.plan", "plan", "Plan a graph's all-reduces without negotiation."),
     "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
+    "models": ("paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
+    "gpus": ("paceline.cli.models", "gpus", "List the GPUs that models are computed for."),
     "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
     "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
     "libraries": ("paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),

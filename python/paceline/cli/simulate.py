@@ -15,7 +15,7 @@ from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import LOCAL, SweepInterrupted
-from paceline.settings.table import of_place
+from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
 _SETTINGS = [setting for setting in of_place("simulate") if setting.section]
+_MODEL_SECTION = SETTINGS["gpu"].section
 # The sections of --help, in order, and their options.
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
     "Several jobs": ["jobs"],
     "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
 }
+_SECTIONS[_MODEL_SECTION].append("configs")
 for _setting in _SETTINGS:
     _SECTIONS[_setting.section] += [_setting.name, *([_setting.also] if _setting.also else [])]
 FIVE = 5
@@ -55,6 +57,14 @@ class _Sectioned(click.Command):
 @click.option(
     "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."
 )
+@click.option(
+    "--config",
+    "configs",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="A model as a config.json of Hugging Face, instead of TRACE; needs --gpu.",
+)
 @click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
 @click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
@@ -66,6 +76,7 @@ def simulate(
     *,
     traces: tuple[str, ...],
     jobs: Path | None,
+    configs: tuple[Path, ...],
     everything: bool,
     explain: bool,
     as_json: bool,
@@ -76,12 +87,15 @@ def simulate(
 ) -> None:
     """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
 
+    A model from `paceline models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
+
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
     --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
     second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked incomplete.
 
     \b
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
+    paceline simulate llama-3-8b --gpus 64 --gpu h100 --seq 8192 --batch 2 --bandwidth 400Gbps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
     paceline simulate --jobs examples/three-jobs.toml
     """
@@ -96,7 +110,7 @@ def simulate(
         raise click.UsageError("--explain and --csv cannot be combined")
     if everything and (as_json or csv):
         raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
-    sweep = Sweep.of(_named(traces), options, "simulate", "flag", timeline=timeline, plot=plot)
+    sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
@@ -123,10 +137,22 @@ def simulate(
         say([f"wrote {path}" for path in (timeline, plot) if path is not None])
 
 
-def _named(words: tuple[str, ...]) -> list[str]:
-    """Return the traces; like other lists they may be separated by commas, unless there is a file of that name."""
-    names = [name.strip() for word in words for name in ([word] if Path(word).is_file() else word.split(","))]
-    return names or ["resnet-50"]
+def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
+    """Return the traces and models; like other lists they may be separated by commas.
+
+    A word is not cut if there is a file of that name, or if it has a model's options.
+    """
+    from paceline.catalog.models.config import read_config
+
+    whole = [Path(word).is_file() or "@" in word for word in words]
+    names = [
+        name.strip()
+        for word, is_one in zip(words, whole, strict=True)
+        for name in ([word] if is_one else word.split(","))
+    ]
+    for path in configs:
+        read_config(path)
+    return [*names, *map(str, configs)] or ["resnet-50"]
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from paceline.forecast.simulate import COORDINATED, Result
+from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,7 @@ _STRUCTURED = ("links", "critical_path", "notes", "busy", "interval")
 def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
     left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
+    left_out = left_out if result.mfu is not None else (*left_out, *MODELLED)
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None

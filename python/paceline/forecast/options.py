@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,9 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
+from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
+from paceline.catalog.models.spec import find_workload, refuse_on_recording
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
@@ -179,11 +182,26 @@ class Sweep:
         """Return the first trace as changed by the options. Raises InvalidArgumentError."""
         return self._step(self.trace)
 
+    def workload(self, named: str | Path | Trace) -> Workload | None:
+        """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
+        given = {name: self.get(name) for name in MODEL_OPTIONS}
+        found = find_workload(named, **given)
+        if found is None:
+            refuse_on_recording(json.loads(named.summary())["name"] if isinstance(named, Trace) else str(named), given)
+        return found
+
     def _step(self, named: str | Path | Trace) -> Trace:
-        trace = load_trace(named)
+        workload = self.workload(named)
+        trace = load_trace(named) if workload is None else workload.trace()
         if self.get("add_module") is not None:
             with naming_core_errors():
                 trace = trace.with_modules(self.get("add_module"))
+        if workload is not None:
+            if self.get("device") is not None:
+                raise InvalidArgumentError(
+                    f"has no effect on {workload.model.name}, whose times are computed; leave it out", setting="device"
+                )
+            return adjusted(trace, samples_per_s=self.get("samples_per_s"))
         changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
         return adjusted(trace, **changes)
 
@@ -235,14 +253,15 @@ def _prepared(sweep: Sweep) -> Prepared:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep)
     scenarios: list[Scenario] = []
-    for trace in traces:
+    for named, trace in zip(sweep.traces, traces, strict=True):
         its_library = sweep.library_of(trace)
         clusters = sweep.machines(machine, its_library)
         how = coordinated(sweep, trace, machine)
         bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
         able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
         notes += [*unreachable, *how.notes]
-        scenarios += plan(
+        workload = sweep.workload(named)
+        planned = plan(
             [trace],
             clusters,
             able,
@@ -254,6 +273,7 @@ def _prepared(sweep: Sweep) -> Prepared:
             options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
             coordinations=how.coordinations,
         )
+        scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "

@@ -14,6 +14,7 @@ from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
@@ -25,6 +26,8 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
+MODELLED = ("tokens_per_s_per_gpu", "mfu")
+"""Fields of a result that it has for a model from a configuration."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ class Result:
     """Mean lateness of the latest rank, which the other parts include as waiting."""
     contention_s: float | None = None
     """How long a rank's input pipeline and graph scheduling are both active."""
+    tokens_per_s_per_gpu: float | None = None
+    """Tokens per second and GPU, for language models from a configuration."""
+    mfu: float | None = None
+    """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -154,7 +161,7 @@ class Result:
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *COORDINATED):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *MODELLED, *COORDINATED):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:
@@ -189,6 +196,8 @@ class Scenario:
     """A file for Chrome trace JSON."""
     coordination: Coordination | None = None
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
+    workload: Workload | None = None
+    """The model, if the trace was made from a configuration."""
 
     @classmethod
     def of(
@@ -283,8 +292,10 @@ class Scenario:
             coordinated=self.coordination is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
+        figures = {} if self.workload is None else self.workload.figures(found.samples_per_s, self.workers)
         return replace(
             found,
+            **figures,
             bandwidth_bps=link,
             interval=likely,
             evidence=evidence,

@@ -123,6 +123,11 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
             (Column("samples/s"), lambda result, _: _optional(result.samples_per_s, units.digits)),
             (Column("scaling\nefficiency"), lambda result, _: _optional(result.scaling_efficiency, units.percent)),
         ]
+        if any(result.tokens_per_s_per_gpu is not None for result in results):
+            tokens = Column("tokens/s\nper GPU")
+            columns.append((tokens, lambda result, _: _optional(result.tokens_per_s_per_gpu, units.digits)))
+        if any(result.mfu is not None for result in results):
+            columns.append((Column("MFU"), lambda result, _: _optional(result.mfu, units.percent)))
     else:
         rates = [result.bus_bandwidth_bps or 0.0 for result in results]
         rate = units.rate_unit(rates)

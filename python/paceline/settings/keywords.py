@@ -95,7 +95,12 @@ class TraceChanges(TypedDict, total=False):
     device: str | None
     samples_per_s: float | None
     batch: int | None
-    dtype: names.Dtype | None
+    dtype: names.Dtype | names.Precision | None
+    gpu: str | None
+    seq: int | None
+    checkpointing: names.Checkpointing | None
+    attention: names.Attention | None
+    kernels: names.Kernels | None
 
 
 class LibraryOptions(TypedDict, total=False):

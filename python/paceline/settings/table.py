@@ -123,7 +123,7 @@ _PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMUL
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
-PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY)
+PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY, "models")
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
@@ -139,6 +139,7 @@ _COORDINATORS = Use(
 )
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
+_MODEL = "Models from a configuration"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
 
 _ALL: tuple[Setting, ...] = (
@@ -240,18 +241,69 @@ _ALL: tuple[Setting, ...] = (
         flag="--batch",
         kind=kinds.whole(1, 2**32 - 1),
         help="Samples per worker and iteration.",
-        default_words="the trace's",
+        default_words="the trace's; of a model 1",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, models=Use(help="Samples of an iteration.", default_words="1")),
     ),
     Setting(
         name="dtype",
         flag="--dtype",
         kind=kinds.DTYPE,
-        help="Element type of gradients on the wire.",
-        default_words="the trace's",
+        help="Element type of gradients on the wire; for a model, the precision of its computation.",
+        default_words="the trace's; of a model bf16, or fp16",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            models=Use(
+                kind=kinds.PRECISION, help="Precision of the computation.", default_words="bf16; fp16 without it"
+            ),
+        ),
+    ),
+    Setting(
+        name="gpu",
+        flag="--gpu",
+        kind=kinds.TEXT,
+        help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="seq",
+        flag="--seq",
+        kind=kinds.whole(1, 2**24),
+        help="Tokens of a sequence.",
+        default_words="the model's context, at most 8192",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="checkpointing",
+        flag="--checkpointing",
+        kind=kinds.CHECKPOINTING,
+        help="Activations that are recomputed in the backward pass.",
+        default="none",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="attention",
+        flag="--attention",
+        kind=kinds.ATTENTION,
+        help="Whether attention is one kernel that stores no scores.",
+        default="flash",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="kernels",
+        flag="--kernels",
+        kind=kinds.KERNELS,
+        help="How far pointwise operators and the optimizer are fused.",
+        default="fused",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="add_module",

@@ -1,0 +1,169 @@
+"""Configurations of models in the format of Hugging Face's config.json: built in, or from a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline._internal.nearest import nearest
+from paceline.catalog.constants import read_document
+from paceline.errors import InvalidArgumentError
+
+_TABLE = Path(__file__).parent.parent / "models.json"
+_MOST = 2**31
+"""Of any whole number in a configuration."""
+_LARGEST_FILE = 10_000_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """Fields of a configuration, read with checks: a missing or wrong one is an error that names file and field."""
+
+    name: str
+    where: str
+    """The file, for messages."""
+    fields: Mapping[str, Any]
+    source: str = ""
+    parameters: int | None = None
+    """As published; None for a user's own."""
+    prefix: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The `model_type`."""
+        found = self.fields.get("model_type")
+        if not (isinstance(found, str) and found):
+            raise self.wrong("model_type", 'is missing; give the family, such as "llama"')
+        return found
+
+    def wrong(self, field: str, problem: str) -> InvalidArgumentError:
+        """Return an error about a field."""
+        return InvalidArgumentError(f"{self.where}: {self.prefix}{field}: {problem}")
+
+    def whole(self, field: str, default: int | None = None) -> int:
+        """Return a whole number; `null` counts as missing. A number without default is at least 1."""
+        value = self.fields.get(field)
+        if value is None:
+            if default is None:
+                raise self.wrong(field, f"is missing; a {self.fields.get('model_type', 'model')} needs it")
+            return default
+        least = 0 if default == 0 else 1
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+            raise self.wrong(field, f"{value!r:.80} is not a whole number between {least} and {_MOST}")
+        return value
+
+    def number(self, field: str, default: float) -> float:
+        """Return a number of at least 0."""
+        value = self.fields.get(field, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+            raise self.wrong(field, f"{value!r:.80} is not a number of at least 0")
+        return float(value)
+
+    def flag(self, field: str, *, default: bool) -> bool:
+        """Return a boolean."""
+        value = self.fields.get(field)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(field, f"{value!r:.80} is neither true nor false")
+        return value
+
+    def text(self, field: str, default: str) -> str:
+        """Return text."""
+        value = self.fields.get(field, default)
+        if not isinstance(value, str):
+            raise self.wrong(field, f"{value!r:.80} is not text")
+        return value
+
+    def part(self, field: str) -> Config:
+        """Return an object in the configuration; an empty one if it is missing."""
+        value = self.fields.get(field) or {}
+        if not isinstance(value, dict):
+            raise self.wrong(field, f"{value!r:.80} is not an object")
+        return replace(self, fields=value, prefix=f"{self.prefix}{field}.")
+
+    def architecture(self, known: tuple[str, ...], default: str) -> str:
+        """Return the class in `architectures` that decides which head the model has."""
+        value = self.fields.get("architectures") or [default]
+        found = value[0] if isinstance(value, list) else value
+        if found not in known:
+            raise self.wrong("architectures", f"{found!r:.80} is not known; known are {', '.join(known)}")
+        return str(found)
+
+    def per_head(self, hidden: int, heads: int, hidden_field: str, heads_field: str) -> int:
+        """Return the width of a head."""
+        if hidden % heads:
+            raise self.wrong(heads_field, f"{heads} does not divide {hidden_field}, {hidden}")
+        return hidden // heads
+
+    def positions(self, tokens: int, field: str) -> int:
+        """Return the number of learned positions; refuse longer sequences."""
+        found = self.whole(field)
+        if tokens > found:
+            raise InvalidArgumentError(
+                f"{self.name} has learned positions for {found} tokens ({self.prefix}{field}), fewer than {tokens}; "
+                "give a shorter sequence",
+                setting="seq",
+            )
+        return found
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+@lru_cache(maxsize=1)
+def built_in_configs() -> dict[str, Config]:
+    """Return the built-in configurations by name, in the order of the file."""
+    document = read_document(_TABLE, "models")
+    return {
+        entry["name"]: Config(entry["name"], f"{_TABLE.name}: {entry['name']}", entry["config"], entry["source"], entry["parameters"])
+        for entry in document["models"]
+    }
+
+
+def find_config(word: str) -> Config | None:
+    """Return the built-in configuration of a name (`llama3-8b` and `llama-3-8b` are the same); None if unknown."""
+    return next((config for name, config in built_in_configs().items() if _key(name) == _key(word)), None)
+
+
+def nearest_config(word: str) -> str | None:
+    """Return the name that a misspelt one resembles."""
+    return nearest(word, list(built_in_configs()))
+
+
+def read_config(path: Path) -> Config:
+    """Read a config.json. Raises InvalidArgumentError, which names the file."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InvalidArgumentError(f"{path}: is larger than 10 MB; is it a configuration?")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise InvalidArgumentError(f"{path}: is not an object; give a config.json as Hugging Face's models have")
+    named = fields.get("_name_or_path")
+    name = named.rsplit("/", 1)[-1] if isinstance(named, str) and named.strip("/ ") else path.stem
+    if name == "config" and path.resolve().parent.name:
+        name = path.resolve().parent.name
+    config = Config(name, str(path), fields)
+    config.kind  # noqa: B018 - raises if it is missing
+    return config
+
+
+def is_config(path: Path) -> bool:
+    """Return whether a file is a configuration rather than a trace: a JSON object with `model_type`."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+            return False
+        text = path.read_text(encoding="utf-8")
+        return '"model_type"' in text and isinstance(fields := json.loads(text), dict) and "format" not in fields
+    except (OSError, ValueError, RecursionError):
+        return False

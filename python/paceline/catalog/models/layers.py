@@ -1,0 +1,144 @@
+"""The layers of a model in order of execution: tensors, matrix products, attention, and memory traffic.
+
+Everything is per sample: a sample is one sequence, or one image. Shapes are what torch's modules have, so that counts
+of parameters agree with published ones exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    active: float = 1.0
+    """Share of it that a token uses: below 1 for experts."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """Rows times a matrix of `inner` by `outer`; `rows` per sample may be a fraction where experts share them."""
+
+    rows: float
+    inner: int
+    outer: int
+
+    @property
+    def flops(self) -> float:
+        """Of the forward pass; the backward pass has twice as many."""
+        return 2.0 * self.rows * self.inner * self.outer
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scaled dot-product attention of one layer."""
+
+    queries: int
+    keys: int
+    heads: int
+    head_size: int
+    causal: bool
+
+    @property
+    def scores(self) -> float:
+        """Scores of one sample, all heads, without regard to the mask."""
+        return float(self.heads) * self.queries * self.keys
+
+    @property
+    def flops(self) -> float:
+        """Of the forward pass over all scores: queries times keys, and weights times values."""
+        return 4.0 * self.scores * self.head_size
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Elements kept for the backward pass, per sample, by what happens to them under checkpointing."""
+
+    inputs: float = 0.0
+    """Inputs of the block: kept even with full checkpointing."""
+    products: float = 0.0
+    """Outputs of matrix products and of flash attention: kept with selective checkpointing."""
+    pointwise: float = 0.0
+    """Outputs of norms and activation functions, which are cheap to recompute."""
+    masks: float = 0.0
+    """Dropout masks, one byte each."""
+    scores: float = 0.0
+    """Attention scores, for which unfused attention keeps 2 elements and a mask each (with dropout), or 1 element."""
+    wide: float = 0.0
+    """Elements of 4 bytes whatever the precision, such as the logits of the loss."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One step of the forward pass."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    tokens: int
+    """Tokens of a sample that pass through it."""
+    hidden: int
+    """Width of the residual stream."""
+    matmuls: tuple[Matmul, ...] = ()
+    attention: Attention | None = None
+    traffic: float = 0.0
+    """Memory-bound work, in hidden elements per token, as a share of a whole layer's (attention and MLP: 1 together)."""
+    logits: float = 0.0
+    """Logits of a sample, for the loss."""
+    block: str = ""
+    """The block that checkpointing and sharding treat as one; empty for embeddings and heads."""
+    shared: tuple[Tensor, ...] = ()
+    """Tensors of an earlier layer that it also uses, such as tied embeddings."""
+    kept: Activations = field(default_factory=Activations)
+    dropout: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Number of its own parameters."""
+        return sum(tensor.size for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model at one sequence length."""
+
+    name: str
+    family: str
+    layers: tuple[Layer, ...]
+    sequence: int
+    """Tokens of a sample: of the encoder's input where there is one; patches for images."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every parameter once."""
+        for layer in self.layers:
+            yield from layer.tensors
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters; tied ones count once."""
+        return sum(tensor.size for tensor in self.tensors())
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token uses: of a mixture of experts, the routed share."""
+        return round(sum(tensor.size * tensor.active for tensor in self.tensors()))
+
+    @property
+    def flops(self) -> float:
+        """Model FLOPs of one sample, forward and backward.
+
+        6 per parameter and token, and 12 times width, queries and keys for attention, masked or not: PaLM's convention
+        (A. Chowdhery et al., 2022, appendix B). Recomputation does not count.
+        """
+        dense = sum(6.0 * tensor.size * tensor.active * layer.tokens for layer in self.layers for tensor in layer.tensors)
+        return dense + sum(3.0 * layer.attention.flops for layer in self.layers if layer.attention is not None)

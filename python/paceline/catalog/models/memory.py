@@ -1,0 +1,132 @@
+"""Bytes of GPU memory by kind, for a configuration: parameters, gradients, optimizer states, activations.
+
+Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
+Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
+scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the attention
+core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation functions and
+every second matrix product are recomputed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.catalog import names
+from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.roofline import AttentionKind, element_bytes
+from paceline.errors import InvalidArgumentError
+
+Checkpointing = names.Checkpointing
+Optimizer = Literal["adam", "momentum", "sgd"]
+SHARDINGS = ("none", "zero1", "zero2", "zero3")
+_STATES = {"adam": 2, "momentum": 1, "sgd": 0}
+"""FP32 tensors that the optimizer keeps beside the master copy."""
+
+
+def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, checkpointing: Checkpointing) -> int:
+    """Return the bytes that a layer keeps for its backward pass, per sample."""
+    size, kept = element_bytes(precision), layer.kept
+    if checkpointing == "full" and layer.block:
+        return round(kept.inputs * size)
+    total = (kept.inputs + kept.products) * size + kept.wide * 4
+    if attention == "flash" and kept.scores:
+        # The log-sum-exp of each query, in FP32.
+        total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
+    if checkpointing == "selective" and layer.block and attention == "flash":
+        return round(total - kept.products * size / 2)
+    if checkpointing == "selective" and layer.block:
+        return round(total + kept.pointwise * size + kept.masks)
+    total += kept.pointwise * size + kept.masks
+    if attention == "unfused":
+        # Softmax; with dropout, its mask and its output, too.
+        total += kept.scores * (2 * size + 1 if layer.dropout else size)
+    return round(total)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU at the peak of an iteration, by kind."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    """Parameters of the units that ZeRO-3 has gathered, and gradients not yet scattered."""
+    activations: int
+    recomputed: int
+    """Activations of the block that is being recomputed."""
+
+    @property
+    def total(self) -> int:
+        """All kinds together."""
+        return (
+            self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
+        )
+
+
+def memory_of(
+    model: Model,
+    *,
+    batch: int,
+    precision: str = "bf16",
+    attention: AttentionKind = "flash",
+    checkpointing: Checkpointing = "none",
+    sharding: str = "none",
+    group: int = 1,
+    optimizer: Optimizer = "adam",
+    units_in_flight: int = 2,
+) -> Memory:
+    """Return the memory of one GPU.
+
+    Args:
+        model: The model, at its sequence length.
+        batch: Samples of a microbatch.
+        precision: Of the computation. 16-bit parameters have an FP32 master copy among the optimizer's states.
+        attention: `flash` keeps no scores.
+        checkpointing: `full` keeps the inputs of blocks; `selective` recomputes what is cheap.
+        sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
+        group: Ranks that share a copy.
+        optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
+        units_in_flight: Blocks that are gathered at once with `zero3`.
+
+    Raises:
+        InvalidArgumentError: An unknown sharding.
+    """
+    if sharding not in SHARDINGS:
+        raise InvalidArgumentError(f"'{sharding[:80]}' is unknown; it is one of {', '.join(SHARDINGS)}")
+    size, count = element_bytes(precision), model.parameters
+    master = 4 if size == 2 else 0
+    level = SHARDINGS.index(sharding)
+    states = count * (master + 4 * _STATES[optimizer])
+    unit = largest_unit(model)
+    return Memory(
+        parameters=-(-count * size // (group if level >= 3 else 1)),
+        gradients=-(-count * size // (group if level >= 2 else 1)),
+        optimizer=-(-states // (group if level >= 1 else 1)),
+        # Parameters of the units in flight, and the gradients of one.
+        gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
+        activations=batch * sum(activation_bytes(layer, precision, attention, checkpointing) for layer in model.layers),
+        recomputed=batch * _recomputed(model, precision, attention, checkpointing),
+    )
+
+
+def largest_unit(model: Model) -> int:
+    """Return the parameters of the largest unit: a block, or what belongs to none."""
+    units: dict[str, int] = {}
+    for layer in model.layers:
+        units[layer.block] = units.get(layer.block, 0) + layer.parameters
+    return max(units.values())
+
+
+def _recomputed(model: Model, precision: str, attention: AttentionKind, checkpointing: Checkpointing) -> int:
+    """Return what one block holds while it is recomputed, beyond what it keeps, per sample."""
+    if checkpointing == "none":
+        return 0
+    blocks: dict[str, int] = {}
+    for layer in model.layers:
+        if layer.block:
+            own = activation_bytes(layer, precision, attention, "none")
+            own -= activation_bytes(layer, precision, attention, checkpointing)
+            blocks[layer.block] = blocks.get(layer.block, 0) + own
+    return max(blocks.values(), default=0)

@@ -1,0 +1,85 @@
+"""Durations of operators on a GPU: a roofline with an efficiency for each class of operator.
+
+| class | time |
+| --- | --- |
+| matrix product | the longer of FLOPs over the peak's share, which shrinks with small hidden sizes, and bytes over the memory's |
+| attention, `flash` | FLOPs of the scores that the mask leaves, at a share of the rate of matrix products |
+| attention, `unfused` | the FLOPs of all scores as a matrix product, and their passes through memory |
+| everything else | bytes through memory |
+
+A layer takes at least as long as the host needs to launch its kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from paceline.catalog import names
+from paceline.catalog.efficiency import efficiency, matmul_share
+from paceline.catalog.hardware import Hardware
+
+AttentionKind = names.Attention
+Kernels = names.Kernels
+_RECOMPUTING_BACKWARD = 2.5
+"""Flash attention's backward pass has 5 matrix products to the forward pass's 2 (T. Dao, FlashAttention-2, 2023)."""
+_BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
+"""Of an activation: FP8 training keeps activations in 16 bits."""
+
+
+def element_bytes(precision: str) -> int:
+    """Return the bytes of an activation or a gradient in this precision."""
+    return _BYTES[precision]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A GPU at one precision. All methods return seconds."""
+
+    hardware: Hardware
+    precision: str
+    attention: AttentionKind = "flash"
+    kernels: Kernels = "fused"
+
+    def matmul_rate(self, hidden: int) -> float:
+        """Return the FLOP/s of matrix products in a model of this hidden size."""
+        share = matmul_share(self.hardware.architecture, self.precision)
+        return self.hardware.peak(self.precision) * share * hidden / (hidden + efficiency("matmul.fill"))
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes per second that memory-bound kernels reach."""
+        return self.hardware.memory_bandwidth * efficiency("memory.share")
+
+    @property
+    def traffic_factor(self) -> float:
+        """How often activations pass through memory, relative to fused kernels."""
+        return {
+            "eager": efficiency("traffic.eager"),
+            "fused": 1.0,
+            "compiled": efficiency("traffic.compiled"),
+        }[self.kernels]
+
+    def matmul(self, flops: float, moved_bytes: float, hidden: int) -> float:
+        """Time of a matrix product."""
+        return max(flops / self.matmul_rate(hidden), moved_bytes / self.memory_rate)
+
+    def memory(self, moved_bytes: float) -> float:
+        """Time of a memory-bound kernel that reads and writes so many bytes."""
+        return moved_bytes / self.memory_rate
+
+    def attention_forward(self, flops: float, scores: float, hidden: int, *, causal: bool) -> float:
+        """Time of attention's forward pass; `flops` and `scores` are those without a mask."""
+        rate = self.matmul_rate(hidden)
+        if self.attention == "flash":
+            return (0.5 if causal else 1.0) * flops / (rate * efficiency("attention.flash"))
+        # A third of the passes over the scores belongs to the forward pass.
+        width = element_bytes(self.precision) / 2
+        return flops / rate + scores * width * efficiency("attention.score") / 3 / self.memory_rate
+
+    def attention_backward(self, flops: float, scores: float, hidden: int, *, causal: bool) -> float:
+        """Time of attention's backward pass."""
+        factor = _RECOMPUTING_BACKWARD if self.attention == "flash" else 2.0
+        return factor * self.attention_forward(flops, scores, hidden, causal=causal)
+
+    def launches(self, kernels: float) -> float:
+        """Host time of so many launches; a compiled model replays a third of them."""
+        return kernels * self.hardware.launch_s / (3 if self.kernels == "compiled" else 1)

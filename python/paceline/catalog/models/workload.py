@@ -1,0 +1,216 @@
+"""A model on a GPU with options becomes a workload: durations by layer, a trace, memory, and figures such as MFU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from paceline._core import Trace
+from paceline.catalog.efficiency import efficiency
+from paceline.catalog.hardware import Hardware
+from paceline.errors import InvalidArgumentError
+from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
+from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
+
+_WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
+"""Element type of parameters and gradients on the wire, by the precision of the computation."""
+_UPDATE_BYTES = {"adam": 30, "momentum": 22, "sgd": 14}
+"""Bytes per parameter of one update in 16 bits: the gradient (2) and the FP32 states are read, the states and the
+16-bit copy (2) written; Adam has 3 states with the master copy, momentum 2, SGD 1, of 8 bytes each to and fro, and
+reads the 16-bit gradient as FP32 (2 more)."""
+_FORWARD = 1 / 3
+"""Share of the traffic that belongs to the forward pass; the backward pass reads activations and two gradients."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A layer with its durations in seconds, for the whole batch of an iteration."""
+
+    layer: Layer
+    forward_s: float
+    backward_s: float
+    """With what is recomputed."""
+    activation_bytes: int
+    """Kept for the backward pass, per sample."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model on one GPU. Made by `paceline.catalog.models.resolve`, which checks the options."""
+
+    model: Model
+    hardware: Hardware
+    batch: int
+    """Samples of one forward and backward pass."""
+    precision: str = "bf16"
+    attention: AttentionKind = "flash"
+    checkpointing: Checkpointing = "none"
+    kernels: Kernels = "fused"
+    optimizer: Optimizer = "adam"
+    source: str = field(default="", compare=False)
+
+    @property
+    def roofline(self) -> Roofline:
+        """The GPU at this precision."""
+        return Roofline(self.hardware, self.precision, self.attention, self.kernels)
+
+    @cached_property
+    def timed(self) -> tuple[Timed, ...]:
+        """Layers with their durations."""
+        return tuple(self._timed(layer) for layer in self.model.layers)
+
+    def _timed(self, layer: Layer) -> Timed:
+        line, batch, size = self.roofline, self.batch, element_bytes(self.precision)
+        products = 0.0
+        for one in layer.matmuls:
+            moved = (one.inner * one.outer + batch * one.rows * (one.inner + one.outer)) * size
+            products += line.matmul(batch * one.flops, moved, layer.hidden)
+        forward, backward = products, 2 * products
+        scale = size / 2
+        traffic = batch * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
+        pointwise = line.memory(traffic * line.traffic_factor)
+        loss = line.memory(batch * layer.logits * efficiency("traffic.logit"))
+        # Every microbatch reads the weights in both passes and adds to their gradients.
+        weights = line.memory(layer.parameters * scale * efficiency("traffic.weight"))
+        own = (pointwise + loss + weights) * _FORWARD
+        forward += own
+        backward += pointwise + loss + weights - own
+        attention = 0.0
+        if layer.attention is not None:
+            arguments = (batch * layer.attention.flops, batch * layer.attention.scores, layer.hidden)
+            attention = line.attention_forward(*arguments, causal=layer.attention.causal)
+            forward += attention
+            backward += line.attention_backward(*arguments, causal=layer.attention.causal)
+        again = 0.0
+        if layer.block and self.checkpointing == "full":
+            again = forward
+        elif layer.block and self.checkpointing == "selective":
+            again = pointwise * _FORWARD + products / 2 if self.attention == "flash" else attention
+        backward += again
+        launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
+        kept = activation_bytes(layer, self.precision, self.attention, self.checkpointing)
+        return Timed(layer, max(forward, launches), max(backward, launches * (2 + (again > 0))), kept)
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of the forward pass."""
+        return sum(one.forward_s for one in self.timed)
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds of the backward pass."""
+        return sum(one.backward_s for one in self.timed)
+
+    @property
+    def optimizer_s(self) -> float:
+        """Seconds of the update of all parameters; a rank that updates a shard takes its share of it."""
+        factor = efficiency("update.eager" if self.kernels == "eager" else "update.fused")
+        return self.roofline.memory(self.model.parameters * _UPDATE_BYTES[self.optimizer] * factor)
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of one iteration without communication."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sample."""
+        return self.model.sequence
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are sequences of tokens."""
+        return self.model.family != "vit"
+
+    @property
+    def hardware_flops(self) -> float:
+        """FLOPs of a sample as executed: with full checkpointing, blocks run forward twice (8 instead of 6)."""
+        share = {"none": 0.0, "selective": 0.0, "full": 1 / 3}[self.checkpointing]
+        return self.model.flops * (1 + share)
+
+    def mfu(self, samples_per_s: float) -> float:
+        """Return the model FLOPs utilization of one GPU that trains so many samples per second."""
+        return samples_per_s * self.model.flops / self.hardware.peak(self.precision)
+
+    def figures(self, samples_per_s: float | None, workers: int) -> dict[str, float]:
+        """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate."""
+        if samples_per_s is None:
+            return {}
+        own = samples_per_s / workers
+        return {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+
+    def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
+        """Return the memory of one GPU by kind. Raises InvalidArgumentError for an unknown sharding."""
+        return memory_of(
+            self.model,
+            batch=self.batch,
+            precision=self.precision,
+            attention=self.attention,
+            checkpointing=self.checkpointing,
+            sharding=sharding,
+            group=group,
+            optimizer=self.optimizer,
+        )
+
+    @property
+    def provenance(self) -> str:
+        """How the trace was made, with the source of the configuration."""
+        words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
+        words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
+        words += [] if self.checkpointing == "none" else [f"{self.checkpointing} checkpointing"]
+        made = f"computed for {self.hardware.title} by a roofline: {', '.join(words)}, {self.optimizer}"
+        return f"{made}; {self.source}" if self.source else made
+
+    def document(self) -> dict[str, Any]:
+        """Return the trace file as data (docs/reference/trace-format.md)."""
+        size = element_bytes(self.precision)
+        forward = []
+        for one in self.timed:
+            tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors)]
+            forward.append(
+                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)} | ({"tensors": tensors} if tensors else {})
+            )
+        first = {tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors}
+        gradients, now = [], 0.0
+        for index, one in reversed(list(enumerate(self.timed))):
+            own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
+            total = sum(tensor.size for tensor in own)
+            done = 0
+            for tensor in own:
+                done += tensor.size
+                ready = now + one.backward_s * done / total
+                gradients.append({"tensor": tensor.name, "ready_s": _seconds(ready), "bytes": tensor.size * size})
+            now += one.backward_s
+        return {
+            "format": "paceline-trace",
+            "version": 1,
+            "name": self.model.name,
+            "provenance": self.provenance,
+            "batch": self.batch,
+            "dtype": _WIRE[self.precision],
+            "device": self.hardware.name,
+            "workers": [
+                {
+                    "forward": forward,
+                    "gradients": gradients,
+                    "backward_s": max(_seconds(now), *(one["ready_s"] for one in gradients)),
+                    "optimizer_s": _seconds(self.optimizer_s),
+                }
+            ],
+        }
+
+    def trace(self) -> Trace:
+        """Return the trace of one iteration. Raises InvalidArgumentError if an iteration takes longer than a day."""
+        text = json.dumps(self.document())
+        try:
+            return Trace.from_json(text.encode(), self.model.name)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{error.reason}; is batch {self.batch} right?") from None
+
+
+def _seconds(value: float) -> float:
+    """Round to picoseconds, as traces do."""
+    return round(value, 12)
