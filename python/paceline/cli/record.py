@@ -55,6 +55,12 @@ class _CannotDoHere(click.ClickException):
 @click.option(
     "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
 )
+@click.option("--on", metavar="GPU", help="Compute times for this GPU (`paceline gpus`), without running on one.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bf16", "fp16", "tf32", "fp32"]),
+    help="With --on: run operators in it, as autocast does.  [default: the script's own]",
+)
 @click.option("--stop-when-recorded", is_flag=True, help="End the script as soon as the trace is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- python train.py …]")
@@ -69,6 +75,8 @@ def record(
     device: str | None,
     threads: int | None,
     image_size: int | None,
+    on: str | None,
+    dtype: str | None,
     stop_when_recorded: bool,
     as_json: bool,
     script: tuple[str, ...],
@@ -81,12 +89,24 @@ def record(
     \b
     paceline record --model resnet50 --batch 32 -o resnet50.json
     paceline record -o mine.json -- python train.py --epochs 1
+    paceline record --on h100 --dtype bf16 -o mine.json -- python train.py
+
+    With --on, the script runs without data, and needs neither the GPU nor memory for its weights; it is ended when the
+    steps are recorded. Operators are counted and timed by a roofline.
     """
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     _refuse_unwritable(output)
     if name is not None and not name.isprintable():
         raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
+    if on is None and dtype is not None:
+        raise click.UsageError("--dtype applies only with --on GPU")
+    if on is not None:
+        if not script:
+            raise click.UsageError("--on applies only to a script")
+        if stop_when_recorded:
+            raise click.UsageError("--stop-when-recorded has no effect with --on, which always ends the script")
+        on = _known_gpu(on, dtype)
     if script:
         for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
             if value is not None:
@@ -98,7 +118,9 @@ def record(
             steps=steps,
             name=name,
             batch=batch,
-            stop=stop_when_recorded,
+            stop=stop_when_recorded or on is not None,
+            on=on,
+            dtype=dtype,
             as_json=as_json,
         )
         return
@@ -117,6 +139,16 @@ def record(
         image_size=image_size,
     )
     _print_summary(summary, output, as_json=as_json, to_stderr=False)
+
+
+def _known_gpu(on: str, dtype: str | None) -> str:
+    """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
+    from paceline.catalog.hardware import find_hardware
+
+    hardware = find_hardware(on)
+    if dtype is not None:
+        hardware.peak(dtype)
+    return str(Path(on).absolute()) if on.endswith(".json") else hardware.name
 
 
 def _refuse_unwritable(path: Path) -> None:
@@ -189,6 +221,8 @@ def _record_script(
     name: str | None,
     batch: int | None,
     stop: bool,
+    on: str | None,
+    dtype: str | None,
     as_json: bool,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="paceline-record-") as exchange:
@@ -200,6 +234,8 @@ def _record_script(
             "name": name,
             "batch": batch,
             "stop": stop,
+            "on": on,
+            "dtype": dtype,
         }
         code = _run(script, injection.injected(os.environ, settings))
         result_path = Path(exchange) / injection.RESULT

@@ -6,7 +6,7 @@ import os
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
 from paceline.torch.recorder.trace import Medians, RecordingError, combine, refuse_closure
+
+if TYPE_CHECKING:
+    from paceline.torch.simulated.mode import Simulation
 
 
 class _Phase(Enum):
@@ -50,6 +53,7 @@ class Recorder:
         clock: Clock | None = None,
         earlier_steps: int = 0,
         alternate: bool = False,
+        simulation: Simulation | None = None,
     ) -> None:
         """Take the arguments of `record`, and some more for tests and launchers.
 
@@ -65,6 +69,7 @@ class Recorder:
             earlier_steps: Steps that ran before recording started; they count as warm-up.
             alternate: Run a step without hooks after each recorded one, so that drift in the machine's speed does not
                 count as overhead. A loop that ends early then has half as many recorded steps.
+            simulation: The device that is simulated, whose clock is used; the hooks take none of its time.
 
         Raises:
             ValueError: A number is out of range, or the model is not on one CPU or CUDA device.
@@ -90,7 +95,8 @@ class Recorder:
         self._distributed = job_size() > 1
         self._stepping = False
         self._device = _device_of(model)
-        self._clock = clock or clock_for(self._device)
+        self._simulation = simulation
+        self._clock = clock or (simulation.clock if simulation else clock_for(self._device))
         self._phase = _Phase.STOPPED
         self._hooks: StepHooks | None = None
         self._handles: list[RemovableHandle] = []
@@ -184,7 +190,7 @@ class Recorder:
             "provenance": self._provenance(medians),
             "batch": batch,
             "dtype": medians.dtype,
-            "device": device_name(self._device),
+            "device": self._simulation.device if self._simulation else device_name(self._device),
             **({"library": self._library} if self._library else {}),
             "workers": [worker],
         }
@@ -222,7 +228,9 @@ class Recorder:
 
     @property
     def overhead(self) -> Overhead | None:
-        """Overhead of recording; None until a step without hooks was timed."""
+        """Overhead of recording; None until a step without hooks was timed, and on a simulated device."""
+        if self._simulation is not None:
+            return None
         periods = {phase: [self._clock.seconds(pair)[1] for pair in pairs] for phase, pairs in self._periods.items()}
         return overhead(periods[_Phase.RECORDED], periods[_Phase.BARE])
 
@@ -331,9 +339,12 @@ class Recorder:
 
     def _notes(self, medians: Medians) -> tuple[str, ...]:
         short = [] if self.finished else [f"only {self.recorded} of {self.steps} requested steps were recorded"]
-        return (*short, *self._remarks, *medians.notes)
+        simulated = self._simulation.notes if self._simulation else []
+        return (*short, *self._remarks, *medians.notes, *simulated)
 
     def _provenance(self, medians: Medians) -> str:
+        if self._simulation is not None:
+            return "; ".join([self._simulation.provenance(), *self._notes(medians)])
         parts = [
             f"recorded by {describe_environment(self._device)}",
             f"median of {medians.steps} steps after {self.warmup} of warm-up",

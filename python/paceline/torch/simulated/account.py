@@ -1,0 +1,121 @@
+"""What each module's operators cost, in the forward and in the backward pass."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.simulated.cost import Cost
+
+
+@dataclass
+class Totals:
+    """Sums over operators."""
+
+    operators: int = 0
+    flops: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, cost: Cost) -> None:
+        """Count an operator."""
+        self.operators += 1
+        self.flops += cost.flops
+        self.bytes += cost.bytes
+        self.seconds += cost.seconds
+
+    def per_step(self, steps: int) -> dict[str, float]:
+        """Return the means for JSON."""
+        return {
+            "operators": round(self.operators / steps),
+            "flops": round(self.flops / steps),
+            "bytes": round(self.bytes / steps),
+            "time_s": self.seconds / steps,
+        }
+
+
+@dataclass
+class Account:
+    """Attributes operators to the innermost module that runs, and backward operators to the module of their node.
+
+    Autograd numbers nodes in the order in which forward operators make them, so the module that was running when a
+    number was given out is known in the backward pass.
+    """
+
+    totals: dict[tuple[int, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
+    kinds: dict[tuple[str, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
+    steps: int = 0
+    _running: list[int] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
+    _owners: list[int] = field(default_factory=list)
+
+    def attach(self) -> None:
+        """Watch every module's calls."""
+        register_module_forward_pre_hook(self._enter)
+        register_module_forward_hook(self._leave, always_call=True)
+
+    def begin_step(self) -> None:
+        """Forget the numbers of a step that is over."""
+        self.steps += 1
+        self._running.clear()
+        self._numbers.clear()
+        self._owners.clear()
+
+    def forget(self) -> None:
+        """Discard what was counted: the steps before were not whole ones."""
+        self.totals.clear()
+        self.kinds.clear()
+        self.steps = 0
+
+    def count(self, cost: Cost) -> None:
+        """Count an operator that runs now."""
+        phase, owner = "forward", self._running[-1] if self._running else 0
+        if inside_backward():
+            phase = "backward"
+            node = torch._C._current_autograd_node()
+            number = node._sequence_nr() if node is not None else -1
+            index = bisect_right(self._numbers, number) - 1
+            if not self._running and 0 <= index:
+                owner = self._owners[index]
+        elif not torch.is_grad_enabled() and not self._running:
+            phase = "other"
+        self.totals[owner, phase].add(cost)
+        self.kinds[cost.kind, phase].add(cost)
+
+    def by_module(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the means of each module itself, without the modules in it, in the model's order."""
+        names = {id(module): path for path, module in model.named_modules()}
+        rows = []
+        for key, path in [*names.items(), (0, "(outside)")]:
+            mine: Mapping[str, Totals] = {
+                phase: self.totals[key, phase]
+                for phase in ("forward", "backward", "other")
+                if (key, phase) in self.totals
+            }
+            if mine:
+                steps = max(1, self.steps)
+                rows.append({"module": path, **{phase: totals.per_step(steps) for phase, totals in mine.items()}})
+        return rows
+
+    def _enter(self, module: nn.Module, _args: object) -> None:
+        self._running.append(id(module))
+        self._note()
+
+    def _leave(self, module: nn.Module, _args: object, _output: object) -> None:
+        if self._running and self._running[-1] == id(module):
+            self._running.pop()
+        self._note()
+
+    def _note(self) -> None:
+        if inside_backward():
+            return
+        self._numbers.append(torch._C._autograd._get_sequence_nr())
+        self._owners.append(self._running[-1] if self._running else 0)
