@@ -69,7 +69,9 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     lines = [f"{config.name}: {model.family}, {_count(model.parameters)} parameters ({model.parameters:,})"]
     if "active_parameters" in entry:
         lines.append(f"a token uses {_count(model.active_parameters)} of them")
-    lines.append(f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence} tokens, forward and backward")
+    lines.append(
+        f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence} tokens, forward and backward"
+    )
     lines += wrapped(f"from {config.source or config.where}", width())
     if workload is not None:
         lines += ["", *_text(workload, entry["on_gpu"])]
@@ -145,7 +147,12 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
         "memory_bytes": workload.hardware.memory_bytes,
         "gpus": gpus,
         "memory": [
-            {"sharding": sharding, **vars(memory), "total": memory.total, "fits": memory.total <= workload.hardware.memory_bytes}
+            {
+                "sharding": sharding,
+                **vars(memory),
+                "total": memory.total,
+                "fits": memory.total <= workload.hardware.memory_bytes,
+            }
             for sharding in shardings
             for memory in [workload.memory(sharding=sharding, group=gpus)]
         ],
@@ -154,9 +161,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
 
 def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     hardware = workload.hardware
-    times = ", ".join(
-        f"{name} {units.duration(found[f'{name}_s'])}" for name in ("forward", "backward", "optimizer")
-    )
+    times = ", ".join(f"{name} {units.duration(found[f'{name}_s'])}" for name in ("forward", "backward", "optimizer"))
     rate = f"{units.digits(found['samples_per_s'])} samples/s"
     if "tokens_per_s_per_gpu" in found:
         rate = f"{units.digits(found['tokens_per_s_per_gpu'])} tokens/s"

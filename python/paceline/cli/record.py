@@ -40,14 +40,12 @@ class _CannotDoHere(click.ClickException):
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples per step.  [default: 32; a script's own]")
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before the recorded ones."
+    "--warmup", type=click.IntRange(min=0), help="Steps before the recorded ones.  [default: 3; with --on: 2]"
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Steps to record; the trace has their medians.",
+    help="Steps to record; the trace has their medians.  [default: 10; with --on: 1, as all are alike]",
 )
 @click.option("--name", help="The trace's name.  [default: the model's]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: device to run on.  [default: cpu]")
@@ -69,8 +67,8 @@ def record(
     model: str | None,
     output: Path,
     batch: int | None,
-    warmup: int,
-    steps: int,
+    warmup: int | None,
+    steps: int | None,
     name: str | None,
     device: str | None,
     threads: int | None,
@@ -99,6 +97,8 @@ def record(
     _refuse_unwritable(output)
     if name is not None and not name.isprintable():
         raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
+    warmup = warmup if warmup is not None else (3 if on is None else 2)
+    steps = steps if steps is not None else (10 if on is None else 1)
     if on is None and dtype is not None:
         raise click.UsageError("--dtype applies only with --on GPU")
     if on is not None:
@@ -362,6 +362,7 @@ def _missing(summary: dict[str, Any]) -> list[str]:
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     cost = summary["overhead"]
+    simulated = summary.get("simulated")
     change = "not measured"
     if cost is not None:
         change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} % (steps vary by ±{cost['noise'] * 100:.1f} %)"
@@ -376,9 +377,24 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{summary['parameters']:,}"),
         ("gradients", f"{summary['gradients']:,}"),
         ("gradient bytes", f"{summary['gradient_bytes']:,}"),
-        ("recording changed the step by", change),
+        *([("recording changed the step by", change)] if simulated is None else _operator_rows(simulated)),
         ("steps", f"{summary['steps']} after {summary['warmup']} of warm-up"),
     ]
+
+
+_CLASSES = {"matmul": "matrix products", "attention": "fused attention", "memory": "memory-bound operators"}
+
+
+def _operator_rows(simulated: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for kind, words in _CLASSES.items():
+        some = [row for row in simulated["classes"] if row["class"] == kind]
+        if some:
+            flops, moved = sum(row["flops"] for row in some), sum(row["bytes"] for row in some)
+            figures = [f"{sum(row['operators'] for row in some):,}", *([f"{flops / 1e12:.4g} TFLOP"] if flops else [])]
+            busy = _ms(sum(row["time_s"] for row in some))
+            rows.append((words, ", ".join([*figures, f"{moved / 1e9:.4g} GB", busy])))
+    return rows
 
 
 def _ms(seconds: float) -> str:

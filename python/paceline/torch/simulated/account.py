@@ -53,6 +53,7 @@ class Account:
     totals: dict[tuple[int, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
     kinds: dict[tuple[str, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
     steps: int = 0
+    _begun: bool = False
     _running: list[int] = field(default_factory=list)
     _numbers: list[int] = field(default_factory=list)
     _owners: list[int] = field(default_factory=list)
@@ -62,18 +63,17 @@ class Account:
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
 
-    def begin_step(self) -> None:
-        """Forget the numbers of a step that is over."""
-        self.steps += 1
+    def end_step(self) -> None:
+        """Forget the numbers of a step that is over, and all of the first, which made the model and the optimizer."""
+        if self._begun:
+            self.steps += 1
+        else:
+            self._begun = True
+            self.totals.clear()
+            self.kinds.clear()
         self._running.clear()
         self._numbers.clear()
         self._owners.clear()
-
-    def forget(self) -> None:
-        """Discard what was counted: the steps before were not whole ones."""
-        self.totals.clear()
-        self.kinds.clear()
-        self.steps = 0
 
     def count(self, cost: Cost) -> None:
         """Count an operator that runs now."""

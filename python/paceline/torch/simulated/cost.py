@@ -45,11 +45,25 @@ class Timer:
         self._hardware = hardware
         self._tf32 = tf32
         self._lines: dict[str, Roofline] = {}
-        self.compiled = False
-        """Whether chains of memory-bound operators are fused, as torch.compile does."""
 
-    def cost(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Cost | None:  # noqa: ANN401
-        """Return the cost of a call; None if it runs no kernel."""
+    def cost(
+        self,
+        func: Any,  # noqa: ANN401
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        out: Any,  # noqa: ANN401
+        *,
+        fuse: bool = False,
+    ) -> Cost | None:
+        """Return the cost of a call; None if it runs no kernel.
+
+        Args:
+            func: The operator.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+            out: Its result.
+            fuse: Whether memory-bound operators are fused with their neighbours, as torch.compile does.
+        """
         name = func._schema.name.partition("::")[2]
         if func.namespace != "aten" and func.namespace.startswith(("prim", "profiler")):
             return None
@@ -70,7 +84,8 @@ class Timer:
             moved = written + sum(map(_bytes, inputs.values()))
         count = flop_registry.get(func.overloadpacket) if func.overloadpacket in flop_registry else None
         if count is None:
-            return Cost("memory", 0, moved, self._line("bf16").memory(moved * self._fusion()))
+            factor = efficiency("traffic.compiled") / efficiency("traffic.eager") if fuse else 1.0
+            return Cost("memory", 0, moved, self._line("bf16").memory(moved * factor))
         flops = int(count(*args, **kwargs, out_val=out))
         operand = next((t for t in inputs.values() if t.is_floating_point()), outputs[0])
         line = self._line(self._precision(operand.dtype))
@@ -80,9 +95,6 @@ class Timer:
             # Half of the scores are above the diagonal; a fused kernel passes over them.
             return Cost("attention", flops, moved, max(flops * (0.5 if causal else 1.0) / rate, line.memory(moved)))
         return Cost("matmul", flops, moved, line.matmul(flops, moved, _narrowest(name, args, outputs)))
-
-    def _fusion(self) -> float:
-        return efficiency("traffic.compiled") / efficiency("traffic.eager") if self.compiled else 1.0
 
     def _precision(self, dtype: torch.dtype) -> str:
         wanted = _PRECISIONS.get(dtype, "fp32")

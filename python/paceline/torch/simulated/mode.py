@@ -33,6 +33,8 @@ class Simulation:
     timer: Timer
     account: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
+    compiled: bool = False
+    """Whether the script called torch.compile, which fuses chains of memory-bound operators of a model."""
     updating: bool = False
     """Whether an optimizer runs: it reads its step counters on the host, without waiting for the GPU."""
 
@@ -53,7 +55,7 @@ class Simulation:
     def update_ends(self, *_: object) -> None:
         """After a step of an optimizer."""
         self.updating = False
-        self.account.begin_step()
+        self.account.end_step()
 
     def provenance(self) -> str:
         """How the times were made."""
@@ -102,9 +104,10 @@ class _Operators(TorchDispatchMode):
                 f"{func} gives a result whose shape or value depends on data, which a recording without the device "
                 "does not have; record it on a device, or leave the operator out"
             ) from error
-        cost = simulation.timer.cost(func, args, given, out)
+        fuse = simulation.compiled and not simulation.updating
+        cost = simulation.timer.cost(func, args, given, out, fuse=fuse)
         if cost is not None:
-            fused = simulation.timer.compiled and cost.kind == "memory"
+            fused = fuse and cost.kind == "memory"
             simulation.clock.run(cost.seconds, launches=0.0 if fused else 1.0)
             simulation.account.count(cost)
         return out
@@ -148,7 +151,7 @@ def _count_compiles(simulation: Simulation) -> None:
     uncompiled = torch.compile
 
     def compiled(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        simulation.timer.compiled = True
+        simulation.compiled = True
         simulation.note("torch.compile: chains of memory-bound operators count as fused")
         return uncompiled(*args, **kwargs)
 

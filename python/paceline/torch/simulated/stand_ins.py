@@ -124,8 +124,19 @@ def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> N
         "mem_get_info": (hardware.memory_bytes, hardware.memory_bytes),
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
         **dict.fromkeys(
-            ("init", "set_device", "empty_cache", "manual_seed", "manual_seed_all", "seed", "seed_all", "ipc_collect",
-             "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction")
+            (
+                "init",
+                "set_device",
+                "empty_cache",
+                "manual_seed",
+                "manual_seed_all",
+                "seed",
+                "seed_all",
+                "ipc_collect",
+                "reset_peak_memory_stats",
+                "reset_max_memory_allocated",
+                "set_per_process_memory_fraction",
+            )
         ),  # fmt: skip
     }
     for name, answer in answers.items():
