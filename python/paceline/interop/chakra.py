@@ -30,6 +30,8 @@ _DURATION = "paceline.duration_ps"
 _READY = "paceline.ready_ps"
 _TENSORS = "paceline.tensors"
 _BYTES = "paceline.bytes"
+_PLACES = "paceline.places"
+"""Of gradients in the trace: the order of those that are ready at the same time."""
 _PS = 10**12
 
 _BACKWARD = re.compile(r"BWD|backward|autograd::engine", re.IGNORECASE)
@@ -72,7 +74,9 @@ def export_chakra(trace: Trace, prefix: Path, *, workers: int, bucket_size: int 
     """
     document = json.loads(trace.to_json())
     about = {key: value for key, value in document.items() if key != "workers"}
-    buckets = trace.buckets(bucket_size)
+    # A distributed tensor without a gradient, such as a moving average, is not reduced.
+    known = {gradient["tensor"] for gradient in document["workers"][0]["gradients"]}
+    buckets = [kept for bucket in trace.buckets(bucket_size) if (kept := [name for name in bucket if name in known])]
     files = []
     graphs: dict[int, list[Node]] = {}
     for rank in range(workers):
@@ -197,6 +201,7 @@ def _graph(worker: Mapping[str, Any], buckets: Sequence[Sequence[str]]) -> list[
             node.attributes[_TENSORS] = Attribute("string_list", layer["tensors"])
         previous, now = [node.id], now + duration
     by_name = {gradient["tensor"]: gradient for gradient in worker["gradients"]}
+    places = {gradient["tensor"]: place for place, gradient in enumerate(worker["gradients"])}
     last_ready = max((_ps(g["ready_s"]) for g in worker["gradients"]), default=0)
     backward = _ps(worker["backward_s"]) if "backward_s" in worker else last_ready
     reached = 0
@@ -217,6 +222,7 @@ def _graph(worker: Mapping[str, Any], buckets: Sequence[Sequence[str]]) -> list[
             "comm_size": Attribute("int64_val", sum(sizes)),
             _TENSORS: Attribute("string_list", list(bucket)),
             _BYTES: Attribute("uint64_list", sizes),
+            _PLACES: Attribute("uint64_list", [places[tensor] for tensor in bucket]),
             _READY: Attribute("uint64_list", [_ps(by_name[tensor]["ready_s"]) for tensor in bucket]),
         }
         collectives.append(node.id)
@@ -255,17 +261,15 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
                 entry: dict[str, Any] = {"layer": node.name, "duration_s": duration / _PS}
                 forward.append({**entry, "tensors": tensors} if tensors else entry)
         elif node.type == NodeType.COMM_COLL:
-            ready, sizes = node.value(_READY), node.value(_BYTES)
-            if not (isinstance(ready, list) and isinstance(sizes, list) and isinstance(tensors, list)) or not (
-                len(ready) == len(sizes) == len(tensors)
-            ):
+            lists = [node.value(name) for name in (_PLACES, _TENSORS, _READY, _BYTES)]
+            if not all(isinstance(some, list) and len(some) == len(lists[0]) for some in lists):
                 raise InvalidArgumentError(
-                    f"{path}: node {node.id} ({node.name}): has lost its attributes {_TENSORS}, {_BYTES} or {_READY}; "
+                    f"{path}: node {node.id} ({node.name}): has lost its attributes {_PLACES}, {_TENSORS}, {_READY} or {_BYTES}; "
                     "export the trace again"
                 )
             gradients += [
-                (at, {"tensor": tensor, "ready_s": at / _PS, "bytes": size})
-                for tensor, at, size in zip(tensors, ready, sizes, strict=True)
+                (place, {"tensor": tensor, "ready_s": at / _PS, "bytes": size})
+                for place, tensor, at, size in zip(*lists, strict=True)
             ]
         else:
             raise InvalidArgumentError(

@@ -214,8 +214,8 @@ def _worker(steps: Sequence[Step], dtype: str) -> dict[str, Any]:
         owner = last.layers[gradient.layers[0]] if not last.buckets else "bucket"
         tensor = f"{owner}.{numbers[owner]}"
         numbers[owner] += 1
-        for layer in gradient.layers:
-            tensors[layer].append(tensor)
+        for at in gradient.layers:
+            tensors[at].append(tensor)
         gradients.append(
             {
                 "tensor": tensor,

@@ -83,7 +83,7 @@ class Account:
             node = torch._C._current_autograd_node()
             number = node._sequence_nr() if node is not None else -1
             index = bisect_right(self._numbers, number) - 1
-            if not self._running and 0 <= index:
+            if not self._running and index >= 0:
                 owner = self._owners[index]
         elif not torch.is_grad_enabled() and not self._running:
             phase = "other"

@@ -20,9 +20,24 @@ from paceline.catalog.models.roofline import Roofline
 
 _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 _NOTHING = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense", "_unsafe_view", "detach", "alias", "sym_", "is_")
-_WRITES_ONLY = ("zero", "ones", "full", "fill", "new_zeros", "new_ones", "new_full", "arange", "rand", "uniform",
-                "normal", "bernoulli", "exponential", "eye", "nll_loss", "nll_loss2d", "embedding_dense_backward")  # fmt: skip
-_READS_ITS_RESULT = ("embedding", "index", "index_select", "gather", "take", "slice_scatter")
+_WRITES_ONLY = (
+    *(
+        "zero",
+        "ones",
+        "full",
+        "fill",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "arange",
+        "rand",
+        "uniform",
+        "normal",
+        "eye",
+    ),
+    *("bernoulli", "exponential", "nll_loss", "embedding_dense_backward"),
+)
+_READS_ITS_RESULT = ("embedding", "index", "index_select", "gather", "take", "copy_", "_foreach_copy_")
 _ATTENTION = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 
 
@@ -77,8 +92,6 @@ class Timer:
         if name.startswith(_WRITES_ONLY):
             moved = written
         elif name in _READS_ITS_RESULT:
-            moved = 2 * written
-        elif name in {"copy_", "_foreach_copy_"}:
             moved = 2 * written
         else:
             moved = written + sum(map(_bytes, inputs.values()))
@@ -160,4 +173,4 @@ def _narrowest(name: str, args: tuple[Any, ...], outputs: list[torch.Tensor]) ->
 def _narrowest_of_attention(inputs: Mapping[int, torch.Tensor]) -> int:
     """Return the width of all heads: fused attention runs them in one kernel."""
     query = next(t for t in inputs.values() if t.dim() == 4)
-    return max(1, query.shape[1] * query.shape[3])
+    return max(1, int(query.shape[1] * query.shape[3]))

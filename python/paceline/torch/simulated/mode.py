@@ -79,15 +79,19 @@ class Simulation:
         }
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator below autograd, and above the fake tensors that compute its result's shape."""
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._simulation = simulation
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         given = dict(kwargs or {})
         simulation = self._simulation
@@ -141,8 +145,8 @@ def enter(gpu: str, dtype: str | None) -> Simulation:
     if low is not None:
         enable_autocast(low)
     FakeTensorMode(allow_non_fake_inputs=True).__enter__()
-    HereInsteadOfCuda().__enter__()
-    _Operators(simulation).__enter__()
+    HereInsteadOfCuda().__enter__()  # type: ignore[no-untyped-call]
+    _Operators(simulation).__enter__()  # type: ignore[no-untyped-call]
     _current.append(simulation)
     return simulation
 

@@ -36,7 +36,11 @@ class HereInsteadOfCuda(TorchFunctionMode):
     """Replaces CUDA devices in calls of torch's functions."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Call the function with the CPU for every CUDA device."""
         name = getattr(func, "__name__", "")
@@ -137,7 +141,7 @@ def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> N
                 "reset_max_memory_allocated",
                 "set_per_process_memory_fraction",
             )
-        ),  # fmt: skip
+        ),
     }
     for name, answer in answers.items():
         setattr(cuda, name, _answering(answer))
@@ -160,7 +164,7 @@ def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> N
     }.items():
         setattr(accelerator, name, _answering(answer))
     accelerator.synchronize = cuda.synchronize
-    torch.Tensor.record_stream = _answering(None)  # type: ignore[method-assign, assignment]
+    torch.Tensor.record_stream = _answering(None)  # type: ignore[method-assign]
 
 
 def _answering(answer: object) -> Callable[..., Any]:
@@ -196,7 +200,7 @@ def _stand_in_for_modules() -> None:
         return self
 
     # torch swaps fake parameters in place, which is refused while anything refers to them weakly.
-    nn.Module._apply = apply  # type: ignore[method-assign, assignment]
+    nn.Module._apply = apply  # type: ignore[method-assign]
 
     def uncompiled(model: Any = None, *_: object, **__: object) -> Any:  # noqa: ANN401
         return model if model is not None else lambda function: function
