@@ -1,5 +1,7 @@
-"""`paceline export-chakra` and `import-chakra`. The files in tests/data/interop were written by Google's protobuf from
-MLCommons' schema."""
+"""`paceline export-chakra` and `import-chakra`.
+
+The files in tests/data/interop were written by Google's protobuf from MLCommons' schema.
+"""
 
 import json
 from pathlib import Path

@@ -264,8 +264,8 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
             lists = [node.value(name) for name in (_PLACES, _TENSORS, _READY, _BYTES)]
             if not all(isinstance(some, list) and len(some) == len(lists[0]) for some in lists):
                 raise InvalidArgumentError(
-                    f"{path}: node {node.id} ({node.name}): has lost its attributes {_PLACES}, {_TENSORS}, {_READY} or {_BYTES}; "
-                    "export the trace again"
+                    f"{path}: node {node.id} ({node.name}): has lost its attributes {_PLACES}, {_TENSORS}, {_READY} or "
+                    f"{_BYTES}; export the trace again"
                 )
             gradients += [
                 (place, {"tensor": tensor, "ready_s": at / _PS, "bytes": size})

@@ -163,11 +163,11 @@ def _narrowest(name: str, args: tuple[Any, ...], outputs: list[torch.Tensor]) ->
         # An implicit product: pixels of the result, its channels, and the weights of each.
         weight = next((s for s in reversed(shapes) if len(s) > 2), shapes[-1])
         image = shapes[0]
-        return max(1, min(weight[0], math.prod(weight[1:]), image[0] * math.prod(image[2:])))
+        return max(1, int(min(weight[0], math.prod(weight[1:]), image[0] * math.prod(image[2:]))))
     if not outputs or outputs[0].dim() < 2:
         return 1
     left = next((s for s in reversed(shapes[:-1]) if len(s) >= 2), outputs[0].shape)
-    return max(1, min(*outputs[0].shape[-2:], left[-1]))
+    return max(1, int(min(*outputs[0].shape[-2:], left[-1])))
 
 
 def _narrowest_of_attention(inputs: Mapping[int, torch.Tensor]) -> int:
