@@ -138,7 +138,8 @@ def test_names_are_those_of_the_registries():
     assert names.members(names.CoordinatorName) == tuple(one.name for one in all_coordinators())
     assert set(names.members(names.CoordinatorAlias)) == {alias for one in all_coordinators() for alias in one.aliases}
     choices = {"transport": names.Transport, "distribution": names.Distribution, "pull": names.Pull}
-    choices |= {"inside": names.Inside, "network": names.Network, "dtype": names.Dtype, "executor": names.Executor}
+    choices |= {"inside": names.Inside, "network": names.Network, "executor": names.Executor}
+    choices |= {"attention": names.Attention, "checkpointing": names.Checkpointing, "kernels": names.Kernels}
     for name, type_ in choices.items():
         assert SETTINGS[name].kind.choices == get_args(type_)
     # The core knows each: it rejects unknown ones.
@@ -146,7 +147,8 @@ def test_names_are_those_of_the_registries():
         for word in SETTINGS[name].kind.choices:
             strategy = {"inside": "hierarchical", "network": "ring"}.get(name, "ps")
             paceline.simulate(TINY, None, strategy, workers=4, gpus_per_node=2, **{name: word})
-    for word in SETTINGS["dtype"].kind.choices:
+    assert SETTINGS["dtype"].kind.choices == (*get_args(names.Dtype), *get_args(names.Precision))
+    for word in get_args(names.Dtype):
         paceline.simulate(TINY, workers=2, dtype=word)
 
 
@@ -277,7 +279,7 @@ def by_flag(place, name, text):
     made = []
 
     def callback(traces, timeline, plot, **options):
-        for output in ("explain", "as_json", "csv", "everything"):
+        for output in ("explain", "as_json", "csv", "everything", "configs"):
             options.pop(output)
         made.append(Sweep.of(list(traces), options, place, "flag"))
 

@@ -1,6 +1,7 @@
 """The torch.distributed backend, in real processes. The ranks run `torch_workers`."""
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_workers import collectives, groups, handles, random_calls
@@ -24,6 +25,11 @@ def test_ranks_that_call_different_things_are_told():
 
 def test_groups_meshes_and_functional_collectives():
     run(4, groups.everything)
+
+
+@pytest.mark.skipif(not hasattr(dist, "_time_estimator"), reason="torch has no time estimator before 2.15")
+def test_the_time_estimator_forecasts_nccl():
+    run(3, groups.estimates, env={"PACELINE_ESTIMATE_ON": "dgx-h100"})
 
 
 def test_overlapping_groups():

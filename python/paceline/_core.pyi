@@ -216,6 +216,17 @@ def simulate(
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: buckets, layers, times of gradients."""
 
+def iteration_plan(trace: Trace, options: str) -> str:
+    """Return the plan of a sharded iteration (docs/reference/iteration-plan.md) as JSON.
+
+    Args:
+        trace: The trace.
+        options: Options of `simulate` with `iteration`.
+
+    Raises:
+        InvalidArgumentError: Options contradict each other or do not fit the trace.
+    """
+
 def strategies() -> str:
     """Return the registered strategies as JSON."""
 

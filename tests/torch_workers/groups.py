@@ -8,7 +8,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from paceline.errors import JobError
+from paceline.catalog.library import load_cluster
+from paceline.errors import InvalidArgumentError, JobError
+from paceline.forecast.nccl import Group, Machine, collective_time
 from torch.distributed.device_mesh import init_device_mesh
 
 from torch_workers.checks import BACKENDS, run_all
@@ -129,6 +131,32 @@ ALL = [new_groups, many_in_flight, splits, meshes, functional_collectives]
 def everything(rank, size):
     """All of the above in one launch."""
     run_all(ALL, rank, size)
+
+
+def estimates(rank, size):
+    """Torch's time estimator adds up NCCL's times, on the ranks of each group, and runs nothing."""
+    own, parts = torch.full((1 << 20,), float(rank)), torch.zeros(size << 20)
+    pair = dist.new_group([0, size - 1])
+    with dist._time_estimator() as whole:
+        dist.all_reduce(own)
+        dist.all_gather_into_tensor(parts, own, async_op=True).wait()
+        dist.reduce_scatter_tensor(own, parts)
+    assert float(own[0]) == rank and not parts.any()
+    machine = Machine.of(load_cluster("dgx-h100"))
+    calls = (("allreduce", 4 << 20), ("allgather", size << 22), ("reducescatter", size << 22))
+    forecast = sum(collective_time(kind, nbytes, Group(size, 8), machine).seconds for kind, nbytes in calls)
+    assert abs(whole.estimated_time / (1e6 * forecast) - 1) < 1e-9
+    if rank in (0, size - 1):
+        with dist._time_estimator(pair) as between:
+            dist.all_reduce(own, group=pair)
+        assert between.estimated_time == 1e6 * collective_time("allreduce", 4 << 20, Group(2, 8), machine).seconds
+
+    def a_barrier():
+        with dist._time_estimator():
+            dist.barrier()
+
+    raises(InvalidArgumentError, "barrier has no estimate, only all_reduce", a_barrier)
+    assert _sum(None, 1) == size
 
 
 def beside_gloo(rank, size):

@@ -134,8 +134,9 @@ fn trace() -> impl Strategy<Value = Trace> {
                 let layer = |(at, &duration): (usize, &u64)| {
                     let needed: Vec<String> =
                         (0..sizes.len()).filter(|index| index % 8 == at).map(|index| format!("\"t{index}\"")).collect();
+                    let kept = if duration % 2 == 1 { format!(", \"activation_bytes\": {duration}") } else { String::new() };
                     let (duration, needed) = (seconds(duration), needed.join(","));
-                    format!("{{\"layer\": \"l{at}\", \"duration_s\": {duration}, \"tensors\": [{needed}]}}")
+                    format!("{{\"layer\": \"l{at}\", \"duration_s\": {duration}, \"tensors\": [{needed}]{kept}}}")
                 };
                 let layers: Vec<String> = durations.iter().enumerate().map(layer).collect();
                 let with_gradient = (0..sizes.len()).filter(|&at| sizes[at].1);

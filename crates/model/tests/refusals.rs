@@ -303,6 +303,22 @@ fn clusters() {
         "gpus_per_node: is 0 and must lie between 1 and 1024",
     );
     cluster_refused_with("\"gpus_per_node\": 8", "\"gpus_per_node\": 1025", "must lie between 1 and 1024");
+    cluster_refused_with(
+        "\"gpus_per_node\": 8",
+        "\"nics_per_node\": 65",
+        "nics_per_node: is 65 and must lie between 1 and 64",
+    );
+    cluster_refused_with("\"gpus_per_node\": 8", "\"intra_link\": \"nvswich\"", "did you mean 'nvswitch'?");
+    cluster_refused_with("\"gpus_per_node\": 8", "\"gpu\": 8", "gpu: found integer `8`, expected");
+    cluster_refused_with(
+        "\"gpus_per_node\": 8",
+        "\"intra_link\": \"pcie\", \"mesh\": {\"peers\": 4, \"bridge\": \"40Gbps\"}",
+        "mesh: describes NVLinks between GPUs; leave it out",
+    );
+    let rails = "\"nics_per_node\": 8, \"fabric\": {\"kind\": \"rails\", \"nodes_per_leaf\": 16, \"spines\": 4}";
+    let flat = "{\"format\":\"paceline-cluster\",\"version\":1,\"bandwidth\":\"25Gbps\",";
+    let error = Cluster::from_json(format!("{flat}{rails}}}").as_bytes(), "C.json").expect_err("rails").to_string();
+    assert!(error.contains("nics_per_node: has no effect with rails"), "{error}");
     cluster_refused_with("\"own-nodes\"", "\"own_nodes\"", "unknown place 'own_nodes'; did you mean 'own-nodes'?");
     cluster_refused_with("4.0", "0.5", "racks.oversubscription: is '0.5' and must lie between 1 and 1000");
     cluster_refused_with("\"nodes_per_rack\": 16, ", "", "racks.nodes_per_rack: is missing; give how many nodes");

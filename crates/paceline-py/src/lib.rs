@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
-use paceline_schedule::{Knobs, Topology};
+use paceline_schedule::{Collective, Knobs, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -226,14 +226,37 @@ fn replay(
     serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
-/// All strategies as JSON: name, aliases, summary, knobs.
+/// The plan of a sharded iteration, as JSON.
+#[pyfunction]
+fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    let Some(iteration) = &options.iteration else {
+        return Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp"));
+    };
+    py.detach(|| simulator::iteration::plan_of(&trace.0, &options, iteration))
+        .map(|plan| plan.to_json())
+        .map_err(user_error)
+}
+
+/// All strategies as JSON: name, aliases, summary, knobs, collectives.
 #[pyfunction]
 fn strategies() -> String {
     let list: Vec<_> = paceline_schedule::registry()
         .iter()
         .map(|entry| {
             let knobs: Vec<_> = entry.knobs.iter().map(|knob| knob.name()).collect();
-            json!({"name": entry.name, "aliases": entry.aliases, "summary": entry.summary, "knobs": knobs})
+            let collectives: Vec<_> = Collective::ALL
+                .into_iter()
+                .filter(|&collective| entry.offers(collective))
+                .map(Collective::name)
+                .collect();
+            json!({
+                "name": entry.name,
+                "aliases": entry.aliases,
+                "summary": entry.summary,
+                "knobs": knobs,
+                "collectives": collectives,
+            })
         })
         .collect();
     json!(list).to_string()
@@ -312,6 +335,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
+    module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;

@@ -1,5 +1,7 @@
 //! Parses the options of a simulation from JSON.
+use paceline_iteration::{IterationOptions, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
+use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_simulator::{Network, Options, Pull};
 use serde::Deserialize;
@@ -28,8 +30,49 @@ struct Spec {
     iterations: Option<u32>,
     seed: Option<u64>,
     coordination: Option<coordination::Spec>,
+    iteration: Option<IterationSpec>,
     critical_path: Option<bool>,
     detail: Option<bool>,
+}
+
+/// What is sharded, and how.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IterationSpec {
+    sharding: Sharding,
+    group: Option<u32>,
+    reshard_after_forward: Option<Reshard>,
+    prefetch: Option<u32>,
+    accumulate: Option<u32>,
+    accumulate_sync: Option<bool>,
+    unit: Option<String>,
+    param_dtype: Option<String>,
+    reduce_dtype: Option<String>,
+    optimizer: Option<Optimizer>,
+}
+
+impl IterationSpec {
+    fn options(self, options: &Options) -> Result<IterationOptions, String> {
+        let default = IterationOptions::new(self.sharding);
+        let dtype = |name: Option<String>| {
+            let known = |name: String| Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or(name);
+            name.map(known).transpose().map_err(|name| format!("iteration: unknown dtype '{name}'"))
+        };
+        Ok(IterationOptions {
+            group: self.group.unwrap_or(default.group),
+            reshard_after_forward: self.reshard_after_forward.unwrap_or(default.reshard_after_forward),
+            prefetch: self.prefetch,
+            accumulate: self.accumulate.unwrap_or(default.accumulate),
+            synchronize: self.accumulate_sync,
+            unit: self.unit,
+            bucket_size: options.bucket_size,
+            param_dtype: dtype(self.param_dtype)?,
+            reduce_dtype: dtype(self.reduce_dtype)?,
+            optimizer: self.optimizer.unwrap_or(default.optimizer),
+            overlap: options.overlap,
+            ..default
+        })
+    }
 }
 
 pub fn options(text: &str) -> Result<Options, String> {
@@ -52,6 +95,7 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.iterations = spec.iterations;
     options.seed = spec.seed.unwrap_or(options.seed);
     options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
+    options.iteration = spec.iteration.map(|it| it.options(&options)).transpose()?;
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)

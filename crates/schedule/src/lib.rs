@@ -6,6 +6,7 @@
 //! | [`step`] | the vocabulary: send, receive, barrier; pieces and peers |
 //! | [`schedule`] | the [`Schedule`] trait: a strategy for a given topology |
 //! | [`plan`] | topology and knobs, the registry of strategies, [`plan::build`] |
+//! | [`collective`] | all-reduce and its halves; which rank owns which shard |
 //! | [`buckets`] | groups gradients into buckets |
 //! | [`strategies`] | one strategy per file |
 //!
@@ -17,14 +18,16 @@
 //!
 //! Nothing here depends on time, sockets or threads.
 pub mod buckets;
+pub mod collective;
 pub mod plan;
 pub mod schedule;
 pub mod step;
 pub mod strategies;
 
+pub use collective::{Collective, shard};
 pub use plan::{
-    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build, find,
-    look_up, registry,
+    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build,
+    build_collective, find, look_up, registry,
 };
 pub use schedule::{Least, Link, Links, Roles, Schedule, SwitchPlace, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

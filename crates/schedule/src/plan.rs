@@ -4,6 +4,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::collective::Collective;
 use crate::schedule::Schedule;
 use crate::step::{Bucket, Piece};
 use crate::strategies;
@@ -252,6 +253,9 @@ impl Knob {
 /// Builds a schedule.
 pub type Builder = fn(&Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>;
 
+/// Builds the schedule of a collective.
+pub type CollectiveBuilder = fn(Collective, &Topology, &Knobs) -> Result<Box<dyn Schedule>, PlanError>;
+
 /// An entry of the registry of strategies.
 pub struct Entry {
     /// The name that users type.
@@ -262,8 +266,10 @@ pub struct Entry {
     pub summary: &'static str,
     /// The knobs that affect it, and the network features that it needs.
     pub knobs: &'static [Knob],
-    /// Checks topology and knobs and builds the schedule.
+    /// Checks topology and knobs and builds the schedule of an all-reduce.
     pub build: Builder,
+    /// The same for a reduce-scatter or an all-gather; `None`: it has no such halves.
+    pub halves: Option<CollectiveBuilder>,
 }
 
 impl Entry {
@@ -271,6 +277,12 @@ impl Entry {
     #[must_use]
     pub fn uses(&self, knob: Knob) -> bool {
         self.knobs.contains(&knob)
+    }
+
+    /// Whether it has a program for this collective.
+    #[must_use]
+    pub fn offers(&self, collective: Collective) -> bool {
+        collective == Collective::AllReduce || self.halves.is_some()
     }
 }
 
@@ -305,11 +317,24 @@ pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
 /// Most workers of one schedule: slots count messages in 16 bits.
 pub const MAX_WORKERS: u32 = 60_000;
 
-/// Builds a schedule.
+/// Builds the schedule of an all-reduce.
 ///
 /// # Errors
 /// An unknown name, no workers, or incompatible knobs; the message says what to do.
 pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+    build_collective(Collective::AllReduce, name, topology, knobs)
+}
+
+/// Builds the schedule of a collective. In a reduce-scatter or all-gather, worker r owns [`shard`](crate::shard) r.
+///
+/// # Errors
+/// As [`build`], and a strategy that cannot do without the rest of the all-reduce.
+pub fn build_collective(
+    collective: Collective,
+    name: &str,
+    topology: &Topology,
+    knobs: &Knobs,
+) -> Result<Box<dyn Schedule>, PlanError> {
     let entry = look_up(name)?;
     let wrong = |message: &str| Err(PlanError(message.into()));
     if topology.workers == 0 {
@@ -337,5 +362,12 @@ pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn S
     if knobs.chunk == Some(Chunk::Elements(0)) {
         return wrong("chunk: a piece has at least one element");
     }
-    (entry.build)(topology, knobs)
+    match (collective, entry.halves) {
+        (Collective::AllReduce, _) => (entry.build)(topology, knobs),
+        (_, Some(halves)) => halves(collective, topology, knobs),
+        (_, None) => {
+            let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
+            Err(PlanError(format!("strategy: {} has no {}; use {}", entry.name, collective.name(), able.join(", "))))
+        }
+    }
 }

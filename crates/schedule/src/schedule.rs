@@ -1,4 +1,5 @@
 //! The interface of a strategy.
+use crate::collective::Collective;
 use crate::step::{Bucket, Step};
 
 /// Numbers of roles. Roles are numbered workers first, then servers, then switches.
@@ -82,6 +83,11 @@ pub struct Least {
 ///
 /// `step` is called once for every step of every role: it costs a few nanoseconds and must not allocate.
 pub trait Schedule: Send + Sync {
+    /// What its programs do.
+    fn collective(&self) -> Collective {
+        Collective::AllReduce
+    }
+
     /// The number of roles.
     fn roles(&self) -> Roles;
 
@@ -131,8 +137,8 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// The worker at which this lane starts, if the lane is one piece that makes 2(W-1) hops over all workers in rank
-    /// order, each worker forwarding it as soon as it has arrived, and is sent first by step 0 of that worker. The
+    /// The worker at which this lane starts, if the lane is one piece that makes 2(W-1) hops (W-1 in a reduce-scatter or
+    /// all-gather) over all workers in rank order, each worker forwarding it as soon as it has arrived, and is sent first by step 0 of that worker. The
     /// simulator then needs no programs.
     fn ring_origin(&self, _bucket: &Bucket, _lane: u32) -> Option<u32> {
         None

@@ -4,8 +4,8 @@ mod reference;
 use std::sync::Arc;
 
 use paceline_schedule::{
-    Bucket, Chunk, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Schedule, Topology, Volume,
-    build, registry,
+    Bucket, Chunk, Collective, Distribution, Entry, Inside, Knob, Knobs, Piece, Placement, Rates, Schedule, Step,
+    Topology, Volume, build, build_collective, registry, shard,
 };
 use proptest::prelude::*;
 use reference::{Executor, Random};
@@ -20,7 +20,7 @@ fn value(role: u32, bucket: u32, element: u64) -> i64 {
     random.below(1 << 40) as i64 - (1 << 39)
 }
 
-/// Runs the schedule and checks sums and volume.
+/// Runs the schedule and checks its results and volume: sums on the workers that own them, all shards on all workers.
 fn check(name: &str, schedule: &dyn Schedule, buckets: &[Bucket], capacity: usize, seed: u64, exact_hops: bool) {
     let roles = schedule.roles();
     let fresh = |role| -> Vec<Vec<i64>> {
@@ -28,15 +28,21 @@ fn check(name: &str, schedule: &dyn Schedule, buckets: &[Bucket], capacity: usiz
     };
     let inputs: Vec<_> = (0..roles.total()).map(fresh).collect();
     let outcome = Executor::new(schedule, buckets, inputs.clone(), capacity, seed).run();
+    let (workers, collective) = (roles.workers, schedule.collective());
+    let range = |piece: Piece| piece.off as usize..(piece.off + piece.len) as usize;
     for (bucket, id) in buckets.iter().zip(0..) {
+        let owner = |i: u64| (0..workers).find(|&rank| range(shard(bucket, workers, rank)).contains(&(i as usize)));
         let expected: Vec<i64> = (0..bucket.len as usize)
-            .map(|i| match bucket.pull_only {
-                true => inputs[roles.workers as usize][id][i],
-                false => inputs[..roles.workers as usize].iter().map(|worker| worker[id][i]).sum(),
+            .map(|i| match (bucket.pull_only, collective) {
+                (true, _) => inputs[workers as usize][id][i],
+                (false, Collective::AllGather) => inputs[owner(i as u64).unwrap() as usize][id][i],
+                (false, _) => inputs[..workers as usize].iter().map(|worker| worker[id][i]).sum(),
             })
             .collect();
-        for worker in 0..roles.workers as usize {
-            assert_eq!(outcome.buffers[worker][id], expected, "{name}: worker {worker}, bucket {bucket:?}");
+        for worker in 0..workers {
+            let complete = if collective.gathers() { bucket.whole() } else { shard(bucket, workers, worker) };
+            let (found, wanted) = (&outcome.buffers[worker as usize][id][range(complete)], &expected[range(complete)]);
+            assert_eq!(found, wanted, "{name}: worker {worker}, bucket {bucket:?}");
         }
     }
     let volumes = buckets.iter().map(|bucket| schedule.volume(bucket));
@@ -125,10 +131,14 @@ fn every_variant(workers: impl Iterator<Item = u32>, lens: &[u64], capacity: usi
                 for (n, (servers, switch_radix, knobs)) in (0u32..).zip(variants(entry)) {
                     let topology = Topology { ranks_per_node, servers, switch_radix, ..Topology::flat(workers) };
                     let topology = topology.in_racks(racks(entry, n));
-                    let name = format!("{} {topology:?} {knobs:?}", entry.name);
-                    let schedule = build(entry.name, &topology, &knobs).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    let exact = workers.is_power_of_two() && workers % ranks_per_node == 0;
-                    check(&name, &*schedule, &buckets(lens), capacity, u64::from(n + workers), exact);
+                    for collective in Collective::ALL.into_iter().filter(|&it| entry.offers(it)) {
+                        let name = format!("{} {} {topology:?} {knobs:?}", entry.name, collective.name());
+                        let schedule = build_collective(collective, entry.name, &topology, &knobs)
+                            .unwrap_or_else(|e| panic!("{name}: {e}"));
+                        assert_eq!(schedule.collective(), collective, "{name}");
+                        let exact = workers.is_power_of_two() && workers % ranks_per_node == 0;
+                        check(&name, &*schedule, &buckets(lens), capacity, u64::from(n + workers), exact);
+                    }
                 }
             }
         }
@@ -187,37 +197,58 @@ fn names_are_unique_and_all_builders_refuse_what_cannot_be() {
     assert!(build("rign", &Topology::flat(2), &Knobs::default()).is_err_and(|e| e.0.contains("ring")));
 }
 
-/// Lanes are independent only if no two of the same role touch the same element.
 #[test]
-fn lanes_of_a_worker_do_not_overlap() {
+fn a_strategy_without_halves_says_which_have_them() {
     for entry in registry() {
-        let schedule = build(entry.name, &Topology::flat(6), &Knobs::default()).unwrap();
-        for bucket in buckets(&[1, 50, 1001]) {
-            let mut covered = vec![0; bucket.len as usize];
-            for lane in 0..schedule.lanes(&bucket) {
-                let mut pc = 0;
-                let mut touched: Vec<Piece> = Vec::new();
-                loop {
-                    match schedule.step(&bucket, 0, lane, pc) {
-                        paceline_schedule::Step::Done => break,
-                        paceline_schedule::Step::Send { piece, .. } | paceline_schedule::Step::Recv { piece, .. } => {
-                            touched.push(piece);
-                        }
-                        paceline_schedule::Step::Barrier => {}
-                    }
-                    pc += 1;
-                }
-                let mut mine = vec![false; bucket.len as usize];
-                for piece in touched {
-                    mine[piece.off as usize..(piece.off + piece.len) as usize].fill(true);
-                }
-                for (count, here) in covered.iter_mut().zip(mine) {
-                    *count += u32::from(here);
-                }
+        let made = build_collective(Collective::AllGather, entry.name, &Topology::flat(4), &Knobs::default());
+        match (entry.offers(Collective::AllGather), made) {
+            (true, made) => assert!(made.is_ok(), "{}", entry.name),
+            (false, Ok(_)) => panic!("{} offers no all-gather, but has one", entry.name),
+            (false, Err(error)) => {
+                assert!(
+                    error.0.starts_with(&format!("strategy: {} has no all-gather; use ring", entry.name)),
+                    "{error}"
+                );
             }
-            assert!(covered.iter().all(|&n| n == 1), "{}: {covered:?}", entry.name);
         }
     }
+}
+
+/// Lanes are independent only if no two of the same role touch the same element. Each worker has a part in every
+/// element, except that there is nothing to do for the elements that it owns in one half.
+#[test]
+fn lanes_of_a_worker_do_not_overlap() {
+    let collectives = registry().iter().flat_map(|entry| Collective::ALL.map(|collective| (entry, collective)));
+    for (entry, collective) in collectives.filter(|(entry, collective)| entry.offers(*collective)) {
+        for chunk in [None, Some(Chunk::PerWorker), Some(Chunk::Elements(4))] {
+            let knobs = Knobs { chunk, ..Knobs::default() };
+            let schedule = build_collective(collective, entry.name, &Topology::flat(6), &knobs).unwrap();
+            for (bucket, role) in
+                buckets(&[1, 50, 1001]).iter().flat_map(|bucket| (0..6).map(move |role| (bucket, role)))
+            {
+                let covered = covered(&*schedule, bucket, role);
+                assert!(covered.iter().all(|&n| n == 1), "{} {}: {covered:?}", entry.name, collective.name());
+            }
+        }
+    }
+}
+
+/// Lanes that touch each element of a bucket at a role.
+fn covered(schedule: &dyn Schedule, bucket: &Bucket, role: u32) -> Vec<u32> {
+    let mut covered = vec![0; bucket.len as usize];
+    for lane in 0..schedule.lanes(bucket) {
+        let mut mine = vec![false; bucket.len as usize];
+        let steps = (0..).map(|pc| schedule.step(bucket, role, lane, pc));
+        for step in steps.take_while(|step| *step != Step::Done) {
+            if let Step::Send { piece, .. } | Step::Recv { piece, .. } = step {
+                mine[piece.off as usize..(piece.off + piece.len) as usize].fill(true);
+            }
+        }
+        for (count, here) in covered.iter_mut().zip(mine) {
+            *count += u32::from(here);
+        }
+    }
+    covered
 }
 
 proptest! {
@@ -229,6 +260,7 @@ proptest! {
         ranks_per_node in 1u32..9,
         servers in 1u32..6,
         strategy in 0..registry().len(),
+        collective in prop::sample::select(Collective::ALL.to_vec()),
         variant in any::<prop::sample::Index>(),
         capacity in prop::sample::select(vec![1usize, 2, 5, usize::MAX]),
         lens in prop::collection::vec(0u64..300, 0..6),
@@ -240,7 +272,9 @@ proptest! {
         let servers = if matches!(knobs.placement, Placement::Table(_)) { wanted } else { servers };
         let topology = Topology { ranks_per_node, servers, switch_radix, ..Topology::flat(workers) };
         let topology = topology.in_racks(racks(entry, seed as u32 % 4));
-        let schedule = build(entry.name, &topology, &knobs).unwrap();
-        check(&format!("{} {topology:?} {knobs:?}", entry.name), &*schedule, &buckets(&lens), capacity, seed, false);
+        let collective = if entry.offers(collective) { collective } else { Collective::AllReduce };
+        let schedule = build_collective(collective, entry.name, &topology, &knobs).unwrap();
+        let name = format!("{} {} {topology:?} {knobs:?}", entry.name, collective.name());
+        check(&name, &*schedule, &buckets(&lens), capacity, seed, false);
     }
 }

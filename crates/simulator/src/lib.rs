@@ -14,12 +14,14 @@
 //! | `replay` | a worker's schedule, for a real process that replays it |
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
+//! | [`iteration`] | sharded training: executes the plan of an iteration |
 //! | [`outcome`] | the result |
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
 pub mod coordination;
 mod event;
 mod event_queue;
+pub mod iteration;
 pub mod jobs;
 mod lanes;
 mod network;

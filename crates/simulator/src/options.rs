@@ -1,4 +1,5 @@
 //! The options of a simulation, other than trace and cluster.
+use paceline_iteration::IterationOptions;
 use paceline_model::Time;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
@@ -70,6 +71,8 @@ pub struct Options {
     pub seed: u64,
     /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
     pub coordination: Option<Coordination>,
+    /// What is sharded, and how; `None`: nothing, and gradients are synchronised as the strategy does.
+    pub iteration: Option<IterationOptions>,
     /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
@@ -100,6 +103,7 @@ impl Options {
             iterations: None,
             seed: 0,
             coordination: None,
+            iteration: None,
             critical_path: true,
             detail: false,
         }

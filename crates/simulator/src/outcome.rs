@@ -3,6 +3,7 @@ use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
 use crate::coordination::Coordinated;
+use crate::iteration::Sharded;
 use crate::network::topology::NetworkLinks;
 use crate::options::Options;
 use crate::path::COUNT;
@@ -99,6 +100,9 @@ pub struct Outcome {
     /// What a coordinator does to the iteration, if there is one.
     #[serde(flatten)]
     pub coordination: Option<Coordinated>,
+    /// If the iteration is a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharded: Option<Sharded>,
     /// For traces without compute.
     #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
@@ -205,13 +209,14 @@ pub(crate) fn outcome(
         critical_path: observed.critical_path,
         queued_s: observed.queued_s,
         coordination: None,
+        sharded: None,
         bus,
         notes: prepared.schedule.note().into_iter().collect(),
     }
 }
 
 /// The part of the iteration that is not computation; rounding must not make it negative.
-fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
+pub(crate) fn exposed(iteration_s: f64, compute_s: f64) -> f64 {
     let exposed = iteration_s - compute_s;
     // Less is rounding.
     if exposed > 1e-9 * iteration_s { exposed } else { 0.0 }

@@ -8,6 +8,7 @@ use paceline_schedule::{
     Bucket, ChunkBytes, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets, build, look_up,
 };
 
+use crate::iteration::PlanRun;
 use crate::lanes::Lanes;
 use crate::options::{Network, Options, Pull, SimulationError};
 
@@ -44,6 +45,8 @@ pub(crate) struct Prepared {
     pub pull_by_layer: bool,
     /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
     pub exchange_only: bool,
+    /// What workers do instead of the passes of a trace.
+    pub plan: Option<PlanRun>,
 }
 
 /// Events store roles in 16 bits.
@@ -153,7 +156,14 @@ fn plan_in(
         workers,
         pull_by_layer,
         exchange_only,
+        plan: None,
     })
+}
+
+/// Checks what has nothing to do with a strategy's features.
+pub(crate) fn check_plain(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    check(trace, cluster, options, entry)
 }
 
 fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {

@@ -3,6 +3,7 @@ use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Knob, Step};
 
 use crate::coordination::coordinate;
+use crate::iteration::{simulate_plan, with_memory};
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
@@ -22,6 +23,13 @@ use crate::worker::workers;
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
     if let Some(coordination) = &options.coordination {
         return Ok(coordinate(trace, cluster, options, coordination, false)?.0);
+    }
+    if let Some(iteration) = &options.iteration {
+        if iteration.is_plain() {
+            let plain = simulate(trace, cluster, &Options { iteration: None, ..options.clone() })?;
+            return with_memory(plain, trace, options, iteration);
+        }
+        return Ok(simulate_plan(trace, cluster, options, iteration, None)?.0);
     }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
@@ -44,6 +52,14 @@ pub fn simulate_with_timeline(
 ) -> Result<(Outcome, Timeline), SimulationError> {
     if let Some(coordination) = &options.coordination {
         return coordinate(trace, cluster, options, coordination, true);
+    }
+    if let Some(iteration) = &options.iteration {
+        if iteration.is_plain() {
+            let plain = Options { iteration: None, ..options.clone() };
+            let (outcome, timeline) = simulate_with_timeline(trace, cluster, &plain, ranks)?;
+            return Ok((with_memory(outcome, trace, options, iteration)?, timeline));
+        }
+        return simulate_plan(trace, cluster, options, iteration, Some(ranks));
     }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
@@ -203,7 +219,12 @@ mod tests {
                 .collect(),
             workers: vec![WorkerTrace {
                 forward: (0..count)
-                    .map(|i| Layer { name: format!("l{i}"), duration: Time(forward * unit), tensors: vec![i] })
+                    .map(|i| Layer {
+                        name: format!("l{i}"),
+                        duration: Time(forward * unit),
+                        tensors: vec![i],
+                        activation_bytes: None,
+                    })
                     .collect(),
                 gradients: (0..count).map(|i| Gradient { tensor: i, ready: Time(ready[i as usize]) }).collect(),
                 backward: Time(backward),

@@ -4,6 +4,7 @@ use paceline_schedule::{Op, Peers, Piece, Roles, Step};
 
 use crate::event::{Event, EventKind};
 use crate::event_queue::EventQueue;
+use crate::iteration::{PlanRun, Task};
 use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
@@ -291,7 +292,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 }
             }
             EventKind::Begin => self.begin_iteration(event.to(), event.time, event.chain),
-            EventKind::LayerDone => self.layer_done(event.to(), event.time, event.chain),
+            EventKind::LayerDone => self.layer_done(event.to(), event.inst, event.time, event.chain),
             EventKind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
             EventKind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
             EventKind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
@@ -562,6 +563,14 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         let w = &mut self.workers[worker as usize];
         w.vary(self.cluster);
         (w.layer, w.next_ready, w.chain, w.since) = (0, 0, chain, now);
+        if let Some(plan) = &prepared.plan {
+            let (progress, first) = plan.begin();
+            w.plan = Some(progress);
+            for step in first {
+                self.begin_step(plan, worker, step, now, chain);
+            }
+            return;
+        }
         if prepared.pull_by_layer && w.iteration > 0 {
             self.next_layer(worker, now, chain);
             return;
@@ -616,8 +625,44 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         self.after(worker, now, time, EventKind::LayerDone, chain);
     }
 
-    fn layer_done(&mut self, worker: u32, now: u64, chain: C) {
-        self.next_layer(worker, now, chain);
+    /// `step`: of the plan, if there is one.
+    fn layer_done(&mut self, worker: u32, step: u32, now: u64, chain: C) {
+        match &self.prepared_of(worker).plan {
+            Some(plan) => self.step_done(plan, worker, step, now, chain),
+            None => self.next_layer(worker, now, chain),
+        }
+    }
+
+    // ---- workers with a plan
+
+    fn begin_step(&mut self, plan: &'a PlanRun, worker: u32, step: u32, now: u64, mut chain: C) {
+        let number = self.job_of(worker);
+        let rank = worker - self.jobs[number].place.first_worker;
+        let w = &mut self.workers[worker as usize];
+        if let Some(progress) = &mut w.plan {
+            progress.spans[step as usize].0 = now;
+        }
+        match plan.task(rank, step) {
+            Task::Compute(time) => {
+                w.busy += time;
+                chain.add(Part::Compute, time, 0);
+                let event = Event::at_worker(now + time, EventKind::LayerDone, worker, chain);
+                self.events.push(Event { inst: step, ..event });
+            }
+            // There is one iteration, so its parity is 0.
+            Task::Exchange(bucket) => self.issue(number, rank, 2 * bucket, now, chain),
+        }
+    }
+
+    fn step_done(&mut self, plan: &'a PlanRun, worker: u32, step: u32, now: u64, chain: C) {
+        let Some(progress) = &mut self.workers[worker as usize].plan else { return };
+        let (ready, is_over) = plan.end(progress, step, now);
+        for next in ready {
+            self.begin_step(plan, worker, next, now, chain);
+        }
+        if is_over {
+            self.optimizer_done(worker, now, chain);
+        }
     }
 
     fn begin_backward(&mut self, worker: u32, now: u64, chain: C) {
@@ -674,6 +719,10 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     /// The worker has the sum of a bucket, or its new parameters.
     fn bucket_done(&mut self, number: usize, role: u32, inst: u32, now: u64, chain: C) {
         let worker = self.jobs[number].place.global(role);
+        if let Some(plan) = &self.prepared_of(worker).plan {
+            self.step_done(plan, worker, plan.step_of(inst >> 1), now, chain);
+            return;
+        }
         let w = &mut self.workers[worker as usize];
         w.held[(inst >> 1) as usize] += 1;
         w.held_total += 1;

@@ -1,6 +1,7 @@
 //! The state of one worker.
 use paceline_model::{Cluster, Trace};
 
+use crate::iteration::Progress;
 use crate::options::Options;
 use crate::path::Chain;
 use crate::random::{Random, normal_order_statistic};
@@ -40,6 +41,8 @@ pub(crate) struct Worker<C> {
     /// For each bucket, the iterations whose sum it has, and the total over buckets.
     pub held: Vec<u32>,
     pub held_total: u64,
+    /// How far it is in the plan of its iteration, if that is a plan.
+    pub plan: Option<Progress>,
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
@@ -73,6 +76,7 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 chain: C::default(),
                 held: vec![0; buckets],
                 held_total: 0,
+                plan: None,
             }
         })
         .collect()

@@ -18,8 +18,14 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
         .collect();
     tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400 });
     let count = sizes.len() as u32;
-    let forward =
-        (0..count).map(|i| Layer { name: name(i as usize), duration: Time(layer_us * US), tensors: vec![i] }).collect();
+    let forward = (0..count)
+        .map(|i| Layer {
+            name: name(i as usize),
+            duration: Time(layer_us * US),
+            tensors: vec![i],
+            activation_bytes: None,
+        })
+        .collect();
     let gradients = (0..count)
         .rev()
         .map(|i| Gradient { tensor: i, ready: Time(2 * layer_us * US * u64::from(count - i)) })

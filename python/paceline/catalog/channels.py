@@ -35,6 +35,7 @@ _UNITS = {
     "inside.nvlink-v100": _RATE,
     "inside.nvlink-a100": _RATE,
     "inside.nvlink-h100": _RATE,
+    "inside.nvlink-b200": _RATE,
     "inside.nvlink-one": _RATE,
     "inside.qpi": _RATE,
     "contention.pcie-shared": "share of the computation",
@@ -42,6 +43,7 @@ _UNITS = {
 # The path inside a node by GPU name: that of the first words that match.
 _INSIDE = (
     (("k80", "k40", "m40"), "pcie-shared"),
+    (("b200", "b100", "b300"), "nvlink-b200"),
     (("h100", "h200", "gh200"), "nvlink-h100"),
     (("a100", "a800"), "nvlink-a100"),
     (("v100 pcie", "v100-pcie", "p100 pcie", "p100-pcie"), "pcie"),

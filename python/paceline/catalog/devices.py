@@ -78,8 +78,8 @@ def _on_wire(dtype: str) -> str:
     known = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if dtype in ("fp8", "tf32"):
         raise InvalidArgumentError(
-            f"{dtype} is a precision of computation, for models from a configuration; gradients of a recorded trace are "
-            "float64, float32, float16 or bfloat16",
+            f"{dtype} is a precision of computation, for models from a configuration; gradients of a recorded trace "
+            "are float64, float32, float16 or bfloat16",
             setting="dtype",
         )
     return known.get(dtype, dtype)

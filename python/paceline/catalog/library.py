@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Literal
 
 from paceline._core import Cluster, Trace
 from paceline._internal.units import shown
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
+COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"], ...] = (
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "broadcast",
+    "reduce",
+)
+"""What `NAME:SIZE` may ask for; only all-reduces are also simulated."""
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
 _CLUSTERS = _HERE / "clusters"
@@ -77,6 +86,11 @@ def load_trace(source: str | Path | Trace) -> Trace:
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
     if isinstance(source, str) and source.startswith("allreduce"):
         return Trace.all_reduce(source.encode(errors="replace").decode())
+    if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES and ":" in source:
+        raise InvalidArgumentError(
+            f"{source:.80}: only all-reduces are simulated as traces; `paceline simulate {source:.80} "
+            "--cluster dgx-h100` and paceline.forecast.nccl.collective_time forecast NCCL's"
+        )
     from paceline.catalog.models.spec import find_workload
 
     workload = find_workload(source)
@@ -103,6 +117,10 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
         names = _built_in(folder)
         for name, file in names.items():
             if _key(name) == _key(source):
+                return file
+        # `p5` is p5.48xlarge.
+        for name, file in names.items():
+            if _key(name.partition(".")[0]) == _key(source):
                 return file
         if "/" not in source and path.suffix != ".json":
             message = unknown(kind, source, list(names))

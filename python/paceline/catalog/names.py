@@ -65,6 +65,7 @@ Attention = Literal["flash", "unfused"]
 Checkpointing = Literal["none", "selective", "full"]
 Kernels = Literal["eager", "fused", "compiled"]
 Executor = Literal["local", "ray"]
+Optimizer = Literal["adam", "sgd", "momentum"]
 
 
 def members(type_: Any) -> tuple[str, ...]:  # noqa: ANN401 - a form of `typing`

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.catalog import channels
+from paceline.catalog import channels, nccl
 from paceline.catalog.constants import Constant
 from paceline.catalog.libraries import MEANING, Library, all_libraries
 
@@ -42,6 +42,10 @@ were fitted to measurements name them.
 """
 
 
+_NCCL = """Of the [times of its collectives](../explanation/nccl.md). The tables with which NCCL itself chooses are in
+`python/paceline/catalog/nccl.json`."""
+
+
 def page() -> str:
     """Return the text of the page."""
     libraries = all_libraries()
@@ -54,6 +58,7 @@ def page() -> str:
             lines += ["", f"### {library.name}", "", *_habits(library)]
             lines += _table(library.constants.values()) if library.constants else []
     lines += ["", "## Channels and machines", "", *_table(channels.all_constants().values())]
+    lines += ["", "## NCCL", "", _NCCL, "", *_table(nccl.all_constants().values())]
     return "\n".join(lines) + "\n"
 
 

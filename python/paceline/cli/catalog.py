@@ -156,7 +156,7 @@ def libraries(name: str | None, as_json: bool) -> None:
     from paceline.catalog.libraries import all_libraries, find_library
 
     shown = [] if name == "channels" else [find_library(name)] if name else list(all_libraries())
-    constants = list(links.allconstants_table().values())
+    constants = list(links.all_constants().values())
     if as_json:
         document: dict[str, Any] = {"libraries": [_library(library) for library in shown]}
         if name in (None, "channels"):

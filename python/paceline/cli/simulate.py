@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import say, width
+from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
@@ -28,7 +29,7 @@ _MODEL_SECTION = SETTINGS["gpu"].section
 _SECTIONS = {
     **{section: [] for section in dict.fromkeys(setting.section for setting in _SETTINGS)},
     "Several jobs": ["jobs"],
-    "Output": ["everything", "explain", "as_json", "detail", "csv", "timeline", "plot"],
+    "Output": ["everything", "explain", "as_json", "detail", "csv", "plan_json", "timeline", "plot"],
 }
 _SECTIONS[_MODEL_SECTION].append("configs")
 for _setting in _SETTINGS:
@@ -70,6 +71,9 @@ class _Sectioned(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
 @click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
 @click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
+@click.option(
+    "--plan-json", type=_PATH, metavar="FILE", help="Write the plan of an iteration of one scenario, as JSON."
+)
 @click.option("--timeline", type=_PATH, metavar="FILE", help="Write a Chrome trace of one scenario, for Perfetto.")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write a plot: .png, .svg, .pdf or .html.")
 def simulate(
@@ -81,6 +85,7 @@ def simulate(
     explain: bool,
     as_json: bool,
     csv: bool,
+    plan_json: Path | None,
     timeline: Path | None,
     plot: Path | None,
     **options: Any,  # noqa: ANN401
@@ -88,6 +93,9 @@ def simulate(
     """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
 
     A model from `paceline models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
+
+    On a cluster that names its GPUs, allreduce:SIZE is NCCL's, with nccl-tests' columns; so are allgather:,
+    reducescatter:, broadcast: and reduce:, and ranges of sizes, such as 8B-16GB.
 
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
     --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
@@ -97,10 +105,19 @@ def simulate(
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
     paceline simulate llama-3-8b --gpus 64 --gpu h100 --seq 8192 --batch 2 --bandwidth 400Gbps
     paceline simulate mine.json --cluster p3.16xlarge --bucket-size 25MB --straggler 13:1.2
+    paceline simulate allreduce:8B-16GB --cluster dgx-b200 --gpus 8
     paceline simulate --jobs examples/three-jobs.toml
     """
     if jobs is not None:
         _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot)
+        return
+    outputs = {
+        "--explain": explain,
+        "--detail": options["detail"],
+        "--all": everything,
+        "--timeline": timeline is not None,
+    }
+    if _of_collectives(_named(traces), options, outputs, as_json=as_json, csv=csv, plot=plot):
         return
     if options["detail"] and not as_json:
         raise click.UsageError("--detail has no effect without --json")
@@ -114,6 +131,8 @@ def simulate(
     prepared = prepare(sweep)
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
+    if plan_json is not None:
+        _write_plan(prepared.scenarios, plan_json)
     most = None if everything or sweep.get("strategy") is not None else FIVE
     try:
         with naming(sweep.sources):
@@ -134,7 +153,7 @@ def simulate(
         click.echo(to_csv(results), nl=False)
     else:
         _print(prepared, results, explanation, most)
-        say([f"wrote {path}" for path in (timeline, plot) if path is not None])
+        say([f"wrote {path}" for path in (plan_json, timeline, plot) if path is not None])
 
 
 def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
@@ -153,6 +172,63 @@ def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
     for path in configs:
         read_config(path)
     return [*names, *map(str, configs)] or ["resnet-50"]
+
+
+def _write_plan(scenarios: list[Scenario], path: Path) -> None:
+    """Write the plan of the only scenario."""
+    from paceline._internal.files import check_writable, replaced
+    from paceline.errors import InvalidArgumentError
+
+    check_writable("--plan-json", path)
+    if len(scenarios) != 1:
+        raise InvalidArgumentError(
+            f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
+            "one sharding and one strategy"
+        )
+    text = scenarios[0].plan()
+    with replaced(path) as written:
+        written.write_text(text, encoding="utf-8")
+
+
+def _of_collectives(
+    words: list[str],
+    options: dict[str, Any],
+    outputs: dict[str, bool | None],
+    *,
+    as_json: bool,
+    csv: bool,
+    plot: Path | None,
+) -> bool:
+    """Forecast NCCL's collectives, if they are asked for; return whether they are."""
+    if not any(word.startswith(COLLECTIVES) for word in words):
+        return False
+    from paceline.forecast.nccl import request
+
+    if not request.is_asked(words, {**options, "outputs": any(outputs.values()) or None}):
+        return False
+    from paceline._internal.console import wrapped
+    from paceline.forecast.nccl import table
+
+    for name, given in outputs.items():
+        if given:
+            raise click.UsageError(
+                f"{name} has no effect on {words[0]}, which is NCCL's; give a --strategy to simulate one"
+            )
+    if as_json and csv:
+        raise click.UsageError("--json and --csv cannot be combined")
+    if plot is not None:
+        table.check_plot(plot)
+    answers = request.answers(words, options)
+    if plot is not None:
+        table.draw(answers, plot)
+    if as_json:
+        say([json.dumps([row for it in answers for row in it.to_dicts()], indent=1, allow_nan=False)])
+    elif csv:
+        click.echo(table.to_csv(answers), nl=False)
+    else:
+        notes = [line for note in table.notes(answers) for line in wrapped(f"note: {note}", width())]
+        say([*table.table(answers), *([""] if notes else []), *notes, *([f"wrote {plot}"] if plot is not None else [])])
+    return True
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
@@ -221,13 +297,16 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
+    from paceline.forecast.sharding import sentences as sharded
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
     if explanation is None:
         try:
             largest = max(groups, key=lambda group: group.results[0].workers)
-            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
+            best = largest.ranked()[0]
+            own = sharded(largest.scenarios[largest.results.index(best)], best)
+            sentences = [*advise(groups), *own, table.likely(table.with_evidence(largest))]
         except KeyboardInterrupt:
             say(rows)
             raise

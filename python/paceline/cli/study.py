@@ -24,7 +24,7 @@ from paceline._internal.console import say, width
     "--data",
     type=click.Path(path_type=Path),
     metavar="FILE.csv",
-    help="For the study `published`: your own measurements, with the columns of docs/results/published.md.",
+    help="For `published` and `collectives`: your own measurements, with the columns of docs/results/published.md.",
 )
 def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
@@ -34,6 +34,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     \b
     network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
     published          Published measurements of public systems, 2017 to 2020
+    collectives        Published bandwidths of NCCL's collectives on one node
     ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
     ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
     cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow

@@ -7,5 +7,6 @@
 | table, frame, plotting, html | results as tables, rows, plots and pages |
 | advice, explain | what bounds an iteration, and what would speed it up |
 | coordination | forecasts under a coordinator |
+| nccl | NCCL's collectives: its choice, and calibrated times |
 | ray_executor | forecasts as Ray tasks |
 """

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding
 from paceline.forecast.bottleneck import NOTEWORTHY, bound, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
@@ -33,7 +34,10 @@ def _verdict(group: Group) -> list[str]:
     if fastest.iteration_s <= 0 or not first.critical_path:
         return ["nothing to synchronise: an iteration takes no time"] if first.iteration_s <= 0 else []
     name = named(fastest, group)
-    several = len({(result.strategy, result.servers, result.bucket_size) for result in group.results}) > 1
+    several = (
+        len({(result.strategy, result.servers, result.bucket_size, sharding.label(result)) for result in group.results})
+        > 1
+    )
     sentences = [f"{_where(group)}: {name}{' is the fastest' if several else ''}, {_figures(fastest)}."]
     if several and first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
@@ -85,7 +89,9 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
     able = [
         strategy
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
-        if strategy.name != result.strategy and extras(strategy.name) <= meant
+        if strategy.name != result.strategy
+        and extras(strategy.name) <= meant
+        and (result.sharded is None or sharding.able(strategy.name))
     ]
     try:
         best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)

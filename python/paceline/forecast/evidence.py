@@ -66,6 +66,7 @@ class Question:
     own: bool = True
     computes: bool = True
     coordinated: bool = False
+    sharded: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -96,6 +97,8 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
             None,
             "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
         )
+    if question.sharded:
+        return None, "no interval: forecasts of sharded training have not been compared with measurements yet"
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"

@@ -11,7 +11,7 @@ from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_STRUCTURED = ("links", "critical_path", "notes", "busy", "interval")
+_STRUCTURED = ("links", "critical_path", "notes", "busy", "interval", "sharded")
 
 
 def row(result: Result) -> dict[str, Any]:
@@ -24,6 +24,10 @@ def row(result: Result) -> dict[str, Any]:
     flat["bottleneck_share"] = result.critical_path[0].seconds / total if total else None
     flat["interval_low_s"] = None if result.interval is None else result.interval.low_s
     flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
+    if result.sharded is not None:
+        own = result.sharded
+        flat |= {"sharding": own.sharding, "passes": own.passes, **vars(own.exposed), **vars(own.memory)}
+        flat |= {"capacity_bytes": own.capacity_bytes, "fits": own.fits}
     flat["notes"] = "; ".join(result.notes)
     return flat
 

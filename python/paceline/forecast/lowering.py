@@ -17,6 +17,7 @@ from paceline.catalog import channels
 from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import PER_NODE, Library
 from paceline.catalog.strategies import KNOBS, Strategy
+from paceline.forecast import sharding
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -51,6 +52,7 @@ def lowered(scenario: Scenario) -> Lowered:
     fields["bandwidth"] = as_rate(flow)
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
+    iteration = sharding.iteration(options, workers, per_node)
     _machines(library, strategy, fields, workers)
     _habits(library, strategy, options, nodes)
     _mesh(options, fields, min(workers, per_node))
@@ -61,6 +63,10 @@ def lowered(scenario: Scenario) -> Lowered:
         bucket_size = fusion(library, flow, _core.parse_time(fields["latency"]), workers)
     if bucket_size not in (None, "none"):
         options["bucket_size"] = bucket_size
+    if iteration is not None:
+        options["iteration"] = iteration
+        # What servers and layers wait for is decided by the plan.
+        options.pop("pull", None)
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
     return Lowered(

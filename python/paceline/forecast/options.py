@@ -12,10 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._core import Cluster, Trace
+from paceline._core import Cluster, Trace, parse_rate
 from paceline._internal import units
 from paceline._internal.files import check_writable
 from paceline.catalog.channels import with_channel
+from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
@@ -25,6 +26,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.forecast import sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
@@ -45,9 +47,11 @@ CORE = (
     "seed",
     "critical_path",
     "detail",
+    *sharding.OPTIONS,
+    "memory",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
+_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers", "sharding")
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
@@ -124,8 +128,22 @@ class Sweep:
 
     @property
     def workers(self) -> Sequence[int]:
-        """Numbers of workers, at least one."""
-        return self.get("workers") or DEFAULT_WORKERS
+        """Numbers of data-parallel ranks, at least one. Raises InvalidArgumentError if they are not whole."""
+        counts: Sequence[int] = self.get("workers") or DEFAULT_WORKERS
+        own = self.gpus_per_rank
+        if self.get("workers") is None:
+            return [count // own for count in counts if count % own == 0] or [1, 2, 4, 8]
+        if wrong := [count for count in counts if count % own]:
+            raise InvalidArgumentError(
+                f"{wrong[0]} GPUs are not a multiple of the {own} of a data-parallel rank (tensor x pipeline)",
+                setting="workers",
+            )
+        return [count // own for count in counts]
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs of a data-parallel rank: tensor-parallel ones times stages."""
+        return (self.get("tensor_parallel") or 1) * (self.get("pipeline_parallel") or 1)
 
     def library_of(self, trace: Trace) -> Library:
         """Return the library that was asked for, or else that of the trace, or else the usual one.
@@ -155,7 +173,20 @@ class Sweep:
         return load_cluster(self.get("cluster"), **self._fields())
 
     def _fields(self) -> dict[str, Any]:
-        return {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
+        fields = {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        ways = self.get("tensor_parallel") or 1
+        if ways == 1:
+            return fields
+        own = json.loads(load_cluster(self.get("cluster"), **fields).to_json())
+        if own["gpus_per_node"] % ways:
+            raise InvalidArgumentError(
+                f"{ways} does not divide the GPUs of a node, {own['gpus_per_node']}; see "
+                f"{self.spelling('gpus_per_node')}",
+                setting="tensor_parallel",
+            )
+        intra = as_rate(ways * parse_rate(own["intra_bandwidth"]))
+        return fields | {"gpus_per_node": own["gpus_per_node"] // ways, "intra_bandwidth": intra}
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
@@ -187,7 +218,7 @@ class Sweep:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, **given)
         if found is None:
-            refuse_on_recording(json.loads(named.summary())["name"] if isinstance(named, Trace) else str(named), given)
+            refuse_on_recording(named, given)
         return found
 
     def _step(self, named: str | Path | Trace) -> Trace:
@@ -213,6 +244,12 @@ class Sweep:
             raise self._alone("intra_bandwidth")
 
     def _alone(self, name: str) -> InvalidArgumentError:
+        if (self.get("tensor_parallel") or 1) > 1:
+            return InvalidArgumentError(
+                "has no effect, as a node is one data-parallel rank: its tensor-parallel GPUs exchange at the "
+                "bus_bandwidth of --gpu; leave it out",
+                setting=name,
+            )
         return InvalidArgumentError(
             f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
         )
@@ -248,6 +285,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
+    sharding.check(sweep.get("sharding"), sweep.values)
+    strategies = _only_collective(sweep, strategies, by_name)
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
@@ -272,6 +311,7 @@ def _prepared(sweep: Sweep) -> Prepared:
             bucket_sizes=bucket_sizes,
             options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
             coordinations=how.coordinations,
+            shardings=sweep.get("sharding") or [None],
         )
         scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
@@ -280,8 +320,20 @@ def _prepared(sweep: Sweep) -> Prepared:
             f"{_several(sweep, strategies)}"
         )
     devices = [note for trace in traces for note in sweep.device_note(trace)]
+    if sweep.gpus_per_rank > 1:
+        notes.append(_ranks_note(sweep))
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
     return Prepared(scenarios, list(said), frozenset(meant))
+
+
+def _ranks_note(sweep: Sweep) -> str:
+    """Return what a worker is, if it is several GPUs."""
+    ways, stages = sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1
+    what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
+    return (
+        f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)}); the slowest stage is "
+        "simulated, and memory is that of one of its GPUs"
+    )
 
 
 def plan(
@@ -296,6 +348,7 @@ def plan(
     bucket_sizes: Sequence[int | str | None],
     options: Mapping[str, Any],
     coordinations: Sequence[Coordination | None] = (None,),
+    shardings: Sequence[str | None] = (None,),
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
@@ -308,14 +361,15 @@ def plan(
             strategy,
             count,
             library=library,
-            **used_by(strategy, options),
+            **sharding.used_by(shard, used_by(strategy, options)),
+            sharding=shard,
             servers=server_count,
             compute_speedup=speedup,
             bucket_size=bucket_size,
             coordination=coordination,
         )
-        for trace, count, cluster, speedup, coordination, bucket_size, strategy in product(
-            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, strategies
+        for trace, count, cluster, speedup, coordination, bucket_size, shard, strategy in product(
+            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, shardings, strategies
         )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
@@ -349,7 +403,8 @@ def _check_outputs(sweep: Sweep) -> None:
 
 def _own(sweep: Sweep, library: Library) -> list[str]:
     """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
-    return [library.strategy] if sweep.one_strategy or sweep.get("library") is not None else ["all"]
+    plain = not sharding.is_plan(sweep.values)
+    return ["all"] if plain and not sweep.one_strategy and sweep.get("library") is None else [library.strategy]
 
 
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
@@ -381,6 +436,21 @@ def _only_feasible(
         return able, []
     names = units.listed([strategy.name for strategy in unable])
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
+
+
+def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Strategy]) -> list[Strategy]:
+    """Leave out strategies without the collectives of sharded training."""
+    if not sharding.is_plan(sweep.values):
+        return strategies
+    able = [strategy for strategy in strategies if sharding.able(strategy.name)]
+    for strategy in strategies:
+        if strategy in by_name and strategy not in able:
+            words = units.listed([one.name for one in all_strategies() if sharding.able(one.name)])
+            raise InvalidArgumentError(
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
+                setting="strategy",
+            )
+    return able
 
 
 def _only_reachable(

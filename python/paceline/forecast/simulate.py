@@ -19,6 +19,7 @@ from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
+from paceline.forecast.sharding import Sharded
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
 
@@ -26,7 +27,7 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("tokens_per_s_per_gpu", "mfu")
+MODELLED = ("tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
 """Fields of a result that it has for a model from a configuration."""
 
 
@@ -136,6 +137,11 @@ class Result:
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+    gpus_per_worker: int | None = None
+    """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
+
+    sharded: Sharded | None = None
+    """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -148,6 +154,8 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
+        if "sharded" in values:
+            values["sharded"] = Sharded.of(values["sharded"])
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
@@ -160,8 +168,9 @@ class Result:
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
         plain["interval"] = None if self.interval is None else vars(self.interval)
+        plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", *MODELLED, *COORDINATED):
+        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", "sharded", *MODELLED, *COORDINATED):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:
@@ -263,6 +272,27 @@ class Scenario:
         """Return strategy, workers and options in the form of the native module."""
         return lowered(self).options
 
+    def plan(self) -> str:
+        """Return the plan of an iteration as JSON. Raises InvalidArgumentError if it has none."""
+        low = lowered(self)
+        with naming_core_errors():
+            return _core.iteration_plan(self.trace, json.dumps(low.options))
+
+    def _sharded(self, found: Result) -> Sharded | None:
+        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank."""
+        if found.sharded is None:
+            return None
+        own = found.sharded if self.workload is None else found.sharded.per_gpu(self.workload.tensor)
+        return replace(own, capacity_bytes=self.capacity_bytes)
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory of a GPU, if it is known."""
+        given: int | None = self.options.get("memory")
+        if given is not None or self.workload is None:
+            return given
+        return self.workload.hardware.memory_bytes
+
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)
@@ -290,12 +320,16 @@ class Scenario:
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
+            sharded=found.sharded is not None,
         )
         likely, evidence = interval(found.iteration_s, question)
-        figures = {} if self.workload is None else self.workload.figures(found.samples_per_s, self.workers)
+        figures: dict[str, Any] = {}
+        if self.workload is not None:
+            figures |= self.workload.figures(found.samples_per_s, self.workers)
         return replace(
             found,
             **figures,
+            sharded=self._sharded(found),
             bandwidth_bps=link,
             interval=likely,
             evidence=evidence,

@@ -14,6 +14,7 @@ from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.catalog.libraries import NONE
 from paceline.catalog.strategies import SWITCHES, find_strategy
+from paceline.forecast import sharding
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
@@ -95,6 +96,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
     if _varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
+    if any(result.sharded is not None for result in results):
+        columns.append((Column("sharding", left=True), lambda result, _: sharding.label(result)))
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
@@ -147,6 +150,8 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
     if any(result.compute_s > 0 for result in results):
         exposed = f"exposed comm.\n{time[1]}"
         columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))
+    if any(result.sharded is not None for result in results):
+        columns.append((Column("memory\nper GPU"), lambda result, _: sharding.memory_text(result)))
     if any(result.coordinator for result in results):
         columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
@@ -182,7 +187,10 @@ def named(result: Result, group: Group) -> str:
 
 
 def label(result: Result, among: Sequence[Result]) -> str:
-    """Return what tells a result from the others: its strategy, its coordinator, or both."""
+    """Return what tells a result from the others: its strategy, its coordinator or sharding, or both."""
+    if _varies([sharding.label(other) for other in among]):
+        own = sharding.label(result)
+        return f"{own} with {result.strategy}" if _varies([other.strategy for other in among]) else own
     if not _varies([other.coordinator for other in among]):
         return result.strategy
     coordinator = result.coordinator or "no coordinator"

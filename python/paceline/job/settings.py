@@ -26,9 +26,11 @@ from paceline.settings.table import JOIN, OVER_MPI, SETTINGS, VARIABLES, default
 
 __all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABLES", "Settings"]
 
-# Variables that other modules read: those of `paceline run`, `record` and `emulate`.
+# Variables that other modules read: those of `paceline run`, `record` and `emulate`, and of torch's time estimator.
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
-OTHER_VARIABLES = frozenset({"PACELINE_EMULATED", *(one.variable for one in SETTINGS.values() if one.variable)})
+OTHER_VARIABLES = frozenset(
+    {"PACELINE_EMULATED", "PACELINE_ESTIMATE_ON", *(one.variable for one in SETTINGS.values() if one.variable)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)

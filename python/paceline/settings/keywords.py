@@ -54,10 +54,23 @@ class ScenarioOptions(TypedDict, total=False):
     seed: int | None
     critical_path: bool | None
     detail: bool | None
+    reshard_after_forward: Literal["yes", "no"] | bool | int | None
+    prefetch: int | None
+    accumulate: int | None
+    accumulate_sync: bool | None
+    unit: str | None
+    param_dtype: names.Dtype | None
+    reduce_dtype: names.Dtype | None
+    optimizer: names.Optimizer | None
+    memory: int | str | None
+    """Of a GPU: bytes, or text with a unit."""
 
 
 class CoreOptions(ScenarioOptions, total=False):
     """Options of a scenario other than trace, cluster, strategy and workers."""
+
+    sharding: str | None
+    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp` or `hsdp:8`."""
 
     bucket_size: int | str | None
     """Bytes, text with a unit, or `none`."""
@@ -101,6 +114,9 @@ class TraceChanges(TypedDict, total=False):
     checkpointing: names.Checkpointing | None
     attention: names.Attention | None
     kernels: names.Kernels | None
+    tensor_parallel: int | None
+    pipeline_parallel: int | None
+    microbatches: int | None
 
 
 class LibraryOptions(TypedDict, total=False):
@@ -120,6 +136,8 @@ class CoordinatorOptions(TypedDict, total=False):
 class SimulateOptions(ScenarioOptions, LibraryOptions, CoordinatorOptions, TraceChanges, ClusterFields, total=False):
     """Keywords of `paceline.simulate`."""
 
+    sharding: str | None
+    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp` or `hsdp:8`."""
     servers: int | None
     compute_speedup: float | None
     bandwidth: str | None
@@ -133,6 +151,7 @@ class SweepOptions(LibraryOptions, CoordinatorOptions, ClusterFields, total=Fals
 
     bandwidth: str | Sequence[str] | None
     latency: str | Sequence[str] | None
+    sharding: str | Sequence[str] | None
     bucket_size: int | str | Sequence[int | str] | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None

@@ -211,6 +211,40 @@ def _job_strategy(value: object) -> str:
     return BAIDU_RING if value == BAIDU_RING else _strategy(value)
 
 
+SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
+_SHARDING_ALIASES = {"ddp": "none", "fsdp": "zero3", "zero-1": "zero1", "zero-2": "zero2", "zero-3": "zero3"}
+
+
+def _sharding(value: object) -> str:
+    """Return the main name: `fsdp` is `zero3`. `hsdp:8` keeps its number of ranks."""
+    word = shown(value).strip().lower()
+    name, colon, ranks = word.partition(":")
+    name = _SHARDING_ALIASES.get(name, name)
+    if name not in SHARDINGS:
+        near = nearest(name, [*SHARDINGS, *_SHARDING_ALIASES])
+        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(SHARDINGS)}, or hsdp:RANKS"
+        raise InvalidArgumentError(f"'{word}' is unknown; {hint}")
+    if not colon:
+        return name
+    if name != "hsdp":
+        raise InvalidArgumentError(f"'{word}': only hsdp takes a number of ranks, as in hsdp:8")
+    count = whole(1, MOST_WORKERS).check(ranks)
+    return f"hsdp:{count}"
+
+
+def _reshard(value: object) -> str | int:
+    if value is True or value is False:
+        return "yes" if value else "no"
+    if value in ("yes", "no"):
+        return str(value)
+    try:
+        return int(whole(1, MOST_WORKERS).check(value))
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"'{shown(value)}' is not yes, no, or a number of ranks that keep a unit after its forward pass"
+        ) from None
+
+
 def _size(value: object) -> int:
     if isinstance(value, str):
         return _core.parse_size(value)
@@ -428,6 +462,11 @@ PRECISION = choice(names.members(names.Precision))
 ATTENTION = choice(names.members(names.Attention))
 CHECKPOINTING = choice(names.members(names.Checkpointing))
 KERNELS = choice(names.members(names.Kernels))
+ONE_DTYPE = choice(names.members(names.Dtype))
+SHARDING = Kind("NAME", _sharding)
+SEVERAL_SHARDINGS = names_of(_sharding)
+RESHARD = Kind("yes|no|N", _reshard)
+OPTIMIZER = choice(names.members(names.Optimizer))
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
 CHANNEL = choice(names.members(names.Channel))
 EXECUTOR = choice(names.members(names.Executor))

@@ -130,6 +130,7 @@ DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
+_SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _COORDINATORS = Use(
@@ -140,6 +141,7 @@ _COORDINATORS = Use(
 
 _WHAT, _CLUSTER, _HOW = "What is forecast", "The cluster", "How strategies work"
 _MODEL = "Models from a configuration"
+_SHARDING = "Sharding"
 _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
 
 _ALL: tuple[Setting, ...] = (
@@ -283,7 +285,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--checkpointing",
         kind=kinds.CHECKPOINTING,
         help="Activations that are recomputed in the backward pass.",
-        default="none",
+        default_words="none",
         section=_MODEL,
         uses=_in("simulate", "report", SIMULATE, "models"),
     ),
@@ -292,7 +294,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--attention",
         kind=kinds.ATTENTION,
         help="Whether attention is one kernel that stores no scores.",
-        default="flash",
+        default_words="flash",
         section=_MODEL,
         uses=_in("simulate", "report", SIMULATE, "models"),
     ),
@@ -301,9 +303,36 @@ _ALL: tuple[Setting, ...] = (
         flag="--kernels",
         kind=kinds.KERNELS,
         help="How far pointwise operators and the optimizer are fused.",
-        default="fused",
+        default_words="fused",
         section=_MODEL,
         uses=_in("simulate", "report", SIMULATE, "models"),
+    ),
+    Setting(
+        name="tensor_parallel",
+        flag="--tensor-parallel",
+        kind=kinds.whole(1, 1024),
+        help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
+        default_words="1",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="pipeline_parallel",
+        flag="--pipeline-parallel",
+        kind=kinds.whole(1, 1024),
+        help="Stages of a pipeline (1F1B); --gpus counts all of their GPUs.",
+        default_words="1",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
+        name="microbatches",
+        flag="--microbatches",
+        kind=kinds.whole(1, 100_000),
+        help="Microbatches of an iteration of a pipeline, each of --batch samples.",
+        default_words="required with a pipeline",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE),
     ),
     Setting(
         name="add_module",
@@ -502,6 +531,96 @@ _ALL: tuple[Setting, ...] = (
         default="ring",
         section=_HOW,
         uses=_in(*FORECASTS, *JOBS),
+    ),
+    Setting(
+        name="sharding",
+        flag="--sharding",
+        kind=kinds.SHARDING,
+        help="What of the model is sharded: none, zero1, zero2, zero3 (fsdp), hsdp:RANKS; hsdp: ranks of a node.",
+        default_words="none",
+        section=_SHARDING,
+        uses=_in(SIMULATE, simulate=_SHARDINGS, report=_SHARDINGS, sweep=_SHARDINGS),
+    ),
+    Setting(
+        name="reshard_after_forward",
+        flag="--reshard-after-forward",
+        kind=kinds.RESHARD,
+        help="Free a gathered unit after its forward pass, keep it, or keep it sharded over N ranks.",
+        default="yes",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="prefetch",
+        flag="--prefetch",
+        kind=kinds.whole(0, 10_000),
+        help="Units that are gathered ahead in the forward pass.",
+        default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="accumulate",
+        flag="--accumulate",
+        kind=kinds.whole(1, 10_000),
+        help="Passes through the model before the optimizer's step, each of --batch samples.",
+        default=1,
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="accumulate_sync",
+        flag="--accumulate-sync/--no-accumulate-sync",
+        kind=kinds.SWITCH,
+        help="Exchange gradients after every pass, or only after the last one.",
+        default_words="every pass if gradients are sharded",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="unit",
+        flag="--unit",
+        kind=kinds.Kind("PATTERN", kinds.text),
+        help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
+        default_words="numbered blocks",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="param_dtype",
+        flag="--param-dtype",
+        kind=kinds.ONE_DTYPE,
+        help="Element type of parameters, in which they are gathered.",
+        default_words="the trace's",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="reduce_dtype",
+        flag="--reduce-dtype",
+        kind=kinds.ONE_DTYPE,
+        help="Element type in which gradients are reduced.",
+        default_words="the trace's",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="optimizer",
+        flag="--optimizer",
+        kind=kinds.OPTIMIZER,
+        help="Optimizer, for the memory of its states.",
+        default="adam",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
+    ),
+    Setting(
+        name="memory",
+        flag="--memory",
+        kind=kinds.SIZE,
+        help="Memory of a GPU: says whether the job fits.",
+        default_words="that of --gpu",
+        section=_SHARDING,
+        uses=_in(*FORECASTS),
     ),
     Setting(
         name="coordinator",

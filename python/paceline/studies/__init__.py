@@ -26,9 +26,10 @@ STUDIES: dict[str, tuple[str, str]] = {
         'S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning"',
     ),
     "published": ("paceline.studies.published", "Published measurements of public systems, 2017 to 2020"),
+    "collectives": ("paceline.studies.published.collectives", "Published bandwidths of NCCL's collectives"),
 }
 # Studies that accept a file of measurements.
-WITH_DATA = frozenset({"published"})
+WITH_DATA = frozenset({"published", "collectives"})
 
 
 def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:

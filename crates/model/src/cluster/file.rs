@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::{Channel, Cluster, Degraded, Fabric, Jitter, Mesh, Racks, Routing, ServerPlace, Shape, Switch};
+use super::{Channel, Cluster, Degraded, Fabric, IntraLink, Jitter, Mesh, Racks, Routing, ServerPlace, Shape, Switch};
 use crate::document::fields::{
     name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
@@ -63,6 +63,12 @@ struct ClusterFile {
     message_overhead: Option<Time>,
     #[serde(default, deserialize_with = "gpus_per_node")]
     gpus_per_node: Option<u32>,
+    #[serde(default, deserialize_with = "optional_name")]
+    gpu: Option<String>,
+    #[serde(default, deserialize_with = "nics_per_node")]
+    nics_per_node: Option<u32>,
+    #[serde(default, deserialize_with = "intra_link")]
+    intra_link: Option<IntraLink>,
     #[serde(default, deserialize_with = "optional_rate")]
     intra_bandwidth: Option<Rate>,
     #[serde(default, deserialize_with = "object")]
@@ -301,6 +307,18 @@ impl ClusterFile {
             }
         }
         let one_switch = fabric.is_none();
+        if self.nics_per_node.is_some() && matches!(&fabric, Some(Fabric { shape: Shape::Rails { .. }, .. })) {
+            return Err(Problem::new(
+                "nics_per_node",
+                "has no effect with rails, where each GPU has a NIC; leave it out",
+            ));
+        }
+        if self.intra_link == Some(IntraLink::Pcie) && self.mesh.is_some() {
+            return Err(Problem::new(
+                "mesh",
+                "describes NVLinks between GPUs; leave it out, or set intra_link to \"nvlink\"",
+            ));
+        }
         let mut places: HashMap<u32, usize> = HashMap::new();
         for (at, straggler) in self.stragglers.iter().enumerate() {
             if let Some(before) = places.insert(straggler.rank, at) {
@@ -318,6 +336,9 @@ impl ClusterFile {
             latency: self.latency.unwrap_or(default.latency),
             message_overhead: self.message_overhead.unwrap_or(default.message_overhead),
             gpus_per_node: self.gpus_per_node.unwrap_or(default.gpus_per_node),
+            gpu: self.gpu.unwrap_or_default(),
+            nics_per_node: self.nics_per_node.unwrap_or(default.nics_per_node),
+            intra_link: self.intra_link,
             intra_bandwidth: self.intra_bandwidth.unwrap_or(default.intra_bandwidth),
             mesh: self.mesh.map(|MeshFile { peers, bridge }| Mesh { peers, bridge }),
             intra_latency: self.intra_latency.unwrap_or(default.intra_latency),
@@ -349,6 +370,15 @@ impl ClusterFile {
 
 fn gpus_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     whole(deserializer, 1..=1024).map(Some)
+}
+
+fn nics_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    whole(deserializer, 1..=64).map(Some)
+}
+
+fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraLink>, D::Error> {
+    let links = [IntraLink::Pcie, IntraLink::Nvlink, IntraLink::Nvswitch];
+    one_of(deserializer, "link", &links.map(|link| (link.name(), link))).map(Some)
 }
 
 fn nodes_per_rack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -442,6 +472,9 @@ fn hint(field: &str) -> Option<&'static str> {
         "peers" => "how many GPUs each one has a link to, a whole number of at least 1",
         "node_contention" => "a share such as 0.04",
         "gpus_per_node" => "a whole number of at least 1",
+        "gpu" => "a GPU's name in quotes, such as \"H100\"",
+        "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 64",
+        "intra_link" => "\"pcie\", \"nvlink\" or \"nvswitch\"",
         "servers" => "\"own-nodes\" or \"colocated\"",
         "racks" => "an object such as {\"nodes_per_rack\": 16, \"oversubscription\": 4}",
         "nodes_per_rack" => "how many nodes share an uplink, a whole number of at least 1",

@@ -83,6 +83,29 @@ impl Channel {
     }
 }
 
+/// What connects the GPUs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntraLink {
+    /// PCI Express, through switches or the host.
+    Pcie,
+    /// NVLink from GPU to GPU.
+    Nvlink,
+    /// NVLink to switches. From Hopper on they add and multicast (NVLink SHARP, "NVLS").
+    Nvswitch,
+}
+
+impl IntraLink {
+    /// The name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            IntraLink::Pcie => "pcie",
+            IntraLink::Nvlink => "nvlink",
+            IntraLink::Nvswitch => "nvswitch",
+        }
+    }
+}
+
 /// The GPUs of a node of which each has links to some of the others; the rest are reached over one bus.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mesh {
@@ -118,8 +141,15 @@ pub struct Cluster {
     pub latency: Time,
     /// Fixed cost of a message at its sender; the link is busy during it.
     pub message_overhead: Time,
-    /// Ranks that share one NIC.
+    /// Ranks on a node.
     pub gpus_per_node: u32,
+    /// The GPUs, by name; empty if not said.
+    pub gpu: String,
+    /// NICs that make up `bandwidth`, evenly. The network models see one of the total rate; NCCL's model gives each
+    /// group of ranks those that it reaches. 1 with rails, where every GPU has its own.
+    pub nics_per_node: u32,
+    /// `None`: not said.
+    pub intra_link: Option<IntraLink>,
     /// Rate of a rank's link inside the node, each way.
     pub intra_bandwidth: Rate,
     /// `None`: every GPU reaches every other at `intra_bandwidth`.
@@ -176,6 +206,9 @@ impl Default for Cluster {
             latency: Time::ZERO,
             message_overhead: Time::ZERO,
             gpus_per_node: 1,
+            gpu: String::new(),
+            nics_per_node: 1,
+            intra_link: None,
             intra_bandwidth: DEFAULT_INTRA_BANDWIDTH,
             mesh: None,
             intra_latency: Time::ZERO,

@@ -23,8 +23,15 @@ impl Cluster {
             ("latency", time(self.latency)),
             ("message_overhead", time(self.message_overhead)),
             ("gpus_per_node", self.gpus_per_node.to_string()),
-            ("intra_bandwidth", rate(self.intra_bandwidth)),
         ]);
+        if !self.gpu.is_empty() {
+            fields.push(("gpu", quoted(&self.gpu)));
+        }
+        if self.nics_per_node != 1 {
+            fields.push(("nics_per_node", self.nics_per_node.to_string()));
+        }
+        fields.push(("intra_bandwidth", rate(self.intra_bandwidth)));
+        fields.extend(self.intra_link.map(|link| ("intra_link", quoted(link.name()))));
         if let Some(mesh) = self.mesh {
             fields.push(("mesh", format!("{{\"peers\": {}, \"bridge\": {}}}", mesh.peers, rate(mesh.bridge))));
         }
@@ -135,6 +142,18 @@ fn time(time: Time) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_are_written_and_read_back() {
+        let said = Cluster {
+            gpu: "H100".into(),
+            nics_per_node: 8,
+            gpus_per_node: 8,
+            intra_link: Some(crate::cluster::IntraLink::Nvswitch),
+            ..Cluster::default()
+        };
+        assert_eq!(Cluster::from_json(said.to_json().as_bytes(), "it").ok(), Some(said));
+    }
 
     #[test]
     fn units_are_those_people_write() {

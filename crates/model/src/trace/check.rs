@@ -174,7 +174,12 @@ fn check_forward(
             return Err(Problem::new(here(), format!("names {} twice; name it once", tensors.name(index))));
         }
         total += u128::from(layer.duration_s.0);
-        layers.push(Layer { name: layer.layer, duration: layer.duration_s, tensors: indices });
+        layers.push(Layer {
+            name: layer.layer,
+            duration: layer.duration_s,
+            tensors: indices,
+            activation_bytes: layer.activation_bytes,
+        });
     }
     if seconds::within_a_day(total).is_none() {
         let message = "all layers together are longer than a day; times are in seconds: is the unit right?";

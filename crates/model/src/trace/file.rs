@@ -5,7 +5,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, Trace};
-use crate::document::fields::{check_name, name, number, optional_time, tensor_bytes, text, time, whole};
+use crate::document::fields::{
+    MAX_TENSOR_BYTES, check_name, name, number, optional_time, tensor_bytes, text, time, whole,
+};
 use crate::document::shown;
 use crate::document::strict::{from_map, list, names, object, objects};
 use crate::nearest;
@@ -62,6 +64,8 @@ pub(super) struct LayerFile {
     pub duration_s: Time,
     #[serde(default, deserialize_with = "names")]
     pub tensors: Vec<String>,
+    #[serde(default, deserialize_with = "activation_bytes")]
+    pub activation_bytes: Option<u64>,
 }
 
 /// One gradient.
@@ -122,6 +126,15 @@ fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     whole(deserializer, 1..=u32::MAX)
 }
 
+fn activation_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match u64::deserialize(deserializer)? {
+        bytes if bytes > MAX_TENSOR_BYTES => {
+            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes of one sample?")))
+        }
+        bytes => Ok(Some(bytes)),
+    }
+}
+
 fn spread<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.0..=10.0)
 }
@@ -146,6 +159,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
         "gradients" => "a list of gradients",
         "layer" => "the layer's name, in quotes",
         "duration_s" => "how long the layer runs, in seconds",
+        "activation_bytes" => "the bytes of a sample that the layer keeps for the backward pass, a whole number",
         "tensors" => "a list of the names of the tensors that the layer needs",
         "tensor" => "the tensor's name, in quotes",
         "ready_s" => "the seconds from the start of the backward pass to this gradient",
@@ -164,6 +178,7 @@ impl From<&Trace> for TraceFile {
             layer: layer.name.clone(),
             duration_s: layer.duration,
             tensors: layer.tensors.iter().map(|&index| tensor(index).name.clone()).collect(),
+            activation_bytes: layer.activation_bytes,
         };
         let gradient = |gradient: &super::Gradient| GradientFile {
             tensor: tensor(gradient.tensor).name.clone(),

@@ -242,6 +242,7 @@ fn forward(parameters: &[&Send], total: Time) -> Vec<LayerFile> {
         layer: send.tensor.clone(),
         duration_s: end(index + 1) - end(index),
         tensors: vec![send.tensor.clone()],
+        activation_bytes: None,
     };
     (0..).zip(parameters).map(layer).collect()
 }

@@ -45,6 +45,8 @@ pub struct Layer {
     pub duration: Time,
     /// Indices into [`Trace::tensors`]: the parameters that it needs.
     pub tensors: Vec<u32>,
+    /// Bytes of a sample that it keeps for the backward pass; `None`: unknown.
+    pub activation_bytes: Option<u64>,
 }
 
 /// The time at which a gradient may be sent.
@@ -70,6 +72,12 @@ pub struct WorkerTrace {
 }
 
 impl WorkerTrace {
+    /// Bytes of a sample that all layers keep for the backward pass; `None` if no layer says.
+    #[must_use]
+    pub fn activation_bytes(&self) -> Option<u64> {
+        self.forward.iter().filter_map(|layer| layer.activation_bytes).reduce(u64::saturating_add)
+    }
+
     /// The sum of the forward layers.
     #[must_use]
     pub fn forward_time(&self) -> Time {

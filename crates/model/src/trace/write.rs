@@ -54,10 +54,14 @@ impl Trace {
     fn layer(&self, layer: &Layer) -> String {
         let (name, duration) = (quoted(&layer.name), seconds(layer.duration));
         let tensors: Vec<String> = layer.tensors.iter().map(|&index| self.name_of(index)).collect();
-        match tensors.as_slice() {
-            [] => format!("{{\"layer\": {name}, \"duration_s\": {duration}}}"),
-            _ => format!("{{\"layer\": {name}, \"duration_s\": {duration}, \"tensors\": [{}]}}", tensors.join(", ")),
+        let mut fields = format!("\"layer\": {name}, \"duration_s\": {duration}");
+        if !tensors.is_empty() {
+            let _ = write!(fields, ", \"tensors\": [{}]", tensors.join(", "));
         }
+        if let Some(bytes) = layer.activation_bytes {
+            let _ = write!(fields, ", \"activation_bytes\": {bytes}");
+        }
+        format!("{{{fields}}}")
     }
 
     fn gradient(&self, gradient: &Gradient) -> String {

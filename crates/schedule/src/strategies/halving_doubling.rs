@@ -17,6 +17,7 @@ pub(crate) const HALVING_DOUBLING: Entry = Entry {
     build: |topology, knobs| {
         Ok(Box::new(HalvingDoubling { workers: topology.workers, chunk: knobs.chunk.unwrap_or(Chunk::Whole) }))
     },
+    halves: None,
 };
 
 struct HalvingDoubling {

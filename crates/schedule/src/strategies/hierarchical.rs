@@ -6,6 +6,7 @@
 //! inside the node. With equal nodes, all NICs and all inner links are busy (M. Cho et al., "BlueConnect",
 //! MLSys 2019; Horovod's HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j
 //! mod their number.
+use crate::collective::Collective;
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
@@ -18,6 +19,7 @@ pub(crate) const HIERARCHICAL: Entry = Entry {
     summary: "reduction inside the node, ring between nodes",
     knobs: &[Knob::Chunk, Knob::Inside],
     build,
+    halves: None,
 };
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
@@ -107,7 +109,7 @@ impl Schedule for Hierarchical {
             spread: SPREAD,
             piece,
         };
-        match between.step(pc) {
+        match between.step(Collective::AllReduce, pc) {
             Ok(step) => return step,
             Err(left) => pc = left,
         }

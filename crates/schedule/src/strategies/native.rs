@@ -18,6 +18,7 @@ pub(crate) const NATIVE: Entry = Entry {
     summary: "NCCL's choice: trees for small buckets, one ring over all ranks for large ones",
     knobs: &[Knob::Rates],
     build,
+    halves: None,
 };
 
 fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {

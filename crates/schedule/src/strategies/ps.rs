@@ -22,6 +22,7 @@ macro_rules! entry {
             summary: $summary,
             knobs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], $(Knob::$knob),*],
             build: |topology, knobs| build(topology, knobs, $multicast, $aggregation),
+            halves: None,
         }
     };
 }

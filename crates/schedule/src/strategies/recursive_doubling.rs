@@ -15,6 +15,7 @@ pub(crate) const RECURSIVE_DOUBLING: Entry = Entry {
     build: |topology, knobs| {
         Ok(Box::new(RecursiveDoubling { workers: topology.workers, chunk: knobs.chunk.unwrap_or(Chunk::Whole) }))
     },
+    halves: None,
 };
 
 struct RecursiveDoubling {

@@ -18,6 +18,7 @@ pub(crate) const SHARDED_PS: Entry = Entry {
     summary: "reduction inside the node, then parameter servers that share every tensor",
     knobs: &[Knob::Servers, Knob::Chunk, Knob::Pull, Knob::Inside],
     build,
+    halves: None,
 };
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]

@@ -22,6 +22,7 @@ pub(crate) const SHARP: Entry = Entry {
     summary: "reduction inside the node, then in a tree of switches, in a stream",
     knobs: &[Knob::Chunk, Knob::Inside, Knob::Aggregation],
     build,
+    halves: None,
 };
 
 fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {

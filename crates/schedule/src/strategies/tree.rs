@@ -20,6 +20,7 @@ pub(crate) const TREE: Entry = Entry {
             chunk: knobs.chunk.unwrap_or(DEFAULT_CHUNK),
         }))
     },
+    halves: None,
 };
 
 /// A tree needs pieces to be a pipeline. 128 Ki elements are 512 KiB of float32, the size of NCCL's slices

@@ -122,7 +122,9 @@ def built_in_configs() -> dict[str, Config]:
     """Return the built-in configurations by name, in the order of the file."""
     document = read_document(_TABLE, "models")
     return {
-        entry["name"]: Config(entry["name"], f"{_TABLE.name}: {entry['name']}", entry["config"], entry["source"], entry["parameters"])
+        entry["name"]: Config(
+            entry["name"], f"{_TABLE.name}: {entry['name']}", entry["config"], entry["source"], entry["parameters"]
+        )
         for entry in document["models"]
     }
 

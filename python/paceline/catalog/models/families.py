@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from paceline.errors import InvalidArgumentError
 from paceline.catalog.models.config import Config
 from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Model, Tensor
+from paceline.errors import InvalidArgumentError
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
 """Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
@@ -154,7 +154,7 @@ def _embedding(name: str, tokens: int, hidden: int, tensors: tuple[Tensor, ...],
     return Layer(name, tensors, tokens, hidden, traffic=_LOOKUP, shared=shared)
 
 
-def _head(  # noqa: PLR0917
+def _head(
     tokens: int,
     hidden: int,
     vocabulary: int,
@@ -166,7 +166,7 @@ def _head(  # noqa: PLR0917
     rows: int | None = None,
     more: tuple[Tensor, ...] = (),
 ) -> list[Layer]:
-    """Return the final norm and the output head. `rows`: tokens whose logits are computed; `dense`: BERT's transform."""
+    """Return the final norm and the output head. `rows`: tokens with logits; `dense`: BERT's transform."""
     rows = tokens if rows is None else min(rows, tokens)
     tensors: list[Tensor] = []
     matmuls = []
@@ -346,7 +346,11 @@ def _bert(config: Config, tokens: int) -> list[Layer]:
         *_blocks(block, config.whole("num_hidden_layers")),
     ]
     base = "Roberta" if is_roberta else "Bert"
-    heads_known = {f"{base}Model": False, f"{base}ForMaskedLM": True, **({} if is_roberta else {"BertForPreTraining": True})}
+    heads_known = {
+        f"{base}Model": False,
+        f"{base}ForMaskedLM": True,
+        **({} if is_roberta else {"BertForPreTraining": True}),
+    }
     asked = config.architecture(tuple(heads_known), f"{base}ForMaskedLM" if is_roberta else "BertForPreTraining")
     pooler = _linear("model.pooler", hidden, hidden, bias=True) if not asked.endswith("ForMaskedLM") else ()
     relation = _linear("model.relation", hidden, 2, bias=True) if asked.endswith("ForPreTraining") else ()

@@ -92,7 +92,7 @@ class Layer:
     matmuls: tuple[Matmul, ...] = ()
     attention: Attention | None = None
     traffic: float = 0.0
-    """Memory-bound work, in hidden elements per token, as a share of a whole layer's (attention and MLP: 1 together)."""
+    """Memory-bound work per token, as a share of a whole layer's (attention and MLP: 1 together)."""
     logits: float = 0.0
     """Logits of a sample, for the loss."""
     block: str = ""
@@ -140,5 +140,7 @@ class Model:
         6 per parameter and token, and 12 times width, queries and keys for attention, masked or not: PaLM's convention
         (A. Chowdhery et al., 2022, appendix B). Recomputation does not count.
         """
-        dense = sum(6.0 * tensor.size * tensor.active * layer.tokens for layer in self.layers for tensor in layer.tensors)
+        dense = sum(
+            6.0 * tensor.size * tensor.active * layer.tokens for layer in self.layers for tensor in layer.tensors
+        )
         return dense + sum(3.0 * layer.attention.flops for layer in self.layers if layer.attention is not None)

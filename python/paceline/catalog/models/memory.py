@@ -2,15 +2,14 @@
 
 Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
-scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the attention
-core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation functions and
-every second matrix product are recomputed.
+scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the
+attention core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation
+functions and every second matrix product are recomputed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from paceline.catalog import names
 from paceline.catalog.models.layers import Layer, Model
@@ -18,7 +17,7 @@ from paceline.catalog.models.roofline import AttentionKind, element_bytes
 from paceline.errors import InvalidArgumentError
 
 Checkpointing = names.Checkpointing
-Optimizer = Literal["adam", "momentum", "sgd"]
+Optimizer = names.Optimizer
 SHARDINGS = ("none", "zero1", "zero2", "zero3")
 _STATES = {"adam": 2, "momentum": 1, "sgd": 0}
 """FP32 tensors that the optimizer keeps beside the master copy."""
@@ -60,9 +59,7 @@ class Memory:
     @property
     def total(self) -> int:
         """All kinds together."""
-        return (
-            self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
-        )
+        return self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
 
 
 def memory_of(

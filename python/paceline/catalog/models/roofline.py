@@ -2,7 +2,7 @@
 
 | class | time |
 | --- | --- |
-| matrix product | the longer of FLOPs over the peak's share, which shrinks with small hidden sizes, and bytes over the memory's |
+| matrix product | FLOPs over a share of the peak, less for small hidden sizes; at least bytes over the memory's rate |
 | attention, `flash` | FLOPs of the scores that the mask leaves, at a share of the rate of matrix products |
 | attention, `unfused` | the FLOPs of all scores as a matrix product, and their passes through memory |
 | everything else | bytes through memory |
@@ -13,6 +13,7 @@ A layer takes at least as long as the host needs to launch its kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
 from paceline.catalog.hardware import Hardware
@@ -21,6 +22,8 @@ AttentionKind = names.Attention
 Kernels = names.Kernels
 _RECOMPUTING_BACKWARD = 2.5
 """Flash attention's backward pass has 5 matrix products to the forward pass's 2 (T. Dao, FlashAttention-2, 2023)."""
+_RING_HOP_S = 3.4e-6
+"""Of NCCL's ring over NVLink, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
 _BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 """Of an activation: FP8 training keeps activations in 16 bits."""
 
@@ -39,7 +42,7 @@ class Roofline:
     attention: AttentionKind = "flash"
     kernels: Kernels = "fused"
 
-    def matmul_rate(self, hidden: int) -> float:
+    def matmul_rate(self, hidden: float) -> float:
         """Return the FLOP/s of matrix products in a model of this hidden size."""
         share = matmul_share(self.hardware.architecture, self.precision)
         return self.hardware.peak(self.precision) * share * hidden / (hidden + efficiency("matmul.fill"))
@@ -58,7 +61,7 @@ class Roofline:
             "compiled": efficiency("traffic.compiled"),
         }[self.kernels]
 
-    def matmul(self, flops: float, moved_bytes: float, hidden: int) -> float:
+    def matmul(self, flops: float, moved_bytes: float, hidden: float) -> float:
         """Time of a matrix product."""
         return max(flops / self.matmul_rate(hidden), moved_bytes / self.memory_rate)
 
@@ -66,7 +69,7 @@ class Roofline:
         """Time of a memory-bound kernel that reads and writes so many bytes."""
         return moved_bytes / self.memory_rate
 
-    def attention_forward(self, flops: float, scores: float, hidden: int, *, causal: bool) -> float:
+    def attention_forward(self, flops: float, scores: float, hidden: float, *, causal: bool) -> float:
         """Time of attention's forward pass; `flops` and `scores` are those without a mask."""
         rate = self.matmul_rate(hidden)
         if self.attention == "flash":
@@ -75,10 +78,18 @@ class Roofline:
         width = element_bytes(self.precision) / 2
         return flops / rate + scores * width * efficiency("attention.score") / 3 / self.memory_rate
 
-    def attention_backward(self, flops: float, scores: float, hidden: int, *, causal: bool) -> float:
+    def attention_backward(self, flops: float, scores: float, hidden: float, *, causal: bool) -> float:
         """Time of attention's backward pass."""
         factor = _RECOMPUTING_BACKWARD if self.attention == "flash" else 2.0
         return factor * self.attention_forward(flops, scores, hidden, causal=causal)
+
+    def all_reduce(self, moved_bytes: float, ranks: int) -> float:
+        """Time of an all-reduce among GPUs of a node: a ring's latency, and bytes at NCCL's bus bandwidth."""
+        if ranks == 1:
+            return 0.0
+        assert self.hardware.bus_bandwidth is not None
+        steps = 2 * (ranks - 1)
+        return steps * _RING_HOP_S + steps / ranks * moved_bytes / self.hardware.bus_bandwidth
 
     def launches(self, kernels: float) -> float:
         """Host time of so many launches; a compiled model replays a third of them."""

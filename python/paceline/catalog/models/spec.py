@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from paceline._core import Trace
 from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
 from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
+from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 
-OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches")
+OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
 """Settings that make a workload of a model."""
-ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels")
+_IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
+"""Options in a word: the parallel ones change the cluster, too, which a word does not know."""
+ONLY_MODELS = ("gpu", "seq", "checkpointing", "attention", "kernels", *_PARALLEL)
 """Those that have no effect on a recording."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
@@ -71,6 +78,10 @@ def workload_of(  # noqa: PLR0917
     checkpointing: str | None = None,
     attention: str | None = None,
     kernels: str | None = None,
+    optimizer: str | None = None,
+    tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    microbatches: int | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
 
@@ -83,6 +94,10 @@ def workload_of(  # noqa: PLR0917
         checkpointing: `none`, `selective` or `full`.
         attention: `flash` or `unfused`.
         kernels: `eager`, `fused` or `compiled`.
+        optimizer: `adam`, `momentum` or `sgd`.
+        tensor_parallel: GPUs that share every layer.
+        pipeline_parallel: Stages of a pipeline.
+        microbatches: Of an iteration, each of `batch` samples, with a pipeline.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
@@ -90,14 +105,20 @@ def workload_of(  # noqa: PLR0917
     hardware = gpu if isinstance(gpu, Hardware) else find_hardware(gpu)
     precision = _PRECISIONS.get(dtype, dtype) if dtype else _default_precision(hardware)
     hardware.peak(_one_of(precision, names.members(names.Precision), "dtype"))
+    model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
+    _check_parallel(model, hardware, tensor, pipeline, microbatches)
     return Workload(
-        model_of(config, seq),
+        model,
         hardware,
         batch or 1,
         precision,
         _one_of(attention or "flash", names.members(names.Attention), "attention"),
         _one_of(checkpointing or "none", names.members(names.Checkpointing), "checkpointing"),
         _one_of(kernels or "fused", names.members(names.Kernels), "kernels"),
+        _one_of(optimizer or "adam", names.members(names.Optimizer), "optimizer"),
+        tensor,
+        pipeline,
+        microbatches or 1,
         source=config.source or config.where,
     )
 
@@ -110,6 +131,36 @@ def _unknown(named: str) -> InvalidArgumentError:
     )
 
 
+def _check_parallel(model: Model, hardware: Hardware, tensor: int, pipeline: int, microbatches: int | None) -> None:
+    """Raise InvalidArgumentError if a model cannot be cut like this."""
+    if tensor > 1 and hardware.bus_bandwidth is None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no NVLink, and tensor-parallel GPUs need one; leave it out, or give a device file "
+            "with bus_bandwidth (`paceline gpus NAME --json`)",
+            setting="tensor_parallel",
+        )
+    heads = {layer.attention.heads for layer in model.layers if layer.attention is not None}
+    if any(count % tensor for count in heads):
+        raise InvalidArgumentError(
+            f"{tensor} does not divide the {min(heads)} attention heads of {model.name}", setting="tensor_parallel"
+        )
+    blocks = {layer.block for layer in model.layers if layer.block}
+    if pipeline > len(blocks):
+        raise InvalidArgumentError(
+            f"{pipeline} stages are more than the {len(blocks)} blocks of {model.name}", setting="pipeline_parallel"
+        )
+    if pipeline > 1 and microbatches is None:
+        raise InvalidArgumentError(
+            f"needs the number of microbatches of an iteration, each of --batch samples: --microbatches {4 * pipeline}",
+            setting="pipeline_parallel",
+        )
+    if pipeline == 1 and microbatches is not None:
+        raise InvalidArgumentError(
+            "has no effect without --pipeline-parallel; --accumulate makes several passes without one",
+            setting="microbatches",
+        )
+
+
 def is_recorded(name: str) -> bool:
     """Return whether there is a built-in recording of this name, too."""
     from paceline.catalog.library import built_in_trace, trace_names
@@ -117,10 +168,11 @@ def is_recorded(name: str) -> bool:
     return built_in_trace(name) in trace_names()
 
 
-def refuse_on_recording(name: str, given: dict[str, Any]) -> None:
+def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
     """Raise InvalidArgumentError for options that only models from a configuration have."""
     for option in ONLY_MODELS:
         if given.get(option) is not None:
+            name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
             hint = "; --device has published rates of recordings" if option == "gpu" else ""
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
@@ -145,7 +197,7 @@ def _config_of(named: str) -> Config | None:
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and options of NAME@GPU:OPTION=VALUE,…"""
+    """Return name and options of a word such as NAME@GPU:OPTION=VALUE."""
     named, at, rest = text.rpartition("@")
     if not at or "/" in rest.partition(":")[0]:
         return text, {}
@@ -155,9 +207,9 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {"gpu": gpu}
     for pair in pairs.split(",") if colon else []:
         option, equals, value = pair.partition("=")
-        if option not in OPTIONS or option == "gpu" or not (equals and value):
+        if option not in _IN_WORDS or not (equals and value):
             raise InvalidArgumentError(
-                f"'{text[:80]}': '{pair[:40]}' is not an option; write OPTION=VALUE with {', '.join(OPTIONS[1:])}"
+                f"'{text[:80]}': '{pair[:40]}' is not an option; write OPTION=VALUE with {', '.join(_IN_WORDS)}"
             )
         if option in options:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice")
@@ -167,7 +219,9 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
 
 def _whole(text: str, option: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 12 and 1 <= int(value) <= _LONGEST):
-        raise InvalidArgumentError(f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}")
+        raise InvalidArgumentError(
+            f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}"
+        )
     return int(value)
 
 

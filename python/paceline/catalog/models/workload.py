@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from paceline._core import Trace
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
-from paceline.errors import InvalidArgumentError
 from paceline.catalog.models.layers import Layer, Model
 from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
+from paceline.errors import InvalidArgumentError
 
 _WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
 """Element type of parameters and gradients on the wire, by the precision of the computation."""
@@ -39,18 +39,34 @@ class Timed:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model on one GPU. Made by `paceline.catalog.models.resolve`, which checks the options."""
+    """A model on one GPU. Made by `paceline.catalog.models.spec.workload_of`, which checks the options."""
 
     model: Model
     hardware: Hardware
     batch: int
-    """Samples of one forward and backward pass."""
+    """Samples of one forward and backward pass; with a pipeline, of a microbatch."""
     precision: str = "bf16"
     attention: AttentionKind = "flash"
     checkpointing: Checkpointing = "none"
     kernels: Kernels = "fused"
     optimizer: Optimizer = "adam"
+    tensor: int = 1
+    """GPUs that share every layer, inside a node."""
+    pipeline: int = 1
+    """Stages, of consecutive blocks."""
+    microbatches: int = 1
+    """Of an iteration, with a pipeline."""
     source: str = field(default="", compare=False)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a data-parallel rank."""
+        return self.tensor * self.pipeline
+
+    @property
+    def samples(self) -> int:
+        """Samples of a data-parallel rank in an iteration."""
+        return self.batch * self.microbatches
 
     @property
     def roofline(self) -> Roofline:
@@ -59,31 +75,50 @@ class Workload:
 
     @cached_property
     def timed(self) -> tuple[Timed, ...]:
-        """Layers with their durations."""
-        return tuple(self._timed(layer) for layer in self.model.layers)
+        """Layers of the slowest stage with their durations, for one microbatch."""
+        stages = [[self._timed(layer) for layer in stage] for stage in self._stages()]
+        return tuple(max(stages, key=lambda stage: sum(one.forward_s + one.backward_s for one in stage)))
+
+    def _stages(self) -> list[list[Layer]]:
+        """Cut the layers into stages with as many blocks each as can be; embeddings and head are at the ends."""
+        blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
+        stage_of = {block: index * self.pipeline // len(blocks) for index, block in enumerate(blocks)}
+        stages: list[list[Layer]] = [[] for _ in range(self.pipeline)]
+        last = 0
+        for layer in self.model.layers:
+            # What is in no block belongs to the block before it.
+            last = stage_of.get(layer.block, last)
+            stages[last].append(layer)
+        return stages
 
     def _timed(self, layer: Layer) -> Timed:
         line, batch, size = self.roofline, self.batch, element_bytes(self.precision)
+        # Tensor parallelism with sequence parallelism divides all work and all activations of a layer.
+        ways, hidden = self.tensor, layer.hidden / self.tensor
         products = 0.0
         for one in layer.matmuls:
             moved = (one.inner * one.outer + batch * one.rows * (one.inner + one.outer)) * size
-            products += line.matmul(batch * one.flops, moved, layer.hidden)
+            products += line.matmul(batch * one.flops / ways, moved / ways, hidden)
         forward, backward = products, 2 * products
         scale = size / 2
-        traffic = batch * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
+        traffic = batch / ways * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
         pointwise = line.memory(traffic * line.traffic_factor)
-        loss = line.memory(batch * layer.logits * efficiency("traffic.logit"))
+        loss = line.memory(batch / ways * layer.logits * efficiency("traffic.logit"))
         # Every microbatch reads the weights in both passes and adds to their gradients.
-        weights = line.memory(layer.parameters * scale * efficiency("traffic.weight"))
+        weights = line.memory(layer.parameters / ways * scale * efficiency("traffic.weight"))
         own = (pointwise + loss + weights) * _FORWARD
         forward += own
         backward += pointwise + loss + weights - own
         attention = 0.0
         if layer.attention is not None:
-            arguments = (batch * layer.attention.flops, batch * layer.attention.scores, layer.hidden)
+            arguments = (batch / ways * layer.attention.flops, batch / ways * layer.attention.scores, hidden)
             attention = line.attention_forward(*arguments, causal=layer.attention.causal)
             forward += attention
             backward += line.attention_backward(*arguments, causal=layer.attention.causal)
+        # Two all-reduces a block and direction, which nothing hides.
+        exchange = line.all_reduce(batch * layer.tokens * layer.hidden * size, ways) if layer.block else 0.0
+        forward += exchange
+        backward += exchange
         again = 0.0
         if layer.block and self.checkpointing == "full":
             again = forward
@@ -106,14 +141,24 @@ class Workload:
 
     @property
     def optimizer_s(self) -> float:
-        """Seconds of the update of all parameters; a rank that updates a shard takes its share of it."""
+        """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
         factor = efficiency("update.eager" if self.kernels == "eager" else "update.fused")
-        return self.roofline.memory(self.model.parameters * _UPDATE_BYTES[self.optimizer] * factor)
+        parameters = self.model.parameters if self.pipeline == 1 else sum(one.layer.parameters for one in self.timed)
+        return self.roofline.memory(parameters / self.tensor * _UPDATE_BYTES[self.optimizer] * factor)
+
+    @property
+    def before_s(self) -> float:
+        """Seconds of an iteration before the last microbatch's forward pass in its slowest stage.
+
+        1F1B: the other microbatches, and the bubble of P - 1 passes (D. Narayanan et al., "Efficient Large-Scale
+        Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2).
+        """
+        return (self.microbatches + self.pipeline - 2) * (self.forward_s + self.backward_s)
 
     @property
     def compute_s(self) -> float:
-        """Seconds of one iteration without communication."""
-        return self.forward_s + self.backward_s + self.optimizer_s
+        """Seconds of one iteration without communication between data-parallel ranks."""
+        return self.before_s + self.forward_s + self.backward_s + self.optimizer_s
 
     @property
     def tokens(self) -> int:
@@ -139,14 +184,20 @@ class Workload:
         """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate."""
         if samples_per_s is None:
             return {}
-        own = samples_per_s / workers
-        return {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+        own = samples_per_s / workers / self.gpus
+        figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+        return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
         """Return the memory of one GPU by kind. Raises InvalidArgumentError for an unknown sharding."""
-        return memory_of(
-            self.model,
-            batch=self.batch,
+        model, under_way = self.model, 1
+        if self.pipeline > 1:
+            # 1F1B: the stage's own layers, and the activations of as many microbatches as are under way.
+            own = tuple(one.layer for one in self.timed)
+            model, under_way = replace(model, layers=own), min(self.pipeline, self.microbatches)
+        found = memory_of(
+            model,
+            batch=self.batch * under_way,
             precision=self.precision,
             attention=self.attention,
             checkpointing=self.checkpointing,
@@ -154,6 +205,7 @@ class Workload:
             group=group,
             optimizer=self.optimizer,
         )
+        return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
     def provenance(self) -> str:
@@ -161,20 +213,34 @@ class Workload:
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [] if self.checkpointing == "none" else [f"{self.checkpointing} checkpointing"]
+        words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
+        words += [f"{self.pipeline} stages, {self.microbatches} microbatches (1F1B)"] if self.pipeline > 1 else []
         made = f"computed for {self.hardware.title} by a roofline: {', '.join(words)}, {self.optimizer}"
         return f"{made}; {self.source}" if self.source else made
 
     def document(self) -> dict[str, Any]:
         """Return the trace file as data (docs/reference/trace-format.md)."""
         size = element_bytes(self.precision)
-        forward = []
+        forward: list[dict[str, Any]] = []
+        if self.before_s > 0:
+            forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
+        # Of a microbatch that is under way: a pipeline has up to as many as it has stages.
+        kept = min(self.pipeline, self.microbatches) / self.microbatches
+        known: set[str] = set()
         for one in self.timed:
-            tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors)]
+            known |= {tensor.name for tensor in one.layer.tensors}
+            # A tied tensor whose first use is in another stage is a copy here.
+            tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors) if tensor.name in known]
             forward.append(
-                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)} | ({"tensors": tensors} if tensors else {})
+                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
+                | ({"tensors": tensors} if tensors else {})
+                | {"activation_bytes": round(one.activation_bytes * kept)}
             )
-        first = {tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors}
-        gradients, now = [], 0.0
+        first = {
+            tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors
+        }
+        gradients: list[dict[str, Any]] = []
+        now = 0.0
         for index, one in reversed(list(enumerate(self.timed))):
             own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
             total = sum(tensor.size for tensor in own)
@@ -189,14 +255,14 @@ class Workload:
             "version": 1,
             "name": self.model.name,
             "provenance": self.provenance,
-            "batch": self.batch,
+            "batch": self.samples,
             "dtype": _WIRE[self.precision],
             "device": self.hardware.name,
             "workers": [
                 {
                     "forward": forward,
                     "gradients": gradients,
-                    "backward_s": max(_seconds(now), *(one["ready_s"] for one in gradients)),
+                    "backward_s": max(_seconds(now), *(float(one["ready_s"]) for one in gradients)),
                     "optimizer_s": _seconds(self.optimizer_s),
                 }
             ],

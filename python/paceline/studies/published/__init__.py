@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.forecast.evidence import coverage, published_cases
-from paceline.studies.published.data import BUILT_IN, read
+from paceline.studies.published import collectives
+from paceline.studies.published.data import BUILT_IN, columns_of, read
 from paceline.studies.published.engines import CannotForecastError
 from paceline.studies.published.result import Published, Skip
 from paceline.studies.published.rows import Forecast, forecast
@@ -19,11 +20,13 @@ from paceline.studies.published.rows import Forecast, forecast
 
 def run(
     plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
-) -> Published:
+) -> Published | collectives.Collectives:
     """Forecast every row of a file; draw the figure if a folder is given.
 
-    Raises InvalidArgumentError for an invalid file.
+    A file with the columns of sharded training has collectives. Raises InvalidArgumentError for an invalid file.
     """
+    if data is not None and {"strategy", "metric", "value"} <= set(columns_of(data)):
+        return collectives.run(plots, progress, data)
     rows = read(data or BUILT_IN)
     forecasts: list[Forecast] = []
     skipped: list[Skip] = []

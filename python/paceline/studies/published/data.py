@@ -101,6 +101,35 @@ class Row:
 
 def read(path: Path) -> list[Row]:
     """Return all rows. Raises InvalidArgumentError naming file, line, column and remedy."""
+    return [_row(cells) for cells in read_cells(path, COLUMNS, _MAY_BE_MISSING)]
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names in the first line of a file, unchecked. Raises InvalidArgumentError if it cannot be read."""
+    return [field.strip() for field in _lines(path, COLUMNS)[0][1]]
+
+
+def read_cells(path: Path, columns: Sequence[str], may_be_missing: frozenset[str]) -> list[Cells]:
+    """Return the cells of each row of a file with these columns. Raises InvalidArgumentError."""
+    lines = _lines(path, columns)
+    header = _header(path, lines[0][1], columns, may_be_missing)
+    if len(lines) == 1:
+        raise InvalidArgumentError(f"{path}: has no rows below its header")
+    if len(lines) > _MOST_ROWS:
+        raise InvalidArgumentError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
+    found = []
+    for line, fields in lines[1:]:
+        if len(fields) != len(header):
+            raise InvalidArgumentError(
+                f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; put text with a comma in "
+                "quotes"
+            )
+        found.append(Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True))))
+    return found
+
+
+def _lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Return the lines that are not empty, at least one, with their numbers."""
     try:
         text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -114,36 +143,27 @@ def read(path: Path) -> list[Row]:
     except csv.Error as error:
         raise InvalidArgumentError(f"{path}, line {reader.line_num}: {error}; is a quotation mark missing?") from None
     if not lines:
-        raise InvalidArgumentError(f"{path}: is empty; its first line names the columns: {','.join(COLUMNS)}")
-    header = _header(path, lines[0][1])
-    if len(lines) == 1:
-        raise InvalidArgumentError(f"{path}: has no rows below its header")
-    if len(lines) > _MOST_ROWS:
-        raise InvalidArgumentError(f"{path}: {len(lines) - 1} rows are too many; at most {_MOST_ROWS}")
-    return [_row(path, line, header, fields) for line, fields in lines[1:]]
+        raise InvalidArgumentError(f"{path}: is empty; its first line names the columns: {','.join(columns)}")
+    return lines
 
 
-def _header(path: Path, fields: Sequence[str]) -> list[str]:
+def _header(path: Path, fields: Sequence[str], columns: Sequence[str], may_be_missing: frozenset[str]) -> list[str]:
     names = [field.strip() for field in fields]
     for name in names:
-        if name not in COLUMNS:
-            near = nearest(name, list(COLUMNS))
-            hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(COLUMNS)}"
+        if name not in columns:
+            near = nearest(name, list(columns))
+            hint = f"; did you mean '{near}'?" if near else f"; there are {', '.join(columns)}"
             raise InvalidArgumentError(f"{path}, line 1: unknown column '{name[:80]}'{hint}")
         if names.count(name) > 1:
             raise InvalidArgumentError(f"{path}, line 1: duplicate column '{name}'")
-    missing = [name for name in COLUMNS if name not in names and name not in _MAY_BE_MISSING]
+    missing = [name for name in columns if name not in names and name not in may_be_missing]
     if missing:
         raise InvalidArgumentError(f"{path}, line 1: columns are missing: {', '.join(missing)}")
     return names
 
 
-def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
-    if len(fields) != len(header):
-        raise InvalidArgumentError(
-            f"{path}, line {line}: has {len(fields)} fields, the header {len(header)}; put text with a comma in quotes"
-        )
-    cell = _Cells(path, line, dict(zip(header, (field.strip() for field in fields), strict=True)))
+def _row(cell: Cells) -> Row:
+    path, line = cell.path, cell.line
     gpus, nodes = cell.whole("gpus"), cell.whole("nodes")
     if nodes > gpus:
         raise InvalidArgumentError(
@@ -182,15 +202,19 @@ def _metric(text: str, measured: float | None) -> Metric | None:
 
 
 @dataclass(frozen=True)
-class _Cells:
+class Cells:
+    """The text of a row by column, and how it is read."""
+
     path: Path
     line: int
     values: Mapping[str, str]
 
     def text(self, name: str) -> str:
+        """Return the text, empty if there is none."""
         return self.values.get(name, "")
 
     def required(self, name: str) -> str:
+        """Return the text. Raises InvalidArgumentError if it is empty."""
         if not self.text(name):
             raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: is empty")
         return self.text(name)
@@ -209,6 +233,7 @@ class _Cells:
         return value
 
     def whole(self, name: str) -> int:
+        """Return the whole number above 0. Raises InvalidArgumentError."""
         text = self.required(name)
         most = _MOST_GPUS if name in ("gpus", "nodes") else 2**32 - 1
         if not (re.fullmatch(r"[0-9]{1,10}", text) and 1 <= int(text) <= most):

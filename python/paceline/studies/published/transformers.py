@@ -15,16 +15,29 @@ from pathlib import Path
 
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
-from paceline.errors import InvalidArgumentError
 from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.memory import Checkpointing
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
 from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
 
 ONE_NODE = 8
 """GPUs; rows with more are not compared: their network counts."""
-_COLUMNS = ("id", "source", "system", "strategy", "model", "seq_len", "precision", "gpu", "gpus", "value", "unit", "notes")
+_COLUMNS = (
+    "id",
+    "source",
+    "system",
+    "strategy",
+    "model",
+    "seq_len",
+    "precision",
+    "gpu",
+    "gpus",
+    "value",
+    "unit",
+    "notes",
+)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Collectives(Group):
 
     def _reduced(self, tensors: Loose, opts: Loose) -> bool:
         """Reduce at once if the call is a simple one: small tensors take longer to prepare than to reduce."""
-        if not self._plain or getattr(opts, "asyncOp", True) or self._gathered is not None:
+        if not self._plain or getattr(opts, "asyncOp", True) or self._gathered is not None or self._estimates.running:
             return False
         tensor = tensors[0]
         dtype = REDUCIBLE.get(tensor.dtype)

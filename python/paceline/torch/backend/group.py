@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline._core import Communicator
 from paceline.torch.backend.buffers import Memory, Region, name_of
 from paceline.torch.backend.completion import Lineage
+from paceline.torch.backend.estimate import Estimated, Estimates
 from paceline.torch.backend.job import Job
 from paceline.torch.backend.work import CoalescedWork, Work
 
@@ -49,6 +50,7 @@ class Group:
     _timeout_s: float | None
     _extra_s: float
     _gathered: list[Work] | None
+    _estimates: Estimates
     _plain: bool
     """Whether operations have no time limit other than the job's."""
 
@@ -58,6 +60,7 @@ class Group:
         self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
         self._plain = self._timeout_s is None
         self._gathered = None
+        self._estimates = Estimates()
 
     def _begin(self, call: str, memory: Memory, options: Loose, **what: Unpack[Call]) -> Work:
         """Submit an operation; `options` may be c10d's, or a timeout, or None."""
@@ -65,6 +68,8 @@ class Group:
         job.check()
         label = self._label(call, memory.named)
         # A caller without a handle waits at once, and drives the operation while it waits.
+        if self._estimates.running:
+            return self._estimated(call, memory, label)
         background = getattr(options, "asyncOp", True) or self._gathered is not None
         completion, number, lineage = job.completion, None, None
         if completion.wanted:
@@ -77,6 +82,24 @@ class Group:
         if self._gathered is not None:
             self._gathered.append(work)
         return work
+
+    def _estimated(self, call: str, memory: Memory, label: str) -> Work:
+        """Add the operation to the estimate that is running, without running it."""
+        self._estimates.add(call, memory.named, self._comm.ranks)
+        memory.back.clear()
+        completion = self._job.completion
+        work = Work(completion, Estimated(), label, memory, token=None, lineage=Lineage(self._name, None))
+        if self._gathered is not None:
+            self._gathered.append(work)
+        return work
+
+    # Of torch's `dist._time_estimator`, which torch 2.15 has.
+
+    def _start_time_estimate(self) -> None:
+        self._estimates.start()
+
+    def _end_time_estimate(self) -> float:
+        return self._estimates.end()
 
     def _label(self, call: str, tensors: Sequence[Tensor]) -> str:
         what = f"{call} {name_of(tensors[0].dtype)}{list(tensors[0].shape)}" if tensors else call

@@ -94,7 +94,7 @@ class PacelineBackend(Operations, C10dBackend):
     supports_shrinking = False
     supports_reconfigure = False
     supports_window = False
-    _supports_time_estimate = False
+    _supports_time_estimate = True
 
     @property
     def options(self) -> C10dBackend.Options:
@@ -129,6 +129,8 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         self._given_name = ""
         if BACKENDS_CAN_BE_SUBCLASSED:
             self._below = PacelineBackend(job, comm, name, timeout_s, owns_job=False)
+            # torch starts the estimate below, and calls the collectives here.
+            self._below._estimates = self._estimates
             self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 

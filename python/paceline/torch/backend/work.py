@@ -19,6 +19,7 @@ from paceline.torch.backend.completion import Lineage, callbacks
 if TYPE_CHECKING:
     from paceline._core import Operation
     from paceline.torch.backend.completion import Completion
+    from paceline.torch.backend.estimate import Estimated
 
 
 class Work(C10dWork):
@@ -27,7 +28,7 @@ class Work(C10dWork):
     def __init__(
         self,
         completion: Completion,
-        operation: Operation,
+        operation: Operation | Estimated,
         label: str,
         memory: Memory,
         *,

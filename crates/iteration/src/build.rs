@@ -1,0 +1,476 @@
+//! Makes the plan of an iteration.
+//!
+//! The order of steps is that of the libraries: FSDP2 (PyTorch 2.x, torch/distributed/fsdp/_fully_shard) for sharded
+//! parameters, DDP's buckets otherwise. What a step waits for, besides the step before it on its stream:
+//!
+//! | step | waits for |
+//! | --- | --- |
+//! | all-gather of a unit | the beginning of the unit that is `prefetch` gathers ahead of it |
+//! | a part of a pass | the gathers of its units |
+//! | reduce-scatter, all-reduce of a bucket | the part of the backward pass that completes it |
+//! | the part of the backward pass after unit *i* | the reduce-scatter of the unit before *i*: only one is in flight (`_fsdp_param_group.py`, `post_backward`) |
+//! | all-reduce of shards between groups | their reduce-scatter |
+//! | optimizer | the last of each kind |
+use paceline_model::Trace;
+use paceline_model::trace::Dtype;
+
+use crate::options::{IterationError, IterationOptions, Reshard, Sharding};
+use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
+use crate::units::{Cut, Segment, into_blocks, into_buckets};
+
+/// Makes the plan of `world` ranks.
+///
+/// # Errors
+/// Options that have no effect or do not fit the world or the trace; the message names the option.
+pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Plan, IterationError> {
+    check(world, options)?;
+    let sharding = options.sharding;
+    let cut = if sharding.gathers_units() {
+        into_blocks(trace, options.unit.as_deref(), options.bucket_size)?
+    } else {
+        into_buckets(trace, options.bucket_size)
+    };
+    let shard_ranks = match sharding {
+        Sharding::None => 1,
+        Sharding::Hsdp => options.group,
+        _ => world,
+    };
+    let mut notes = Vec::new();
+    if sharding == Sharding::Hsdp && shard_ranks == world && world > 1 {
+        notes.push(format!("hsdp with one group of all {world} ranks is zero3"));
+    }
+    let param = options.param_dtype.unwrap_or(trace.dtype);
+    let worker = &trace.workers[0];
+    let mut builder = Builder {
+        options,
+        param,
+        reduce: options.reduce_dtype.unwrap_or(trace.dtype),
+        reshard: match options.reshard_after_forward {
+            Reshard::Ranks(1) => Reshard::No,
+            Reshard::Ranks(ranks) if ranks == shard_ranks => Reshard::Yes,
+            other => other,
+        },
+        batch: u64::from(trace.batch),
+        shard: Group { size: shard_ranks, stride: 1 },
+        all: Group { size: world, stride: 1 },
+        between: Group { size: world / shard_ranks, stride: shard_ranks },
+        steps: Vec::new(),
+        buffers: Vec::new(),
+        computed: None,
+        gathered: vec![None; cut.units.len()],
+        kept: vec![None; cut.units.len()],
+        gradients: vec![None; cut.units.len()],
+        shards: vec![None; cut.units.len()],
+        last_exchange: [None; 3],
+        cut: &cut,
+    };
+    let resident = builder.resident();
+    for pass in 0..options.accumulate {
+        let activations = builder.forward(pass);
+        builder.backward(pass, activations);
+    }
+    builder.optimizer(worker.optimizer.scaled(1.0 / f64::from(shard_ranks)).0);
+    let Builder { steps, buffers, .. } = builder;
+    let plan = Plan {
+        format: FORMAT.into(),
+        version: VERSION,
+        trace: trace.name.clone(),
+        sharding,
+        world,
+        shard_ranks,
+        samples: u64::from(trace.batch) * u64::from(options.accumulate),
+        passes: options.accumulate,
+        units: cut.units.iter().map(|(name, elements)| Unit { name: name.clone(), elements: *elements }).collect(),
+        buffers,
+        resident,
+        steps,
+        has_activations: worker.activation_bytes().is_some(),
+        notes,
+    };
+    debug_assert_eq!(plan.check(), Ok(()));
+    Ok(plan)
+}
+
+fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
+    let wrong = |message: String| Err(IterationError(message));
+    let sharding = options.sharding;
+    let idle = |option: &str, needs: &str| {
+        wrong(format!("{option}: has no effect with sharding {}, only with {needs}; leave it out", sharding.name()))
+    };
+    if world == 0 {
+        return wrong("workers: 0 is too few; at least one worker trains".into());
+    }
+    if options.accumulate == 0 {
+        return wrong("accumulate: 0 passes are too few; give 1 or more".into());
+    }
+    if !sharding.gathers_units() {
+        if options.reshard_after_forward != Reshard::Yes {
+            return idle("reshard-after-forward", "zero3 and hsdp");
+        }
+        if options.unit.is_some() {
+            return idle("unit", "zero3 and hsdp");
+        }
+    }
+    if sharding == Sharding::None && options.prefetch.is_some() {
+        return idle("prefetch", "zero1, zero2, zero3 and hsdp");
+    }
+    if options.synchronize.is_some() && options.accumulate == 1 {
+        return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
+    }
+    let group = if sharding == Sharding::Hsdp { options.group } else { world };
+    if group == 0 || world % group != 0 {
+        return wrong(format!(
+            "sharding: hsdp:{group} does not fit {world} workers; the ranks of a group must divide them"
+        ));
+    }
+    if let Reshard::Ranks(ranks) = options.reshard_after_forward
+        && (ranks == 0 || group % ranks != 0)
+    {
+        return wrong(format!(
+            "reshard-after-forward: groups of {ranks} ranks do not divide the {group} ranks over which parameters are \
+             sharded"
+        ));
+    }
+    Ok(())
+}
+
+struct Builder<'a> {
+    options: &'a IterationOptions,
+    cut: &'a Cut,
+    param: Dtype,
+    reduce: Dtype,
+    reshard: Reshard,
+    batch: u64,
+    shard: Group,
+    all: Group,
+    between: Group,
+    steps: Vec<Step>,
+    buffers: Vec<Buffer>,
+    /// The last step of the compute stream.
+    computed: Option<u32>,
+    /// Buffer and all-gather of each gathered unit.
+    gathered: Vec<Option<(Option<u32>, Option<u32>)>>,
+    /// What is left of a unit after the forward pass, with `Reshard::Ranks`.
+    kept: Vec<Option<u32>>,
+    /// Buffers of whole gradients, and of shards of gradients.
+    gradients: Vec<Option<u32>>,
+    shards: Vec<Option<u32>>,
+    /// The last exchange of gradients on each stream.
+    last_exchange: [Option<u32>; 3],
+}
+
+/// Buffers of a pass that its backward pass frees.
+type Activations = Vec<(u32, u32)>;
+
+impl Builder<'_> {
+    fn buffer(&mut self, kind: BufferKind, bytes: u64, unit: Option<u32>) -> u32 {
+        self.buffers.push(Buffer { kind, bytes, unit });
+        self.buffers.len() as u32 - 1
+    }
+
+    fn step(&mut self, stream: Stream, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
+        self.steps.push(Step { stream, work, unit, pass, after, allocates: Vec::new(), frees: Vec::new() });
+        self.steps.len() as u32 - 1
+    }
+
+    fn at(&mut self, step: u32) -> &mut Step {
+        &mut self.steps[step as usize]
+    }
+
+    fn elements(&self, unit: u32) -> u64 {
+        self.cut.units[unit as usize].1
+    }
+
+    /// What exists during the whole iteration.
+    fn resident(&mut self) -> Vec<u32> {
+        let ranks = u64::from(self.shard.size);
+        let whole: u64 = self.cut.units.iter().map(|(_, elements)| elements).sum();
+        // Every unit is padded to a multiple of the ranks.
+        let part: u64 = self.cut.units.iter().map(|(_, elements)| elements.div_ceil(ranks)).sum();
+        let held = if self.options.sharding.gathers_units() { part } else { whole };
+        let parameters = self.buffer(BufferKind::Parameters, held * self.param.size(), None);
+        let states = part * self.options.optimizer.state_bytes(self.param);
+        if states == 0 {
+            return vec![parameters];
+        }
+        vec![parameters, self.buffer(BufferKind::OptimizerStates, states, None)]
+    }
+
+    fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
+        let step = self.step(Stream::Compute, work, unit, pass, after);
+        self.computed = Some(step);
+        step
+    }
+
+    fn exchange(
+        &mut self,
+        collective: Collective,
+        group: Group,
+        elements: u64,
+        unit: u32,
+        pass: u32,
+        after: Vec<u32>,
+    ) -> u32 {
+        let (stream, dtype) = match collective {
+            Collective::AllGather => (Stream::AllGather, self.param),
+            Collective::ReduceScatter => (Stream::ReduceScatter, self.reduce),
+            Collective::AllReduce => (Stream::AllReduce, self.reduce),
+        };
+        self.step(stream, Work::Exchange { collective, group, elements, dtype }, Some(unit), pass, after)
+    }
+
+    /// Gathers the units of a pass ahead of the segments that need them.
+    fn gather(
+        &mut self,
+        gathers: &[Gather],
+        number: usize,
+        begins: &[Option<u32>],
+        ahead: u32,
+        pass: u32,
+        group: Group,
+    ) {
+        let unit = gathers[number].unit;
+        let from = &gathers[number.saturating_sub(ahead as usize)];
+        // The computation before that segment; before the first one it is the last of the pass before.
+        let after = begins[from.segment].into_iter().collect();
+        let elements = self.elements(unit);
+        let (mut buffer, mut step) = (None, None);
+        if group.size > 1 && elements > 0 {
+            let sent = self.exchange(Collective::AllGather, group, elements, unit, pass, after);
+            step = Some(sent);
+            if self.options.sharding.gathers_units() {
+                let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
+                self.at(sent).allocates.push(whole);
+                buffer = Some(whole);
+            }
+        }
+        self.gathered[unit as usize] = Some((buffer, step));
+    }
+
+    /// The gathers that segments wait for.
+    fn awaited(&self, units: &[u32]) -> Vec<u32> {
+        units.iter().filter_map(|&unit| self.gathered[unit as usize].and_then(|(_, step)| step)).collect()
+    }
+
+    /// Units that are gathered during a pass, in order.
+    fn gathers(&self, segments: &[Segment]) -> Vec<Gather> {
+        let mut missing: Vec<bool> = self.gathered.iter().map(Option::is_none).collect();
+        let mut gathers = Vec::new();
+        for (segment, part) in segments.iter().enumerate() {
+            for &unit in &part.units {
+                if std::mem::replace(&mut missing[unit as usize], false) {
+                    gathers.push(Gather { unit, segment });
+                }
+            }
+        }
+        gathers
+    }
+
+    fn forward(&mut self, pass: u32) -> Activations {
+        let cut = self.cut;
+        let sharded = self.options.sharding.gathers_units();
+        // With replicated parameters, what was updated is gathered in the first forward pass, if it is at all.
+        let gathers = match (sharded, self.options.prefetch) {
+            (true, _) => self.gathers(&cut.forward),
+            (false, Some(_)) if pass == 0 => self.gathers(&cut.forward),
+            _ => Vec::new(),
+        };
+        let ahead = self.options.prefetch.unwrap_or(1);
+        let last_use = last_uses(&cut.forward, cut.units.len());
+        let mut next = gathers.iter().enumerate().peekable();
+        let mut begins = Vec::with_capacity(cut.forward.len());
+        let mut activations = Vec::new();
+        for (number, segment) in cut.forward.iter().enumerate() {
+            begins.push(self.computed);
+            while let Some((position, _)) = next.next_if(|(_, gather)| gather.segment == number) {
+                self.gather(&gathers, position, &begins, ahead, pass, self.shard);
+            }
+            let after = self.awaited(&segment.units);
+            let unit = segment.units.first().copied();
+            let step = self.compute(Work::Forward { duration_ps: segment.duration.0 }, unit, pass, after);
+            if segment.activation_bytes > 0 {
+                let bytes = segment.activation_bytes.saturating_mul(self.batch);
+                let buffer = self.buffer(BufferKind::Activations, bytes, unit);
+                self.at(step).allocates.push(buffer);
+                activations.push((unit.unwrap_or(u32::MAX), buffer));
+            }
+            if sharded {
+                for &unit in &segment.units {
+                    let ended = last_use[unit as usize] == Some(number) && cut.root != Some(unit);
+                    if ended && self.reshard != Reshard::No {
+                        self.free_gathered(unit, step, self.reshard);
+                    }
+                }
+            }
+        }
+        activations
+    }
+
+    /// Frees a unit when `step` has ended. With `Reshard::Ranks`, a larger shard is left.
+    fn free_gathered(&mut self, unit: u32, step: u32, reshard: Reshard) {
+        let Some((buffer, _)) = self.gathered[unit as usize].take() else { return };
+        if let Some(buffer) = buffer {
+            self.at(step).frees.push(buffer);
+            if let Reshard::Ranks(ranks) = reshard {
+                let bytes = self.elements(unit).div_ceil(u64::from(ranks)) * self.param.size();
+                let kept = self.buffer(BufferKind::Gathered, bytes, Some(unit));
+                self.at(step).allocates.push(kept);
+                self.kept[unit as usize] = Some(kept);
+            }
+        }
+    }
+
+    fn backward(&mut self, pass: u32, mut activations: Activations) {
+        let cut = self.cut;
+        let sharding = self.options.sharding;
+        let sharded = sharding.gathers_units();
+        let synchronizes = pass + 1 == self.options.accumulate
+            || self
+                .options
+                .synchronize
+                .unwrap_or(matches!(sharding, Sharding::Zero2 | Sharding::Zero3 | Sharding::Hsdp));
+        let gathers = if sharded { self.gathers(&cut.backward) } else { Vec::new() };
+        let group = match self.reshard {
+            Reshard::Ranks(ranks) if sharded => Group { size: ranks, stride: 1 },
+            _ => self.shard,
+        };
+        let last_use = last_uses(&cut.backward, cut.units.len());
+        let mut next = gathers.iter().enumerate().peekable();
+        let mut begins = Vec::with_capacity(cut.backward.len());
+        let mut in_flight: [Option<u32>; 2] = [None, None];
+        let mut waiting: Vec<u32> = Vec::new();
+        let last = cut.backward.len().saturating_sub(1);
+        for (number, segment) in cut.backward.iter().enumerate() {
+            begins.push(self.computed);
+            while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
+                let unit = gather.unit;
+                self.gather(&gathers, position, &begins, self.options.backward_prefetch, pass, group);
+                if let (Some(kept), Some((_, Some(step)))) =
+                    (self.kept[unit as usize].take(), self.gathered[unit as usize])
+                {
+                    self.at(step).frees.push(kept);
+                }
+            }
+            let mut after = self.awaited(&segment.units);
+            // Only one reduce-scatter is in flight while the next unit computes.
+            if sharded && self.options.overlap {
+                after.extend(in_flight[0].take());
+            }
+            let unit = segment.units.first().copied();
+            let step = self.compute(Work::Backward { duration_ps: segment.duration.0 }, unit, pass, after);
+            for &unit in &segment.units {
+                if self.gradients[unit as usize].is_none() && self.elements(unit) > 0 {
+                    let size = if sharded { self.param.size().max(self.reduce.size()) } else { self.param.size() };
+                    let buffer = self.buffer(BufferKind::Gradients, self.elements(unit) * size, Some(unit));
+                    self.at(step).allocates.push(buffer);
+                    self.gradients[unit as usize] = Some(buffer);
+                }
+                if last_use[unit as usize] != Some(number) {
+                    continue;
+                }
+                if sharded {
+                    self.free_gathered(unit, step, Reshard::Yes);
+                }
+                for (_, buffer) in activations.extract_if(.., |(owner, _)| *owner == unit) {
+                    self.steps[step as usize].frees.push(buffer);
+                }
+                if synchronizes {
+                    if self.options.overlap {
+                        if let Some(sent) = self.reduce(unit, pass, step) {
+                            in_flight = [in_flight[1].or(in_flight[0]), Some(sent)];
+                        }
+                    } else {
+                        waiting.push(unit);
+                    }
+                }
+            }
+            if number == last {
+                // What no gradient belongs to.
+                for (_, buffer) in activations.drain(..) {
+                    self.steps[step as usize].frees.push(buffer);
+                }
+            }
+        }
+        if let Some(step) = self.computed {
+            for unit in waiting {
+                self.reduce(unit, pass, step);
+            }
+            for unit in 0..cut.units.len() as u32 {
+                if sharded {
+                    self.free_gathered(unit, step, Reshard::Yes);
+                }
+            }
+        }
+        if !sharded && pass == 0 {
+            self.gathered.iter_mut().for_each(|gathered| *gathered = None);
+        }
+    }
+
+    /// Exchanges the gradients of a unit, which `step` completes.
+    fn reduce(&mut self, unit: u32, pass: u32, step: u32) -> Option<u32> {
+        let elements = self.elements(unit);
+        if elements == 0 || self.all.size == 1 {
+            return None;
+        }
+        if self.options.sharding == Sharding::None {
+            let sent = self.exchange(Collective::AllReduce, self.all, elements, unit, pass, vec![step]);
+            self.last_exchange[2] = Some(sent);
+            return Some(sent);
+        }
+        let shard = elements.div_ceil(u64::from(self.shard.size));
+        let mut sent = step;
+        if self.shard.size > 1 {
+            sent = self.exchange(Collective::ReduceScatter, self.shard, elements, unit, pass, vec![step]);
+            self.last_exchange[1] = Some(sent);
+            if self.options.sharding != Sharding::Zero1 {
+                if self.shards[unit as usize].is_none() {
+                    let buffer = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
+                    self.at(sent).allocates.push(buffer);
+                    self.shards[unit as usize] = Some(buffer);
+                }
+                if let Some(whole) = self.gradients[unit as usize].take() {
+                    self.at(sent).frees.push(whole);
+                }
+            }
+        }
+        if self.between.size > 1 {
+            let summed = self.exchange(Collective::AllReduce, self.between, shard, unit, pass, vec![sent]);
+            self.last_exchange[2] = Some(summed);
+            if self.shard.size == 1 {
+                return Some(summed);
+            }
+        }
+        Some(sent)
+    }
+
+    fn optimizer(&mut self, duration_ps: u64) {
+        let after = self.last_exchange.iter().flatten().copied().collect();
+        let pass = self.options.accumulate - 1;
+        let step = self.compute(Work::Optimizer { duration_ps }, None, pass, after);
+        let left: Vec<u32> = self.gradients.iter_mut().chain(&mut self.shards).filter_map(Option::take).collect();
+        self.at(step).frees.extend(left);
+        if matches!(self.options.sharding, Sharding::Zero1 | Sharding::Zero2)
+            && self.options.prefetch.is_none()
+            && self.shard.size > 1
+        {
+            for unit in (0..self.cut.units.len() as u32).rev() {
+                self.exchange(Collective::AllGather, self.shard, self.elements(unit), unit, pass, vec![step]);
+            }
+        }
+    }
+}
+
+/// A unit that is gathered before a segment.
+struct Gather {
+    unit: u32,
+    segment: usize,
+}
+
+/// The last segment of each unit.
+fn last_uses(segments: &[Segment], units: usize) -> Vec<Option<usize>> {
+    let mut last = vec![None; units];
+    for (number, segment) in segments.iter().enumerate() {
+        segment.units.iter().for_each(|&unit| last[unit as usize] = Some(number));
+    }
+    last
+}

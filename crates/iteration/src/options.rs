@@ -1,0 +1,151 @@
+//! What a user decides about an iteration.
+use paceline_model::trace::Dtype;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What of the model's state each rank holds, and how it is exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharding {
+    /// Every rank holds everything; gradients are all-reduced (DDP).
+    None,
+    /// Optimizer states are sharded: gradients are reduce-scattered, updated parameters all-gathered (S. Rajbhandari et
+    /// al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, stage 1).
+    Zero1,
+    /// Gradients, too (stage 2).
+    Zero2,
+    /// Parameters, too (stage 3): a unit is gathered before it computes and freed afterwards. PyTorch's FSDP.
+    Zero3,
+    /// As `Zero3` within groups of ranks; the shards of a gradient are all-reduced between the groups.
+    Hsdp,
+}
+
+impl Sharding {
+    /// The name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Sharding::None => "none",
+            Sharding::Zero1 => "zero1",
+            Sharding::Zero2 => "zero2",
+            Sharding::Zero3 => "zero3",
+            Sharding::Hsdp => "hsdp",
+        }
+    }
+
+    /// Whether parameters are sharded.
+    #[must_use]
+    pub fn gathers_units(self) -> bool {
+        matches!(self, Sharding::Zero3 | Sharding::Hsdp)
+    }
+}
+
+/// What becomes of a gathered unit after its forward pass (`reshard_after_forward` of FSDP2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reshard {
+    /// It is freed, and gathered again for the backward pass.
+    Yes,
+    /// It is kept until its backward pass.
+    No,
+    /// It is sharded over this many neighbouring ranks, which gather it again for the backward pass.
+    #[serde(untagged)]
+    Ranks(u32),
+}
+
+/// The optimizer, for the memory of its states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Optimizer {
+    /// Two moments in float32 (Adam, AdamW).
+    Adam,
+    /// No states.
+    Sgd,
+    /// One momentum in float32.
+    Momentum,
+}
+
+impl Optimizer {
+    /// Bytes of state per parameter. If parameters have less than 32 bits, a float32 copy of them is kept, too: Adam
+    /// then has 12 bytes (Rajbhandari et al. 2020, section 3.1).
+    #[must_use]
+    pub fn state_bytes(self, parameters: Dtype) -> u64 {
+        let moments = match self {
+            Optimizer::Adam => 8,
+            Optimizer::Momentum => 4,
+            Optimizer::Sgd => 0,
+        };
+        moments + if parameters.size() < 4 { 4 } else { 0 }
+    }
+}
+
+/// The options of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IterationOptions {
+    /// What is sharded.
+    pub sharding: Sharding,
+    /// For `Sharding::Hsdp`: ranks of a shard group.
+    pub group: u32,
+    /// For sharded parameters. The root unit is always kept, as in FSDP2.
+    pub reshard_after_forward: Reshard,
+    /// Units that are gathered ahead in the forward pass. `None`: 1 if parameters are sharded. With `Zero1` and `Zero2`,
+    /// `None` gathers the updated parameters in the optimizer's step, and a number during the next forward pass.
+    pub prefetch: Option<u32>,
+    /// Units that are gathered ahead in the backward pass: FSDP2 gathers one.
+    pub backward_prefetch: u32,
+    /// Passes through the model before the optimizer's step.
+    pub accumulate: u32,
+    /// Whether gradients are exchanged after every pass. `None`: if gradients are sharded, because a rank has no room
+    /// for all of them.
+    pub synchronize: Option<bool>,
+    /// Names of the layers that form a unit, such as `transformer.h.*`; `None`: blocks, as they are found.
+    pub unit: Option<String>,
+    /// Bytes of a bucket without units; `None`: every tensor is its own.
+    pub bucket_size: Option<u64>,
+    /// Element type of parameters; `None`: that of the trace's gradients.
+    pub param_dtype: Option<Dtype>,
+    /// Element type in which gradients are exchanged; `None`: that of the trace's gradients.
+    pub reduce_dtype: Option<Dtype>,
+    /// For memory.
+    pub optimizer: Optimizer,
+    /// Whether gradients are exchanged while the backward pass is still running.
+    pub overlap: bool,
+}
+
+impl IterationOptions {
+    /// The defaults of the command line.
+    #[must_use]
+    pub fn new(sharding: Sharding) -> IterationOptions {
+        IterationOptions {
+            sharding,
+            group: 1,
+            reshard_after_forward: Reshard::Yes,
+            prefetch: None,
+            backward_prefetch: 1,
+            accumulate: 1,
+            synchronize: None,
+            unit: None,
+            bucket_size: Some(DEFAULT_BUCKET),
+            param_dtype: None,
+            reduce_dtype: None,
+            optimizer: Optimizer::Adam,
+            overlap: true,
+        }
+    }
+}
+
+impl IterationOptions {
+    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, and nothing is sharded.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.sharding == Sharding::None && self.accumulate == 1
+    }
+}
+
+/// Bytes of a bucket: DDP's `bucket_cap_mb`.
+pub const DEFAULT_BUCKET: u64 = 25 * 1024 * 1024;
+
+/// Why there is no such plan; the message names the option and says what to do.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct IterationError(pub String);

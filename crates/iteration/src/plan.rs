@@ -1,0 +1,332 @@
+//! The plan of an iteration, its JSON (docs/reference/iteration-plan.md) and its checks.
+use paceline_model::trace::Dtype;
+pub use paceline_schedule::Collective;
+use serde::{Deserialize, Serialize};
+
+use crate::options::{IterationError, Sharding};
+
+/// `format` of the JSON.
+pub const FORMAT: &str = "paceline-iteration-plan";
+/// `version` of the JSON; later ones are refused.
+pub const VERSION: u32 = 1;
+
+/// What one rank does in one iteration. All ranks have the same plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the trace.
+    pub trace: String,
+    /// What is sharded.
+    pub sharding: Sharding,
+    /// Number of ranks.
+    pub world: u32,
+    /// Ranks over which the state is sharded.
+    pub shard_ranks: u32,
+    /// Samples of a rank in an iteration, over all passes.
+    pub samples: u64,
+    /// Passes through the model.
+    pub passes: u32,
+    /// What is gathered, scattered or reduced as one.
+    pub units: Vec<Unit>,
+    /// Everything that takes memory.
+    pub buffers: Vec<Buffer>,
+    /// Buffers that exist during the whole iteration.
+    pub resident: Vec<u32>,
+    /// Steps, each after those that it waits for. Steps of a stream run in this order.
+    pub steps: Vec<Step>,
+    /// Whether the trace says what activations take; otherwise they have no buffers.
+    pub has_activations: bool,
+    /// Degenerate cases that the user should know about.
+    pub notes: Vec<String>,
+}
+
+/// A block of the model, or a bucket of gradients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unit {
+    /// The block's name, or that of the bucket's first tensor.
+    pub name: String,
+    /// Number of parameters.
+    pub elements: u64,
+}
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BufferKind {
+    /// Parameters, or the rank's shard of them.
+    Parameters,
+    /// Gradients, whole or sharded.
+    Gradients,
+    /// States of the optimizer, with its float32 copy of the parameters.
+    OptimizerStates,
+    /// The gathered parameters of a unit.
+    Gathered,
+    /// What the forward pass keeps for the backward pass.
+    Activations,
+}
+
+impl BufferKind {
+    /// Every kind, in the order of tables.
+    pub const ALL: [BufferKind; 5] = [
+        BufferKind::Parameters,
+        BufferKind::Gradients,
+        BufferKind::OptimizerStates,
+        BufferKind::Gathered,
+        BufferKind::Activations,
+    ];
+}
+
+/// A buffer in a rank's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Buffer {
+    /// What it holds.
+    pub kind: BufferKind,
+    /// Its size.
+    pub bytes: u64,
+    /// The unit that it belongs to; `None`: all.
+    pub unit: Option<u32>,
+}
+
+/// What runs one after the other: streams of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stream {
+    /// Computation.
+    Compute,
+    /// All-gathers.
+    AllGather,
+    /// Reduce-scatters.
+    ReduceScatter,
+    /// All-reduces.
+    AllReduce,
+}
+
+impl Stream {
+    /// Every stream, in the order of timelines.
+    pub const ALL: [Stream; 4] = [Stream::Compute, Stream::AllGather, Stream::ReduceScatter, Stream::AllReduce];
+
+    /// The name in timelines and results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Stream::Compute => "compute",
+            Stream::AllGather => "all-gather",
+            Stream::ReduceScatter => "reduce-scatter",
+            Stream::AllReduce => "all-reduce",
+        }
+    }
+}
+
+/// The ranks of a collective: those that are in one block of `size * stride` consecutive ranks and equal modulo `stride`.
+/// All such groups of the world run the same collective, each on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Ranks of a group.
+    pub size: u32,
+    /// From one rank to the next.
+    pub stride: u32,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Work {
+    /// A part of the forward pass.
+    Forward {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// A part of the backward pass.
+    Backward {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// The optimizer's step.
+    Optimizer {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// An exchange with other ranks.
+    Exchange {
+        /// Which one.
+        collective: Collective,
+        /// Between whom.
+        group: Group,
+        /// Elements of the whole: each rank's shard is a part of them.
+        elements: u64,
+        /// On the wire.
+        #[serde(with = "dtype_name")]
+        dtype: Dtype,
+    },
+}
+
+/// A step of the plan. It begins when the step before it on its stream and all of `after` have ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Where it runs.
+    pub stream: Stream,
+    /// What it does.
+    pub work: Work,
+    /// The unit; `None`: all.
+    pub unit: Option<u32>,
+    /// The pass through the model, from 0.
+    pub pass: u32,
+    /// Numbers of earlier steps.
+    pub after: Vec<u32>,
+    /// Buffers that begin to exist when it begins.
+    pub allocates: Vec<u32>,
+    /// Buffers that cease to exist when it has ended.
+    pub frees: Vec<u32>,
+}
+
+impl Step {
+    /// What a timeline calls it.
+    #[must_use]
+    pub fn name(&self, units: &[Unit]) -> String {
+        let unit = self.unit.map_or("", |unit| units[unit as usize].name.as_str());
+        let what = match &self.work {
+            Work::Forward { .. } => "forward",
+            Work::Backward { .. } => "backward",
+            Work::Optimizer { .. } => "optimizer",
+            Work::Exchange { .. } => self.stream.name(),
+        };
+        if unit.is_empty() { what.to_owned() } else { format!("{what} {unit}") }
+    }
+}
+
+impl Plan {
+    /// Bytes that a rank sends in the iteration at least, whatever the algorithm: (n-1)/n of what is gathered or
+    /// scattered between n ranks, twice that of what is all-reduced.
+    #[must_use]
+    pub fn least_bytes_sent(&self) -> f64 {
+        let sent = |step: &Step| match step.work {
+            Work::Exchange { collective, group, elements, dtype } => {
+                let rounds = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+                let size = f64::from(group.size);
+                rounds * (size - 1.0) / size * elements as f64 * dtype.size() as f64
+            }
+            _ => 0.0,
+        };
+        self.steps.iter().map(sent).sum()
+    }
+
+    /// Picoseconds of computation.
+    #[must_use]
+    pub fn compute_ps(&self) -> u64 {
+        let time = |step: &Step| match step.work {
+            Work::Forward { duration_ps } | Work::Backward { duration_ps } | Work::Optimizer { duration_ps } => {
+                duration_ps
+            }
+            Work::Exchange { .. } => 0,
+        };
+        self.steps.iter().map(time).sum()
+    }
+
+    /// Number of parameters.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.units.iter().map(|unit| unit.elements).sum()
+    }
+
+    /// The plan as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Its types have no maps with other keys than text, and no numbers that JSON lacks.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// It is malformed, or its steps cannot be executed; the message names the place.
+    pub fn from_json(text: &str, source: &str) -> Result<Plan, IterationError> {
+        let wrong = |message: String| IterationError(format!("{source}: {message}"));
+        let plan: Plan = serde_json::from_str(text)
+            .map_err(|error| wrong(format!("{error}; write it with `paceline simulate --plan-json FILE`")))?;
+        if plan.format != FORMAT || plan.version != VERSION {
+            return Err(wrong(format!(
+                "is '{}' version {}, and only {FORMAT} version {VERSION} can be read",
+                plan.format, plan.version
+            )));
+        }
+        plan.check().map_err(wrong)?;
+        Ok(plan)
+    }
+
+    /// Whether the plan can be executed: steps wait for earlier ones only, numbers exist, and every buffer is allocated
+    /// once before it is freed.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn check(&self) -> Result<(), String> {
+        let mut live = vec![false; self.buffers.len()];
+        let mut seen = live.clone();
+        for &buffer in &self.resident {
+            let slot = seen.get_mut(buffer as usize).ok_or(format!("resident: there is no buffer {buffer}"))?;
+            if std::mem::replace(slot, true) {
+                return Err(format!("resident: buffer {buffer} is listed twice"));
+            }
+        }
+        for (number, step) in self.steps.iter().enumerate() {
+            let place = |what: &str| format!("steps[{number}].{what}");
+            if let Some(after) = step.after.iter().find(|&&after| after as usize >= number) {
+                return Err(format!("{}: step {after} is not an earlier one", place("after")));
+            }
+            if let Some(unit) = step.unit.filter(|&unit| unit as usize >= self.units.len()) {
+                return Err(format!("{}: there is no unit {unit}", place("unit")));
+            }
+            if let Work::Exchange { group, .. } = step.work {
+                let span = u64::from(group.size) * u64::from(group.stride);
+                if span == 0 || u64::from(self.world) % span != 0 {
+                    return Err(format!(
+                        "{}: groups of {} ranks with stride {} do not divide {} ranks",
+                        place("work.group"),
+                        group.size,
+                        group.stride,
+                        self.world
+                    ));
+                }
+            }
+            for &buffer in &step.allocates {
+                let is_new = seen.get_mut(buffer as usize).map(|slot| !std::mem::replace(slot, true));
+                if is_new != Some(true) {
+                    return Err(format!(
+                        "{}: buffer {buffer} does not exist or is allocated twice",
+                        place("allocates")
+                    ));
+                }
+                live[buffer as usize] = true;
+            }
+            for &buffer in &step.frees {
+                let was = live.get_mut(buffer as usize).map(|slot| std::mem::replace(slot, false));
+                if was != Some(true) {
+                    return Err(format!("{}: buffer {buffer} is not allocated there", place("frees")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+mod dtype_name {
+    use paceline_model::trace::Dtype;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(dtype: &Dtype, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(dtype.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
+        known.ok_or_else(|| D::Error::custom(format!("unknown dtype '{name}'")))
+    }
+}

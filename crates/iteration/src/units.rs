@@ -1,0 +1,250 @@
+//! Cuts a trace into units: what is gathered, reduced or scattered as one.
+//!
+//! With sharded parameters a unit is a block of the model, as users wrap it (`fully_shard(block)`); everything else is
+//! the root. Otherwise it is a bucket of gradients in the order in which they become ready, as in DDP.
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_model::trace::WorkerTrace;
+use paceline_model::{Time, Trace};
+use paceline_schedule::buckets;
+
+use crate::options::IterationError;
+
+/// The unit of what belongs to no block.
+pub const ROOT: &str = "root";
+
+/// A trace in terms of units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Name and elements of each unit.
+    pub units: Vec<(String, u64)>,
+    /// The unit that is kept gathered between forward and backward pass.
+    pub root: Option<u32>,
+    /// The forward pass, in order.
+    pub forward: Vec<Segment>,
+    /// The backward pass, in order.
+    pub backward: Vec<Segment>,
+}
+
+/// A part of a pass that begins when the units that it needs are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its units; the first one is the one whose code runs.
+    pub units: Vec<u32>,
+    /// How long it computes.
+    pub duration: Time,
+    /// Bytes of a sample that it keeps for the backward pass.
+    pub activation_bytes: u64,
+}
+
+/// Cuts the first recorded worker's iteration into blocks: those that match `pattern`, or else those that are numbered.
+///
+/// # Errors
+/// No layer matches the pattern.
+pub fn into_blocks(trace: &Trace, pattern: Option<&str>, bucket: Option<u64>) -> Result<Cut, IterationError> {
+    let worker = &trace.workers[0];
+    let names: Vec<&str> = worker.forward.iter().map(|layer| layer.name.as_str()).collect();
+    let blocks = match pattern {
+        Some(pattern) => matching(&names, pattern)?,
+        None => numbered(&names),
+    };
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut units: Vec<(String, u64)> = Vec::new();
+    let mut unit_of_layer = Vec::with_capacity(names.len());
+    let mut root = None;
+    if blocks.iter().any(Option::is_some) {
+        for block in &blocks {
+            let name = block.unwrap_or(ROOT);
+            let next = units.len() as u32;
+            let number = *numbers.entry(name).or_insert(next);
+            if number == next {
+                units.push((name.to_owned(), 0));
+            }
+            if block.is_none() {
+                root = Some(number);
+            }
+            unit_of_layer.push(number);
+        }
+    } else {
+        // Without blocks, layers are wrapped until they have the size of a bucket.
+        let mut seen = vec![false; trace.tensors.len()];
+        let mut bytes = 0;
+        for layer in &worker.forward {
+            if units.is_empty() || bucket.is_some_and(|bucket| bytes >= bucket) || (bucket.is_none() && bytes > 0) {
+                units.push((layer.name.clone(), 0));
+                bytes = 0;
+            }
+            for &tensor in &layer.tensors {
+                if !std::mem::replace(&mut seen[tensor as usize], true) {
+                    bytes += trace.tensors[tensor as usize].bytes;
+                }
+            }
+            unit_of_layer.push(units.len() as u32 - 1);
+        }
+    }
+    let mut unit_of = vec![None; trace.tensors.len()];
+    for (layer, &unit) in worker.forward.iter().zip(&unit_of_layer) {
+        for &tensor in &layer.tensors {
+            if trace.tensors[tensor as usize].bytes > 0 {
+                unit_of[tensor as usize].get_or_insert(unit);
+            }
+        }
+    }
+    let own = |layer: usize| vec![unit_of_layer[layer]];
+    let forward = forward(worker, &unit_of, own);
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut before = Time::ZERO;
+    for gradient in &worker.gradients {
+        let Some(unit) = unit_of[gradient.tensor as usize] else { continue };
+        let duration = gradient.ready - before;
+        before = gradient.ready;
+        match segments.last_mut() {
+            Some(last) if last.units == [unit] => last.duration += duration,
+            _ => segments.push(Segment { units: vec![unit], duration, activation_bytes: 0 }),
+        }
+    }
+    let backward = ended(segments, worker.backward - before);
+    Ok(Cut { units: with_elements(units, &unit_of, trace), root, forward, backward })
+}
+
+/// Cuts the first recorded worker's iteration into buckets of gradients.
+#[must_use]
+pub fn into_buckets(trace: &Trace, size: Option<u64>) -> Cut {
+    let worker = &trace.workers[0];
+    let order: Vec<u32> = worker.gradients.iter().map(|gradient| gradient.tensor).collect();
+    let bytes: Vec<u64> = order.iter().map(|&tensor| trace.tensors[tensor as usize].bytes).collect();
+    let mut unit_of = vec![None; trace.tensors.len()];
+    let mut units = Vec::new();
+    let mut segments = Vec::new();
+    let mut before = Time::ZERO;
+    for (number, range) in (0u32..).zip(buckets::fuse(&bytes, size)) {
+        let first = &trace.tensors[order[range.start] as usize].name;
+        let more = range.len() - 1;
+        units.push((if more == 0 { first.clone() } else { format!("{first} +{more}") }, 0));
+        let ready = worker.gradients[range.end - 1].ready;
+        order[range].iter().for_each(|&tensor| unit_of[tensor as usize] = Some(number));
+        segments.push(Segment { units: vec![number], duration: ready - before, activation_bytes: 0 });
+        before = ready;
+    }
+    let forward = forward(worker, &unit_of, |_| Vec::new());
+    let backward = ended(segments, worker.backward - before);
+    Cut { units: with_elements(units, &unit_of, trace), root: None, forward, backward }
+}
+
+fn forward(worker: &WorkerTrace, unit_of: &[Option<u32>], own: impl Fn(usize) -> Vec<u32>) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for (number, layer) in worker.forward.iter().enumerate() {
+        let mut units = own(number);
+        for unit in layer.tensors.iter().filter_map(|&tensor| unit_of[tensor as usize]) {
+            if !units.contains(&unit) {
+                units.push(unit);
+            }
+        }
+        let kept = layer.activation_bytes.unwrap_or(0);
+        match segments.last_mut() {
+            Some(last) if units.is_empty() || last.units == units => {
+                last.duration += layer.duration;
+                last.activation_bytes = last.activation_bytes.saturating_add(kept);
+            }
+            _ => segments.push(Segment { units, duration: layer.duration, activation_bytes: kept }),
+        }
+    }
+    segments
+}
+
+/// What follows the last gradient belongs to its unit.
+fn ended(mut segments: Vec<Segment>, rest: Time) -> Vec<Segment> {
+    match segments.last_mut() {
+        Some(last) => last.duration += rest,
+        None => segments.push(Segment { units: Vec::new(), duration: rest, activation_bytes: 0 }),
+    }
+    segments
+}
+
+fn with_elements(mut units: Vec<(String, u64)>, unit_of: &[Option<u32>], trace: &Trace) -> Vec<(String, u64)> {
+    for (tensor, unit) in trace.tensors.iter().zip(unit_of) {
+        if let Some(unit) = unit {
+            units[*unit as usize].1 += tensor.bytes / trace.dtype.size();
+        }
+    }
+    units
+}
+
+/// The block of each layer whose name begins with the pattern, component by component.
+fn matching<'a>(names: &[&'a str], pattern: &str) -> Result<Vec<Option<&'a str>>, IterationError> {
+    let wanted: Vec<&str> = pattern.split('.').collect();
+    let found: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let parts: Vec<&str> = name.split('.').collect();
+            let fits = parts.len() >= wanted.len()
+                && wanted.iter().zip(&parts).all(|(wanted, part)| matches(wanted.as_bytes(), part.as_bytes()));
+            fits.then(|| prefix(name, wanted.len()))
+        })
+        .collect();
+    if found.iter().all(Option::is_none) {
+        let some: Vec<_> = names.iter().filter(|name| !name.is_empty()).take(3).copied().collect();
+        return Err(IterationError(format!(
+            "unit: no layer's name begins with '{pattern}'; layers are called {}, …; write a name with * for what \
+             differs, such as transformer.h.*",
+            some.join(", ")
+        )));
+    }
+    Ok(found)
+}
+
+/// Whether a text matches a pattern in which `*` stands for any characters.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|taken| matches(rest, &text[taken..])),
+        Some((first, rest)) => text.split_first().is_some_and(|(other, more)| first == other && matches(rest, more)),
+    }
+}
+
+/// The first components of a name.
+fn prefix(name: &str, components: usize) -> &str {
+    name.match_indices('.').nth(components - 1).map_or(name, |(end, _)| &name[..end])
+}
+
+/// The block of each layer that is inside a numbered module, if that module's siblings are numbered, too:
+/// `transformer.h.0` of `transformer.h.0.attn.c_proj`.
+fn numbered<'a>(names: &[&'a str]) -> Vec<Option<&'a str>> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let candidate = |name: &'a str| {
+        let parts: Vec<&str> = name.split('.').collect();
+        let at = parts.iter().position(|part| is_number(part))?;
+        // A numbered layer is no block of layers.
+        (at > 0 && at + 1 < parts.len()).then(|| prefix(name, at + 1))
+    };
+    let family = |block: &'a str| block.rsplit_once('.').map_or("", |(family, _)| family);
+    let mut families: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for block in names.iter().filter_map(|name| candidate(name)) {
+        families.entry(family(block)).or_default().insert(block);
+    }
+    let has_siblings = |block: &&'a str| families[family(block)].len() > 1;
+    names.iter().map(|name| candidate(name).filter(has_siblings)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_numbered_modules_with_siblings() {
+        let names = ["wte", "h.0.attn.0", "h.0.mlp", "h.1.mlp", "head.0", "head.1", "once.0.conv", "(loss)"];
+        let found = numbered(&names);
+        assert_eq!(found, [None, Some("h.0"), Some("h.0"), Some("h.1"), None, None, None, None]);
+    }
+
+    #[test]
+    fn patterns_name_the_beginning_of_layers() {
+        let names = ["model.layers.0.mlp", "model.layers.10.mlp", "model.norm"];
+        let found = matching(&names, "model.layers.*").unwrap();
+        assert_eq!(found, [Some("model.layers.0"), Some("model.layers.10"), None]);
+        let found = matching(&names, "model.n*").unwrap();
+        assert_eq!(found, [None, None, Some("model.norm")]);
+        let error = matching(&names, "transformer.h.*").unwrap_err();
+        assert!(error.0.contains("model.layers.0.mlp") && error.0.starts_with("unit: "));
+    }
+}

@@ -1,0 +1,233 @@
+//! Plans against their closed forms.
+use paceline_iteration::{
+    BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Stream, Work, build,
+};
+use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
+use paceline_model::{Time, Trace};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000_000;
+
+/// A root with an embedding and a head, and blocks of two layers; backward takes twice as long as forward.
+fn model(blocks: u32, elements: u64) -> Trace {
+    let mut names = vec!["wte".to_owned()];
+    for block in 0..blocks {
+        names.extend([format!("h.{block}.attn"), format!("h.{block}.mlp")]);
+    }
+    names.push("head".into());
+    let count = names.len() as u32;
+    let tensor =
+        |name: &String| Tensor { name: format!("{name}.weight"), bytes: 4 * elements, pull_bytes: 4 * elements };
+    Trace {
+        name: "model".into(),
+        provenance: String::new(),
+        batch: 2,
+        dtype: Dtype::Float32,
+        device: String::new(),
+        library: String::new(),
+        distribution: (0..count).collect(),
+        tensors: names.iter().map(tensor).collect(),
+        workers: vec![WorkerTrace {
+            forward: (0..count)
+                .zip(&names)
+                .map(|(i, name)| Layer {
+                    name: name.clone(),
+                    duration: Time(MS),
+                    tensors: vec![i],
+                    activation_bytes: Some(100),
+                })
+                .collect(),
+            gradients: (0..count)
+                .rev()
+                .map(|i| Gradient { tensor: i, ready: Time(2 * MS * u64::from(count - i)) })
+                .collect(),
+            backward: Time(2 * MS * u64::from(count)),
+            optimizer: Time(8 * MS),
+        }],
+        backward_spread: 0.0,
+    }
+}
+
+fn options(sharding: Sharding) -> IterationOptions {
+    IterationOptions { group: 4, ..IterationOptions::new(sharding) }
+}
+
+fn names(plan: &Plan, stream: Stream) -> Vec<String> {
+    plan.steps.iter().filter(|step| step.stream == stream).map(|step| step.name(&plan.units)).collect()
+}
+
+#[test]
+fn a_sharded_iteration_gathers_twice_and_scatters_once() {
+    let plan = build(&model(2, 64), 8, &options(Sharding::Zero3)).unwrap();
+    assert_eq!(
+        names(&plan, Stream::AllGather),
+        ["all-gather root", "all-gather h.0", "all-gather h.1", "all-gather h.1", "all-gather h.0"]
+    );
+    assert_eq!(
+        names(&plan, Stream::ReduceScatter),
+        ["reduce-scatter h.1", "reduce-scatter h.0", "reduce-scatter root"]
+    );
+    assert_eq!(
+        names(&plan, Stream::Compute),
+        [
+            "forward root",
+            "forward h.0",
+            "forward h.1",
+            "forward root",
+            "backward root",
+            "backward h.1",
+            "backward h.0",
+            "backward root",
+            "optimizer"
+        ]
+    );
+    // An eighth of the parameters is updated on each rank.
+    assert_eq!(plan.compute_ps(), (6 + 12 + 1) * MS);
+}
+
+#[test]
+fn gathers_wait_for_the_unit_that_is_as_far_ahead() {
+    let waits = |prefetch| {
+        let options = IterationOptions { prefetch: Some(prefetch), ..options(Sharding::Zero3) };
+        let plan = build(&model(4, 64), 8, &options).unwrap();
+        let gathers = plan.steps.iter().filter(|step| step.stream == Stream::AllGather).take(5);
+        gathers.map(|step| step.after.first().map(|&on| plan.steps[on as usize].name(&plan.units))).collect::<Vec<_>>()
+    };
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        waits(0),
+        [None, named("forward root"), named("forward h.0"), named("forward h.1"), named("forward h.2")]
+    );
+    assert_eq!(waits(1), [None, None, named("forward root"), named("forward h.0"), named("forward h.1")]);
+    assert_eq!(waits(2), [None, None, None, named("forward root"), named("forward h.0")]);
+}
+
+#[test]
+fn every_sharding_divides_its_part_of_the_memory() {
+    let trace = model(2, 64);
+    let resident = |sharding| {
+        let plan = build(&trace, 8, &options(sharding)).unwrap();
+        plan.resident.iter().map(|&buffer| plan.buffers[buffer as usize].bytes).collect::<Vec<_>>()
+    };
+    let all = 6 * 64;
+    assert_eq!(resident(Sharding::None), [4 * all, 8 * all]);
+    assert_eq!(resident(Sharding::Zero1), [4 * all, all]);
+    assert_eq!(resident(Sharding::Zero3), [4 * all / 8, all]);
+    assert_eq!(resident(Sharding::Hsdp), [4 * all / 4, 2 * all]);
+    let mixed = IterationOptions { param_dtype: Some(Dtype::Bfloat16), ..options(Sharding::None) };
+    let plan = build(&trace, 8, &mixed).unwrap();
+    // Adam in mixed precision: 12 bytes a parameter beside 2.
+    assert_eq!((plan.buffers[0].bytes, plan.buffers[1].bytes), (2 * all, 12 * all));
+    assert_eq!(Optimizer::Sgd.state_bytes(Dtype::Float32), 0);
+}
+
+#[test]
+fn accumulation_synchronises_at_the_end_or_in_between() {
+    let count = |sharding, synchronize, collective| {
+        let options = IterationOptions { accumulate: 3, synchronize, ..options(sharding) };
+        let plan = build(&model(2, 64), 8, &options).unwrap();
+        let is = |work: &Work| matches!(work, Work::Exchange { collective: found, .. } if *found == collective);
+        plan.steps.iter().filter(|step| is(&step.work)).count()
+    };
+    let all = (Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather);
+    assert_eq!(count(Sharding::None, None, all.0), 1);
+    assert_eq!(count(Sharding::None, Some(true), all.0), 3);
+    assert_eq!(count(Sharding::Zero1, None, all.1), 1);
+    assert_eq!(count(Sharding::Zero2, None, all.1), 3);
+    assert_eq!(count(Sharding::Zero3, None, all.1), 9);
+    assert_eq!(count(Sharding::Zero3, Some(false), all.1), 3);
+    assert_eq!(count(Sharding::Zero3, None, all.2), 15);
+    assert_eq!(count(Sharding::Hsdp, Some(false), all.0), 3);
+}
+
+#[test]
+fn errors_name_the_option_and_the_remedy() {
+    let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().0;
+    let bad = IterationOptions { group: 3, ..options(Sharding::Hsdp) };
+    assert!(error(bad).starts_with("sharding: hsdp:3 does not fit 8 workers"));
+    let bad = IterationOptions { prefetch: Some(1), ..options(Sharding::None) };
+    assert!(error(bad).starts_with("prefetch: has no effect"));
+    let bad = IterationOptions { unit: Some("h.*".into()), ..options(Sharding::Zero1) };
+    assert!(error(bad).starts_with("unit: has no effect"));
+    let bad = IterationOptions { synchronize: Some(true), ..options(Sharding::Zero3) };
+    assert!(error(bad).contains("add --accumulate"));
+    let bad = IterationOptions { reshard_after_forward: Reshard::Ranks(3), ..options(Sharding::Zero3) };
+    assert!(error(bad).starts_with("reshard-after-forward: groups of 3"));
+    let plan = build(&model(1, 64), 8, &options(Sharding::Zero3)).unwrap();
+    let text = plan.to_json();
+    let broken = text.replacen("\"after\": []", "\"after\": [4000000]", 1);
+    assert!(Plan::from_json(&broken, "x.json").unwrap_err().0.starts_with("x.json: steps[0].after"));
+    assert!(Plan::from_json(&text.replace("version\": 1", "version\": 2"), "x").unwrap_err().0.contains("version 2"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a rank sends is that of the publications, buffers are allocated once and all are freed, and JSON loses
+    /// nothing.
+    #[test]
+    fn plans_are_sound(
+        sharding in prop::sample::select(vec![
+            Sharding::None, Sharding::Zero1, Sharding::Zero2, Sharding::Zero3, Sharding::Hsdp,
+        ]),
+        (blocks, elements) in (0u32..5, 1u64..100),
+        (groups, group) in (1u32..4, prop::sample::select(vec![1u32, 2, 4])),
+        prefetch in prop::option::of(0u32..4),
+        accumulate in 1u32..4,
+        synchronize in any::<bool>(),
+        reshard in prop::sample::select(vec![Reshard::Yes, Reshard::No, Reshard::Ranks(1), Reshard::Ranks(2)]),
+        bucket_size in prop::option::of(1u64..500),
+        overlap in any::<bool>(),
+    ) {
+        let trace = model(blocks, elements * 8);
+        let world = groups * group;
+        let sharded = sharding.gathers_units();
+        let ranks = if sharding == Sharding::Hsdp { group } else { world };
+        let reshard = if sharded && ranks % 2 == 0 { reshard } else { Reshard::Yes };
+        let options = IterationOptions {
+            group,
+            prefetch: prefetch.filter(|_| sharding != Sharding::None),
+            accumulate,
+            synchronize: (accumulate > 1).then_some(synchronize),
+            reshard_after_forward: reshard,
+            bucket_size,
+            overlap,
+            ..IterationOptions::new(sharding)
+        };
+        let plan = build(&trace, world, &options).unwrap();
+        prop_assert_eq!(plan.check(), Ok(()));
+        prop_assert_eq!(&Plan::from_json(&plan.to_json(), "plan").unwrap(), &plan);
+        let allocated: usize = plan.steps.iter().map(|step| step.allocates.len()).sum();
+        let freed: usize = plan.steps.iter().map(|step| step.frees.len()).sum();
+        prop_assert_eq!(allocated, freed);
+        prop_assert_eq!(allocated + plan.resident.len(), plan.buffers.len());
+        let kept: u64 = plan.buffers.iter().filter(|it| it.kind == BufferKind::Activations).map(|it| it.bytes).sum();
+        prop_assert_eq!(kept, u64::from(accumulate) * 2 * 100 * u64::from(2 * blocks + 2));
+
+        let all = f64::from(2 * blocks + 2) * (elements * 8) as f64 * 4.0;
+        let root = if blocks < 2 { 0.0 } else { 2.0 * (elements * 8) as f64 * 4.0 };
+        let part = |ranks: u32| f64::from(ranks - 1) / f64::from(ranks);
+        let passes = f64::from(accumulate);
+        let scatters = match sharding {
+            Sharding::None | Sharding::Zero1 => if accumulate > 1 && synchronize { passes } else { 1.0 },
+            _ => if accumulate > 1 && !synchronize { 1.0 } else { passes },
+        };
+        let expected = match sharding {
+            Sharding::None => scatters * 2.0 * part(world) * all,
+            Sharding::Zero1 | Sharding::Zero2 => (scatters + 1.0) * part(world) * all,
+            Sharding::Zero3 | Sharding::Hsdp => {
+                let again = match reshard {
+                    Reshard::Yes => part(ranks),
+                    Reshard::No | Reshard::Ranks(1) => 0.0,
+                    Reshard::Ranks(few) => part(few),
+                };
+                // The root is gathered once.
+                let gathers = passes * (part(ranks) * all + again * (all - root));
+                let between = 2.0 * part(world / ranks) / f64::from(ranks);
+                gathers + scatters * (part(ranks) + between) * all
+            }
+        };
+        prop_assert!((plan.least_bytes_sent() - expected).abs() <= 1e-9 * expected.max(1.0),
+            "{} instead of {expected}", plan.least_bytes_sent());
+    }
+}

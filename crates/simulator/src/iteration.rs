@@ -1,0 +1,379 @@
+//! Executes the plan of an iteration (`paceline-iteration`) on a model of the network.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | this one | decides how, and makes the result |
+//! | `groups` | the programs of all collectives of a plan, each between its groups of ranks |
+//! | `by_message` | small worlds: every message of every collective, in the event loop |
+//! | `collectives` | how long one collective takes alone, and what it uses of the network meanwhile |
+//! | `by_collective` | large worlds: a collective is one event; those that overlap share the network |
+//! | `account` | what was exposed, and the memory over time |
+mod account;
+mod by_collective;
+mod by_message;
+mod collectives;
+mod groups;
+
+use std::collections::BTreeMap;
+
+use paceline_iteration::{IterationOptions, Plan, Sharding, Stream, Work, build};
+use paceline_model::trace::WorkerTrace;
+use paceline_model::{Cluster, Time, Trace};
+use paceline_schedule::{Knob, look_up};
+use serde::Serialize;
+
+pub(crate) use by_message::{PlanRun, Progress, Task};
+
+use crate::options::{Options, SimulationError};
+use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
+use crate::prepare::calls;
+use crate::timeline::{Drawing, Timeline};
+use crate::worker::workers;
+use groups::Programs;
+
+/// Plans with more messages than this (half a second) are executed by collective.
+const MOST_MESSAGES: u64 = 2_000_000;
+/// So are those in more ranks: events store roles in 16 bits, and each has a state in every collective.
+const MOST_RANKS: u32 = 1024;
+
+/// How a plan is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resolution {
+    /// Every message.
+    Messages,
+    /// Collectives as a whole.
+    Collectives,
+}
+
+/// Seconds of an iteration in which computation waits for communication, by what it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ExposedBy {
+    /// All-gathers of parameters.
+    pub all_gather_s: f64,
+    /// Reduce-scatters of gradients.
+    pub reduce_scatter_s: f64,
+    /// All-reduces of gradients or of their shards.
+    pub all_reduce_s: f64,
+}
+
+/// A rank's memory at its peak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The sum of the others.
+    pub peak_bytes: u64,
+    /// Parameters, or the rank's shard.
+    pub parameters_bytes: u64,
+    /// Gradients, whole or sharded.
+    pub gradients_bytes: u64,
+    /// States of the optimizer, with its float32 copy of the parameters.
+    pub optimizer_bytes: u64,
+    /// Gathered units.
+    pub gathered_bytes: u64,
+    /// `None`: the trace does not say.
+    pub activations_bytes: Option<u64>,
+}
+
+/// What a result has in addition if it comes from a plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sharded {
+    /// As users type it: `zero3`, `hsdp:8`.
+    pub sharding: String,
+    /// Ranks over which the state is sharded.
+    pub shard_ranks: u32,
+    /// Passes through the model in an iteration.
+    pub passes: u32,
+    /// Number of units, or of buckets.
+    pub units: u32,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// What computation waits for, on the slowest rank.
+    pub exposed: ExposedBy,
+    /// By how much the slowest rank computes longer than the trace.
+    pub straggling_s: f64,
+    /// A rank's memory.
+    pub memory: Memory,
+    /// How the plan was executed.
+    pub resolution: Resolution,
+}
+
+impl Sharded {
+    fn new(plan: &Plan, exposed: ExposedBy, straggling_s: f64, memory: Memory, resolution: Resolution) -> Sharded {
+        Sharded {
+            sharding: match plan.sharding {
+                Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
+                other => other.name().to_owned(),
+            },
+            shard_ranks: plan.shard_ranks,
+            passes: plan.passes,
+            units: plan.units.len() as u32,
+            parameters: plan.elements(),
+            exposed,
+            straggling_s,
+            memory,
+            resolution,
+        }
+    }
+}
+
+/// When each step of a rank began and ended, in picoseconds.
+pub(crate) type Spans = Vec<(u64, u64)>;
+
+/// What an execution found.
+pub(crate) struct Executed {
+    /// The end of the last rank.
+    pub end: u64,
+    /// The rank that computes longest.
+    pub slowest: u32,
+    /// Of the ranks that a timeline shows, and of the slowest.
+    pub spans: BTreeMap<u32, Spans>,
+    pub links: Vec<LinkUse>,
+    pub busy: Option<Vec<Busy>>,
+}
+
+/// Makes the plan of a simulation.
+///
+/// # Errors
+/// Options that contradict each other; the message names the option.
+pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
+    let faster = 1.0 / options.compute_speedup;
+    let mut trace = trace.clone();
+    trace.workers.truncate(1);
+    for worker in &mut trace.workers {
+        scale(worker, options, faster);
+    }
+    build(&trace, options.workers, iteration).map_err(|e| SimulationError(e.0))
+}
+
+/// The computation with the library's calls and the speed-up.
+fn scale(worker: &mut WorkerTrace, options: &Options, faster: f64) {
+    let calls = calls(worker, options, faster);
+    worker.gradients.iter_mut().zip(calls.ready).for_each(|(gradient, ready)| gradient.ready = ready);
+    worker.gradients.sort_by_key(|gradient| gradient.ready);
+    worker.backward = calls.backward;
+    worker.forward.iter_mut().for_each(|layer| layer.duration = layer.duration.scaled(faster));
+    worker.optimizer = worker.optimizer.scaled(faster);
+}
+
+/// Executes the plan of `options.iteration`. The timeline has the streams of the first `ranks` ranks.
+pub(crate) fn simulate_plan(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    iteration: &IterationOptions,
+    timeline: Option<Option<u32>>,
+) -> Result<(Outcome, Timeline), SimulationError> {
+    simulate_as(trace, cluster, options, iteration, timeline, None)
+}
+
+/// Adds memory to the forecast of an iteration in which nothing is sharded.
+pub(crate) fn with_memory(
+    mut outcome: Outcome,
+    trace: &Trace,
+    options: &Options,
+    iteration: &IterationOptions,
+) -> Result<Outcome, SimulationError> {
+    let plan = plan_of(trace, options, iteration)?;
+    let account = account::account(&plan, &account::unhindered(&plan), 0);
+    outcome.notes.extend(notes(trace, &plan));
+    let exposed = ExposedBy { all_reduce_s: outcome.exposed_communication_s, ..ExposedBy::default() };
+    outcome.sharded = Some(Sharded::new(&plan, exposed, 0.0, account.memory, Resolution::Messages));
+    Ok(outcome)
+}
+
+fn notes(trace: &Trace, plan: &Plan) -> Vec<String> {
+    let mut notes = plan.notes.clone();
+    if !plan.has_activations {
+        notes.push(format!("{} does not say what activations take, so memory leaves them out", trace.name));
+    }
+    notes
+}
+
+/// The same; `resolution`: how, if that is not to be decided here by the number of messages.
+///
+/// # Errors
+/// Those of [`simulate`](crate::simulate).
+pub fn simulate_as(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    iteration: &IterationOptions,
+    timeline: Option<Option<u32>>,
+    resolution: Option<Resolution>,
+) -> Result<(Outcome, Timeline), SimulationError> {
+    check(cluster, options, iteration)?;
+    crate::prepare::check_plain(trace, cluster, options)?;
+    let plan = plan_of(trace, options, iteration)?;
+    let programs = Programs::new(&plan, cluster, options)?;
+    let sent = Sent { messages: programs.messages(), bytes: programs.bytes() };
+    let few = sent.messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
+    let resolution = resolution.unwrap_or(if few { Resolution::Messages } else { Resolution::Collectives });
+    let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
+    let executed = match resolution {
+        Resolution::Messages => by_message::execute(&plan, programs, trace, cluster, options, shown)?,
+        Resolution::Collectives => by_collective::execute(&plan, &programs, trace, cluster, options)?,
+    };
+    let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
+    Ok((outcome(trace, cluster, options, &plan, executed, sent, resolution)?, drawn))
+}
+
+fn check(cluster: &Cluster, options: &Options, iteration: &IterationOptions) -> Result<(), SimulationError> {
+    let wrong = |message: String| Err(SimulationError(message));
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || entry.uses(Knob::Aggregation) {
+        return wrong(format!(
+            "strategy: {} needs servers or a switch, and {} is collectives between ranks; use native, ring, \
+             halving-doubling or hierarchical",
+            entry.name,
+            iteration.sharding.name()
+        ));
+    }
+    if options.coordination.is_some() {
+        return wrong(format!(
+            "coordinator: has no effect with sharding {}, whose order is fixed; leave it out",
+            iteration.sharding.name()
+        ));
+    }
+    if options.iterations.is_some_and(|iterations| iterations > 1) && cluster.jitter.is_none() {
+        return wrong("iterations: all iterations of a plan are alike; leave it out".into());
+    }
+    Ok(())
+}
+
+/// How much longer each rank computes than the plan: forward and optimizer, and backward.
+pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(f64, f64)> {
+    let first = trace.workers[0].compute_time().seconds();
+    let mut workers = workers::<()>(trace, cluster, options, 0);
+    workers
+        .iter_mut()
+        .map(|worker| {
+            worker.vary(cluster);
+            let own = trace.workers[worker.recorded].compute_time().seconds();
+            let recorded = if first > 0.0 { own / first } else { 1.0 };
+            (worker.factor * recorded, worker.backward_factor * recorded)
+        })
+        .collect()
+}
+
+/// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
+pub(crate) fn duration(work: &Work, (factor, backward): (f64, f64)) -> Option<u64> {
+    match *work {
+        Work::Forward { duration_ps } | Work::Optimizer { duration_ps } => Some(Time(duration_ps).scaled(factor).0),
+        Work::Backward { duration_ps } => Some(Time(duration_ps).scaled(backward).0),
+        Work::Exchange { .. } => None,
+    }
+}
+
+/// For each step, those that it waits for: the one before it on its stream, and those it names.
+pub(crate) fn predecessors(plan: &Plan) -> Vec<Vec<u32>> {
+    let mut last: [Option<u32>; Stream::ALL.len()] = [None; Stream::ALL.len()];
+    (0u32..)
+        .zip(&plan.steps)
+        .map(|(number, step)| {
+            let mut before = step.after.clone();
+            before.extend(last[step.stream as usize].replace(number));
+            before.sort_unstable();
+            before.dedup();
+            before
+        })
+        .collect()
+}
+
+/// What all ranks send in an iteration.
+struct Sent {
+    messages: u64,
+    bytes: f64,
+}
+
+fn outcome(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    plan: &Plan,
+    executed: Executed,
+    sent: Sent,
+    resolution: Resolution,
+) -> Result<Outcome, SimulationError> {
+    let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
+    let spans = &executed.spans[&executed.slowest];
+    let account = account::account(plan, spans, executed.end);
+    let iteration_s = seconds(executed.end);
+    let (mut forward, mut backward, mut optimizer) = (0, 0, 0);
+    for step in &plan.steps {
+        match step.work {
+            Work::Forward { duration_ps } => forward += duration_ps,
+            Work::Backward { duration_ps } => backward += duration_ps,
+            Work::Optimizer { duration_ps } => optimizer += duration_ps,
+            Work::Exchange { .. } => {}
+        }
+    }
+    let compute_s = seconds(forward + backward + optimizer);
+    let recorded = &trace.workers[0];
+    // A rank alone updates all parameters.
+    let alone_s = seconds(forward + backward) + recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds();
+    let samples = f64::from(plan.world) * plan.samples as f64;
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    let mut critical_path = vec![
+        PathPart { part: "compute", seconds: account.computed_s },
+        PathPart { part: "all-gather", seconds: account.exposed.all_gather_s },
+        PathPart { part: "reduce-scatter", seconds: account.exposed.reduce_scatter_s },
+        PathPart { part: "all-reduce", seconds: account.exposed.all_reduce_s },
+    ];
+    critical_path.retain(|part| part.seconds > 0.0);
+    critical_path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Ok(Outcome {
+        trace: trace.name.clone(),
+        strategy: entry.name,
+        workers: plan.world,
+        servers: 0,
+        bandwidth_bps: cluster.bandwidth.0,
+        iteration_s,
+        samples_per_s: (iteration_s > 0.0).then(|| samples / iteration_s),
+        scaling_efficiency: (alone_s > 0.0 && iteration_s > 0.0).then(|| alone_s / iteration_s),
+        exposed_communication_s: crate::outcome::exposed(iteration_s, compute_s),
+        forward_s: seconds(forward),
+        backward_s: seconds(backward),
+        optimizer_s: seconds(optimizer),
+        bytes_sent_per_worker: sent.bytes / f64::from(plan.world),
+        messages: sent.messages,
+        batch: trace.batch,
+        gradient_bytes: trace.tensors.iter().map(|tensor| tensor.bytes).sum(),
+        buckets: plan.units.len() as u32,
+        links: executed.links,
+        critical_path,
+        queued_s: None,
+        busy: executed.busy,
+        coordination: None,
+        bus: None,
+        sharded: Some(Sharded::new(
+            plan,
+            account.exposed,
+            (account.computed_s - compute_s).max(0.0),
+            account.memory,
+            resolution,
+        )),
+        notes: notes(trace, plan),
+    })
+}
+
+/// The streams of ranks, in ms.
+fn draw(plan: &Plan, executed: &Executed) -> Timeline {
+    let mut drawing = Drawing::default();
+    let ms = |picoseconds: u64| picoseconds as f64 * 1e-9;
+    for (&rank, spans) in &executed.spans {
+        let used = |stream: &Stream| plan.steps.iter().any(|step| step.stream == *stream);
+        for (number, stream) in (0u32..).zip(Stream::ALL).filter(|(_, stream)| used(stream)) {
+            let line = drawing.track(rank + 1, number, &format!("worker {rank}"), stream.name());
+            for (step, &(start, end)) in plan.steps.iter().zip(spans).filter(|(step, _)| step.stream == stream) {
+                let category = match step.work {
+                    Work::Forward { .. } => "forward",
+                    Work::Backward { .. } => "backward",
+                    Work::Optimizer { .. } => "optimizer",
+                    Work::Exchange { .. } => "collective",
+                };
+                drawing.span(&line, &step.name(&plan.units), category, ms(start), ms(end));
+            }
+        }
+    }
+    drawing.finish()
+}

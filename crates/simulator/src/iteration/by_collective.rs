@@ -1,0 +1,129 @@
+//! Executes a plan with collectives as single events, on the slowest rank: all others wait for it in every collective.
+//!
+//! Collectives that overlap share the links that both need: if together they would keep a kind of link busy for longer
+//! than the time there is, all that use it slow down alike. What they spend in latency, they spend side by side.
+use std::collections::BTreeMap;
+
+use paceline_iteration::{Plan, Stream};
+use paceline_model::{Cluster, Trace};
+
+use super::collectives::{Alone, Collectives};
+use super::groups::Programs;
+use super::{Executed, duration, factors, predecessors};
+use crate::options::{Options, SimulationError};
+use crate::outcome::{Busy, LinkUse};
+use crate::path::COUNT;
+
+/// A collective on its way.
+struct Active {
+    step: usize,
+    alone: Alone,
+    /// Picoseconds that it would still take alone.
+    left: f64,
+}
+
+pub(super) fn execute(
+    plan: &Plan,
+    programs: &Programs,
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<Executed, SimulationError> {
+    let factors = factors(trace, cluster, options);
+    // What counts is the time that a rank computes, most of which is the backward pass.
+    let total = |rank: usize| plan.steps.iter().filter_map(|step| duration(&step.work, factors[rank])).sum::<u64>();
+    let slowest = (0..factors.len()).max_by_key(|&rank| (total(rank), std::cmp::Reverse(rank))).unwrap_or(0);
+    let mut collectives = Collectives::new(programs, cluster, options, plan.world);
+    let before = predecessors(plan);
+    let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
+    let mut followers: Vec<Vec<u32>> = vec![Vec::new(); plan.steps.len()];
+    for (step, before) in (0u32..).zip(&before) {
+        before.iter().for_each(|&it| followers[it as usize].push(step));
+    }
+    let mut spans = vec![(0, 0); plan.steps.len()];
+    let mut ready: Vec<usize> = (0..waits.len()).filter(|&step| waits[step] == 0).collect();
+    let mut computing: Option<(usize, u64)> = None;
+    let mut active: Vec<Active> = Vec::new();
+    let mut links: Vec<LinkUse> = Vec::new();
+    let (mut now, mut computed) = (0u64, 0u64);
+    loop {
+        for step in ready.drain(..) {
+            spans[step].0 = now;
+            match (duration(&plan.steps[step].work, factors[slowest]), programs.exchange_of[step]) {
+                (Some(time), _) => {
+                    computed += time;
+                    computing = Some((step, now + time));
+                }
+                (None, Some(exchange)) => {
+                    let alone = collectives.alone(exchange)?;
+                    alone.links.iter().for_each(|link| add(&mut links, link));
+                    active.push(Active { step, left: alone.time as f64, alone });
+                }
+                (None, None) => {}
+            }
+        }
+        let rates = rates(&active);
+        let ends = active.iter().zip(&rates).map(|(it, rate)| now + (it.left / rate).ceil() as u64);
+        let Some(next) = ends.chain(computing.map(|(_, end)| end)).min() else { break };
+        for (it, rate) in active.iter_mut().zip(&rates) {
+            it.left -= (next - now) as f64 * rate;
+        }
+        now = next;
+        let mut ended = Vec::new();
+        if let Some((step, _)) = computing.take_if(|(_, end)| *end == now) {
+            ended.push(step);
+        }
+        active.retain(|it| {
+            // Less than a picosecond is left of what the rounding has cut off.
+            let over = it.left < 1.0;
+            if over {
+                ended.push(it.step);
+            }
+            !over
+        });
+        for step in ended {
+            spans[step].1 = now;
+            for &follower in &followers[step] {
+                waits[follower as usize] -= 1;
+                if waits[follower as usize] == 0 {
+                    ready.push(follower as usize);
+                }
+            }
+        }
+        // The order of steps decides between those that begin together.
+        ready.sort_unstable();
+    }
+    debug_assert!(waits.iter().all(|&left| left == 0), "every step has run");
+    let busy = options.detail.then(|| {
+        vec![Busy {
+            name: format!("worker {slowest} compute"),
+            kind: Stream::Compute.name(),
+            busy_s: computed as f64 * 1e-12,
+        }]
+    });
+    Ok(Executed { end: now, slowest: slowest as u32, spans: BTreeMap::from([(slowest as u32, spans)]), links, busy })
+}
+
+/// The rate of each collective, as a share of what it has alone.
+fn rates(active: &[Active]) -> Vec<f64> {
+    let mut wanted = [0.0; COUNT];
+    for it in active {
+        wanted.iter_mut().zip(it.alone.busy).for_each(|(sum, busy)| *sum += busy);
+    }
+    let of = |it: &Active| {
+        let shares = it.alone.busy.iter().zip(wanted);
+        shares.filter(|(busy, _)| **busy > 0.0).map(|(_, wanted)| 1.0 / wanted).fold(1.0, f64::min)
+    };
+    active.iter().map(of).collect()
+}
+
+fn add(links: &mut Vec<LinkUse>, link: &LinkUse) {
+    match links.iter_mut().find(|it| it.kind == link.kind) {
+        Some(it) => {
+            it.links = it.links.max(link.links);
+            it.busiest_s += link.busiest_s;
+            it.mean_s += link.mean_s;
+        }
+        None => links.push(link.clone()),
+    }
+}

@@ -1,0 +1,115 @@
+//! How long a collective takes if nothing else is on the network, and which share of that time each kind of link is busy.
+//!
+//! By the event simulation of its messages, once for each size; where they are too many, by the closed form of the
+//! strategy's own file.
+use std::collections::HashMap;
+
+use paceline_model::{Cluster, Rate, Time};
+use paceline_schedule::{Bucket, Link, Links, Schedule};
+
+use super::by_message::exchange_alone;
+use super::groups::{ELEMENT_BYTES, Grouped, Programs};
+use crate::options::{Network, Options, SimulationError};
+use crate::outcome::LinkUse;
+use crate::path::{COUNT, PARTS, Part};
+
+/// A collective of more messages than this (a tenth of a second) takes its closed form, if it has one.
+const FEW_MESSAGES: u64 = 200_000;
+/// Without one, a collective of more messages than this is refused.
+const MOST_MESSAGES: u64 = 20_000_000;
+
+/// A collective alone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Alone {
+    /// Picoseconds.
+    pub time: u64,
+    /// The share of that time in which the busiest link of each kind is busy.
+    pub busy: [f64; COUNT],
+    pub links: Vec<LinkUse>,
+}
+
+pub(super) struct Collectives<'a> {
+    programs: &'a Programs,
+    cluster: &'a Cluster,
+    options: &'a Options,
+    world: u32,
+    known: HashMap<(usize, u64), Alone>,
+}
+
+impl<'a> Collectives<'a> {
+    pub fn new(programs: &'a Programs, cluster: &'a Cluster, options: &'a Options, world: u32) -> Collectives<'a> {
+        Collectives { programs, cluster, options, world, known: HashMap::new() }
+    }
+
+    pub fn alone(&mut self, exchange: u32) -> Result<Alone, SimulationError> {
+        let (part, bucket) = self.programs.exchanges[exchange as usize];
+        if let Some(known) = self.known.get(&(part, bucket.len)) {
+            return Ok(known.clone());
+        }
+        let found = self.find(exchange, Bucket { id: 0, ..bucket })?;
+        self.known.insert((part, bucket.len), found.clone());
+        Ok(found)
+    }
+
+    fn find(&self, exchange: u32, bucket: Bucket) -> Result<Alone, SimulationError> {
+        let grouped = Grouped::alone(self.programs.part(exchange), self.world);
+        let messages = grouped.volume(&bucket).messages;
+        let by_form = if self.needs_events() { None } else { self.closed_form(exchange, &bucket) };
+        match by_form {
+            Some(found) if messages > FEW_MESSAGES => Ok(found),
+            _ if messages <= MOST_MESSAGES => exchange_alone(grouped, bucket, self.cluster, self.options),
+            _ => Err(SimulationError(format!(
+                "strategy: {} has no closed form {}, and {messages} messages of one collective between {} workers are \
+                 more than the {MOST_MESSAGES} that are simulated; use ring, or fewer workers",
+                self.programs.entry.name,
+                if self.needs_events() { "on such a network" } else { "here" },
+                self.world
+            ))),
+        }
+    }
+
+    /// What a closed form leaves out.
+    fn needs_events(&self) -> bool {
+        let it = self.cluster;
+        it.racks.is_some()
+            || it.fabric.is_some()
+            || !it.degraded.is_empty()
+            || it.host_bandwidth.is_some()
+            || it.reduction_bandwidth.is_some()
+            || self.options.network == Network::Fluid
+    }
+
+    fn closed_form(&self, exchange: u32, bucket: &Bucket) -> Option<Alone> {
+        let part = self.programs.part(exchange);
+        let cluster = self.cluster;
+        let least = part.schedule.least_latency(bucket);
+        // Ranks of one node that are in different groups share its NIC.
+        let sharing = f64::from(part.group.stride.min(cluster.gpus_per_node));
+        let link = |rate: Rate, latency: Time, least: f64, sharing: f64| Link {
+            latency_s: latency.seconds().max(least) + cluster.message_overhead.seconds(),
+            s_per_element: ELEMENT_BYTES as f64 * 8.0 / rate.0 * sharing,
+        };
+        let between = link(cluster.bandwidth, cluster.latency, least.map_or(0.0, |it| it.between_s), sharing);
+        let inside = link(cluster.intra_bandwidth, cluster.intra_latency, least.map_or(0.0, |it| it.inside_s), 1.0);
+        let seconds = part.schedule.closed_form_on_nodes(bucket, Links { between, inside })?;
+        let at_once = |link: Link| Link { latency_s: 0.0, ..link };
+        let transmission =
+            part.schedule.closed_form_on_nodes(bucket, Links { between: at_once(between), inside: at_once(inside) })?;
+        let mut busy = [0.0; COUNT];
+        let slowest = if part.leaves_node { Part::WorkerEgress } else { Part::IntraNode };
+        if seconds > 0.0 {
+            busy[slowest as usize] = (transmission / seconds).min(1.0);
+        }
+        let links = self.world.div_ceil(if part.leaves_node { cluster.gpus_per_node } else { 1 });
+        Some(Alone {
+            time: Time::from_seconds(seconds).0,
+            busy,
+            links: vec![LinkUse {
+                kind: PARTS[slowest as usize],
+                links,
+                busiest_s: transmission,
+                mean_s: transmission,
+            }],
+        })
+    }
+}

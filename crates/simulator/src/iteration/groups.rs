@@ -1,0 +1,208 @@
+//! The programs of the collectives of a plan. A collective runs at once in all groups of ranks into which its plan
+//! divides the world; each group executes the strategy's program for as many workers as the group has.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use paceline_iteration::{Collective, Group, Plan, Work};
+use paceline_model::Cluster;
+use paceline_schedule::{
+    Bucket, Entry, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, Topology, Volume, build_collective, look_up,
+};
+
+use crate::options::{Options, SimulationError};
+use crate::prepare::rates;
+
+/// Sizes are counted in bytes, because collectives of one plan differ in their element types.
+pub(super) const ELEMENT_BYTES: u64 = 1;
+
+/// A collective between groups of a size.
+pub(super) struct Part {
+    pub group: Group,
+    /// Of one group.
+    pub schedule: Box<dyn Schedule>,
+    /// Whether the ranks of a group are on several nodes.
+    pub leaves_node: bool,
+}
+
+impl Part {
+    /// The first rank of a rank's group.
+    fn first(&self, rank: u32) -> u32 {
+        let Group { size, stride } = self.group;
+        rank / (size * stride) * (size * stride) + rank % stride
+    }
+}
+
+/// The program of every collective of a plan.
+pub(super) struct Programs {
+    pub entry: &'static Entry,
+    world: u32,
+    parts: Vec<Arc<Part>>,
+    /// The part and the bucket of each exchange, in the order of steps.
+    pub exchanges: Vec<(usize, Bucket)>,
+    /// The exchange of each step.
+    pub exchange_of: Vec<Option<u32>>,
+}
+
+impl Programs {
+    pub fn new(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Programs, SimulationError> {
+        let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+        let mut programs = Programs {
+            entry,
+            world: plan.world,
+            parts: Vec::new(),
+            exchanges: Vec::new(),
+            exchange_of: Vec::with_capacity(plan.steps.len()),
+        };
+        let mut known: HashMap<(Collective, Group), usize> = HashMap::new();
+        for step in &plan.steps {
+            let Work::Exchange { collective, group, elements, dtype } = step.work else {
+                programs.exchange_of.push(None);
+                continue;
+            };
+            let part = match known.get(&(collective, group)) {
+                Some(&part) => part,
+                None => {
+                    programs.parts.push(Arc::new(part(entry, collective, group, cluster, options)?));
+                    known.insert((collective, group), programs.parts.len() - 1);
+                    programs.parts.len() - 1
+                }
+            };
+            let id = programs.exchanges.len() as u32;
+            programs.exchange_of.push(Some(id));
+            programs.exchanges.push((part, Bucket { id, len: elements * dtype.size(), pull_only: false }));
+        }
+        Ok(programs)
+    }
+
+    pub fn part(&self, exchange: u32) -> &Arc<Part> {
+        &self.parts[self.exchanges[exchange as usize].0]
+    }
+
+    /// Messages of all ranks.
+    pub fn messages(&self) -> u64 {
+        self.volumes().map(|volume| volume.messages).sum()
+    }
+
+    /// Bytes that all ranks send.
+    pub fn bytes(&self) -> f64 {
+        self.volumes().map(|volume| volume.worker_elements as f64).sum()
+    }
+
+    fn volumes(&self) -> impl Iterator<Item = Volume> {
+        self.exchanges.iter().map(|(part, bucket)| in_all_groups(&self.parts[*part], self.world, bucket))
+    }
+
+    /// All of them as one schedule, whose buckets are the exchanges.
+    pub fn together(self) -> Grouped {
+        let of_bucket = self.exchanges.iter().map(|&(part, _)| part).collect();
+        Grouped { world: self.world, parts: self.parts, of_bucket }
+    }
+}
+
+fn in_all_groups(part: &Part, world: u32, bucket: &Bucket) -> Volume {
+    let groups = u64::from(world / part.group.size);
+    let volume = part.schedule.volume(bucket);
+    Volume {
+        messages: volume.messages * groups,
+        worker_elements: volume.worker_elements * groups,
+        server_elements: 0,
+        switch_elements: 0,
+        hops: volume.hops,
+    }
+}
+
+fn part(
+    entry: &'static Entry,
+    collective: Collective,
+    group: Group,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<Part, SimulationError> {
+    let per_node = cluster.gpus_per_node;
+    // Consecutive ranks of the group on one node. Where groups lie across the borders of nodes, the program sees one
+    // rank per node; the network knows better.
+    let together = match group.stride {
+        1 if group.size <= per_node && per_node % group.size == 0 => group.size,
+        1 if group.size % per_node == 0 => per_node,
+        stride if stride > 1 && stride < per_node && per_node % stride == 0 => (per_node / stride).min(group.size),
+        _ => 1,
+    };
+    let topology = Topology { ranks_per_node: together, ..Topology::flat(group.size) };
+    let chunk = options.chunk.and_then(|chunk| chunk.in_elements(ELEMENT_BYTES));
+    let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
+    let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let leaves_node = topology.nodes() > 1;
+    Ok(Part { group, schedule, leaves_node })
+}
+
+/// The programs of all groups, side by side.
+pub(super) struct Grouped {
+    world: u32,
+    parts: Vec<Arc<Part>>,
+    of_bucket: Vec<usize>,
+}
+
+impl Grouped {
+    /// One collective alone.
+    pub fn alone(part: &Arc<Part>, world: u32) -> Grouped {
+        Grouped { world, parts: vec![Arc::clone(part)], of_bucket: vec![0] }
+    }
+
+    fn part(&self, bucket: &Bucket) -> &Part {
+        &self.parts[self.of_bucket[bucket.id as usize]]
+    }
+}
+
+impl Schedule for Grouped {
+    fn roles(&self) -> Roles {
+        Roles { workers: self.world, servers: 0, switches: 0 }
+    }
+
+    fn lanes(&self, bucket: &Bucket) -> u32 {
+        self.part(bucket).schedule.lanes(bucket)
+    }
+
+    fn slots(&self) -> u16 {
+        self.parts.iter().map(|part| part.schedule.slots()).max().unwrap_or(0)
+    }
+
+    fn senders(&self) -> u32 {
+        self.parts.iter().map(|part| part.schedule.senders()).max().unwrap_or(1)
+    }
+
+    fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
+        let part = self.part(bucket);
+        let Group { size, stride } = part.group;
+        let place = role / stride % size;
+        let first = part.first(role);
+        // The k-th of a group's ranks is its first rank and k strides.
+        let world = |peers: Peers| Peers {
+            first: peers.first * stride,
+            count: peers.count,
+            stride: peers.stride * stride,
+            wrap: peers.wrap.saturating_mul(stride),
+            base: peers.base * stride + first,
+        };
+        match part.schedule.step(bucket, place, lane, pc) {
+            Step::Send { to, multicast, slot, piece } => Step::Send { to: world(to), multicast, slot, piece },
+            Step::Recv { from, slot, op, piece } => Step::Recv { from: world(from), slot, op, piece },
+            other => other,
+        }
+    }
+
+    fn volume(&self, bucket: &Bucket) -> Volume {
+        in_all_groups(self.part(bucket), self.world, bucket)
+    }
+
+    fn closed_form(&self, _: &Bucket, _: Link) -> Option<f64> {
+        None
+    }
+
+    fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
+        self.part(bucket).schedule.closed_form_on_nodes(bucket, links)
+    }
+
+    fn least_latency(&self, bucket: &Bucket) -> Option<Least> {
+        self.part(bucket).schedule.least_latency(bucket)
+    }
+}

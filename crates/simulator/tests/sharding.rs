@@ -1,0 +1,242 @@
+//! Sharded iterations against their closed forms, and their two executions against each other.
+use paceline_iteration::{IterationOptions, Sharding};
+use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
+use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_simulator::iteration::{Resolution, plan_of, simulate_as};
+use paceline_simulator::{Options, Outcome, simulate};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000_000;
+/// Divisible by four bytes and by all worlds of these tests.
+const ELEMENTS: u64 = 1_048_576;
+
+/// A root, and blocks of two layers with a tensor each; backward takes twice as long as forward.
+fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
+    let mut names = vec!["wte".to_owned()];
+    for block in 0..blocks {
+        names.extend([format!("h.{block}.attn"), format!("h.{block}.mlp")]);
+    }
+    names.push("head".into());
+    let count = names.len() as u32;
+    Trace {
+        name: "model".into(),
+        provenance: String::new(),
+        batch: 2,
+        dtype: Dtype::Float32,
+        device: String::new(),
+        library: String::new(),
+        distribution: (0..count).collect(),
+        tensors: names
+            .iter()
+            .map(|name| Tensor { name: format!("{name}.weight"), bytes: 4 * elements, pull_bytes: 4 * elements })
+            .collect(),
+        workers: vec![WorkerTrace {
+            forward: (0..count)
+                .zip(&names)
+                .map(|(i, name)| Layer {
+                    name: name.clone(),
+                    duration: Time(layer_ps),
+                    tensors: vec![i],
+                    activation_bytes: None,
+                })
+                .collect(),
+            gradients: (0..count)
+                .rev()
+                .map(|i| Gradient { tensor: i, ready: Time(2 * layer_ps * u64::from(count - i)) })
+                .collect(),
+            backward: Time(2 * layer_ps * u64::from(count)),
+            optimizer: Time(layer_ps),
+        }],
+        backward_spread: 0.0,
+    }
+}
+
+fn cluster(gbps: f64) -> Cluster {
+    Cluster { bandwidth: Rate(gbps * 1e9), latency: Time(5_000_000), ..Cluster::default() }
+}
+
+fn options(workers: u32, iteration: IterationOptions) -> Options {
+    Options { iteration: Some(iteration), bucket_size: Some(8 * ELEMENTS), ..Options::new("ring", workers) }
+}
+
+fn sharded(sharding: Sharding) -> IterationOptions {
+    IterationOptions { group: 4, bucket_size: Some(8 * ELEMENTS), ..IterationOptions::new(sharding) }
+}
+
+fn run(trace: &Trace, cluster: &Cluster, options: &Options, resolution: Resolution) -> Outcome {
+    let iteration = options.iteration.as_ref().unwrap();
+    simulate_as(trace, cluster, options, iteration, None, Some(resolution)).unwrap().0
+}
+
+const BOTH: [Resolution; 2] = [Resolution::Messages, Resolution::Collectives];
+const ALL: [Sharding; 5] = [Sharding::None, Sharding::Zero1, Sharding::Zero2, Sharding::Zero3, Sharding::Hsdp];
+
+#[test]
+fn one_worker_only_computes() {
+    let trace = model(3, ELEMENTS, MS);
+    for sharding in ALL {
+        for accumulate in [1, 3] {
+            let iteration = IterationOptions { group: 1, accumulate, ..sharded(sharding) };
+            for resolution in BOTH {
+                let found = run(&trace, &cluster(10.0), &options(1, iteration.clone()), resolution);
+                let passes = f64::from(accumulate) * 3.0 * 8.0 * 1e-3;
+                assert!((found.iteration_s - passes - 1e-3).abs() < 1e-12, "{sharding:?} {resolution:?}: {found:?}");
+                assert_eq!((found.messages, found.exposed_communication_s), (0, 0.0));
+                assert_eq!(found.batch, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_network_without_limits_costs_nothing() {
+    let trace = model(3, ELEMENTS, MS);
+    let fast = Cluster { latency: Time::ZERO, ..cluster(1e6) };
+    for sharding in ALL {
+        for resolution in BOTH {
+            let found = run(&trace, &fast, &options(8, sharded(sharding)), resolution);
+            assert!(found.exposed_communication_s < 1e-5, "{sharding:?} {resolution:?}: {found:?}");
+        }
+    }
+}
+
+/// Every gather of the forward pass is waited for, and nothing else but the last reduce-scatter: (N-1)(S/NB + a).
+#[test]
+fn without_prefetch_nothing_is_hidden_in_the_forward_pass() {
+    let (blocks, workers) = (4, 8);
+    let trace = model(blocks, ELEMENTS, 20 * MS);
+    let network = cluster(100.0);
+    let collective = |tensors: f64| {
+        let hops = f64::from(workers - 1);
+        hops * (tensors * 4.0 * ELEMENTS as f64 / f64::from(workers) / 12.5e9 + 5e-6)
+    };
+    let gathers = f64::from(blocks + 1) * collective(2.0);
+    for resolution in BOTH {
+        let of = |prefetch| {
+            let iteration = IterationOptions { prefetch: Some(prefetch), ..sharded(Sharding::Zero3) };
+            run(&trace, &network, &options(workers, iteration), resolution).sharded.unwrap().exposed
+        };
+        let (none, one) = (of(0), of(1));
+        assert!((none.all_gather_s / gathers - 1.0).abs() < 1e-6, "{none:?} instead of {gathers}");
+        assert!((none.reduce_scatter_s / collective(2.0) - 1.0).abs() < 1e-6, "{none:?}");
+        // The first gather has nothing to hide behind.
+        assert!((one.all_gather_s / collective(2.0) - 1.0).abs() < 1e-6, "{one:?}");
+    }
+}
+
+#[test]
+fn ranks_send_what_the_plan_says() {
+    let trace = model(3, ELEMENTS, MS);
+    for sharding in ALL {
+        let options = options(8, sharded(sharding));
+        let plan = plan_of(&trace, &options, options.iteration.as_ref().unwrap()).unwrap();
+        let found = run(&trace, &cluster(10.0), &options, Resolution::Collectives);
+        assert!((found.bytes_sent_per_worker / plan.least_bytes_sent() - 1.0).abs() < 1e-9, "{sharding:?}");
+    }
+}
+
+#[test]
+fn sharding_none_is_what_is_forecast_without_it() {
+    let trace = model(3, ELEMENTS, MS);
+    let with = options(8, sharded(Sharding::None));
+    let without = Options { iteration: None, ..with.clone() };
+    let network = cluster(10.0);
+    let plain = simulate(&trace, &network, &without).unwrap();
+    let found = simulate(&trace, &network, &with).unwrap();
+    assert!(found.sharded.is_some());
+    assert_eq!(Outcome { sharded: None, notes: plain.notes.clone(), ..found }, plain);
+    // The plan of DDP takes as long as DDP, message by message.
+    let planned = run(&trace, &network, &with, Resolution::Messages);
+    assert!(
+        (planned.iteration_s / plain.iteration_s - 1.0).abs() < 1e-9,
+        "{} {}",
+        planned.iteration_s,
+        plain.iteration_s
+    );
+}
+
+#[test]
+fn hierarchies_shard_inside_nodes() {
+    let trace = model(3, ELEMENTS, MS);
+    let network = Cluster { gpus_per_node: 4, intra_bandwidth: Rate(2e12), ..cluster(50.0) };
+    let zero3 = simulate(&trace, &network, &options(16, sharded(Sharding::Zero3))).unwrap();
+    let hsdp = simulate(&trace, &network, &options(16, sharded(Sharding::Hsdp))).unwrap();
+    assert!(hsdp.iteration_s < zero3.iteration_s, "{} {}", hsdp.iteration_s, zero3.iteration_s);
+    let [larger, smaller] = [hsdp, zero3].map(|it| it.sharded.unwrap().memory.optimizer_bytes);
+    assert_eq!(larger, 4 * smaller);
+}
+
+#[test]
+fn the_slowest_rank_decides() {
+    let trace = model(3, ELEMENTS, MS);
+    let slow = Cluster { stragglers: vec![(3, 1.5)], ..cluster(100.0) };
+    for resolution in BOTH {
+        let fast = run(&trace, &cluster(100.0), &options(8, sharded(Sharding::Zero3)), resolution);
+        let found = run(&trace, &slow, &options(8, sharded(Sharding::Zero3)), resolution);
+        let late = found.sharded.unwrap().straggling_s;
+        assert!((late - 0.5 * (24e-3 + 1e-3 / 8.0)).abs() < 1e-9, "{late}");
+        assert!(found.iteration_s > fast.iteration_s + 0.8 * late);
+    }
+}
+
+#[test]
+fn errors_name_the_option() {
+    let trace = model(3, ELEMENTS, MS);
+    let error = |strategy: &str, iteration| {
+        let options = Options { strategy: strategy.into(), ..options(8, iteration) };
+        simulate(&trace, &cluster(10.0), &options).unwrap_err().0
+    };
+    assert!(error("ps", sharded(Sharding::Zero3)).starts_with("strategy: ps needs servers"));
+    let bad = IterationOptions { group: 3, ..sharded(Sharding::Hsdp) };
+    assert!(error("ring", bad).starts_with("sharding: hsdp:3"));
+}
+
+/// 1,024 GPUs and 80 units; `cargo test --release` takes a fraction of a second for it.
+#[test]
+fn a_thousand_ranks_are_simulated_by_collective() {
+    let trace = model(79, ELEMENTS, MS);
+    let network = Cluster { gpus_per_node: 8, intra_bandwidth: Rate(2e12), ..cluster(400.0) };
+    let options = options(1024, sharded(Sharding::Zero3));
+    let found = simulate(&trace, &network, &options).unwrap();
+    let own = found.sharded.clone().unwrap();
+    assert_eq!((own.resolution, own.units), (Resolution::Collectives, 80));
+    assert_eq!(simulate(&trace, &network, &options).unwrap(), found);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Collectives as a whole take what their messages take. What differs is how collectives that overlap share a link:
+    /// message by message, or evenly.
+    #[test]
+    fn collectives_take_what_their_messages_take(
+        sharding in prop::sample::select(ALL.to_vec()),
+        blocks in 2u32..6,
+        elements in prop::sample::select(vec![ELEMENTS / 16, ELEMENTS / 4, ELEMENTS]),
+        layer_us in prop::sample::select(vec![100u64, 1000, 5000]),
+        workers in prop::sample::select(vec![4u32, 8, 16]),
+        gpus_per_node in prop::sample::select(vec![1u32, 4]),
+        gbps in prop::sample::select(vec![10.0, 100.0]),
+        prefetch in 0u32..3,
+        accumulate in 1u32..3,
+    ) {
+        let trace = model(blocks, elements, layer_us * 1_000_000);
+        let network = Cluster {
+            gpus_per_node,
+            intra_bandwidth: Rate(400e9),
+            intra_latency: Time(2_000_000),
+            ..cluster(gbps)
+        };
+        let prefetch = (sharding != Sharding::None).then_some(prefetch);
+        let iteration = IterationOptions { prefetch, accumulate, ..sharded(sharding) };
+        let options = options(workers, iteration);
+        let [messages, collectives] = BOTH.map(|resolution| run(&trace, &network, &options, resolution));
+        let error = collectives.iteration_s / messages.iteration_s - 1.0;
+        prop_assert!(error.abs() < 0.08, "{error}: {} instead of {}", collectives.iteration_s, messages.iteration_s);
+        for found in [&messages, &collectives] {
+            let exposed = found.sharded.as_ref().unwrap().exposed;
+            let sum = exposed.all_gather_s + exposed.reduce_scatter_s + exposed.all_reduce_s;
+            prop_assert!((sum - found.exposed_communication_s).abs() < 1e-9 + 1e-9 * sum, "{exposed:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+"""`allreduce:8B-16GB` on a cluster: what `paceline simulate` is asked about NCCL's collectives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline import _core
+from paceline._core import Cluster
+from paceline._internal import units
+from paceline.catalog import nccl
+from paceline.catalog.library import COLLECTIVES, load_cluster
+from paceline.catalog.nccl import Kind
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.nccl.machine import Group, Machine
+from paceline.forecast.nccl.model import CollectiveTime, collective_time
+from paceline.forecast.options import Sweep
+
+_APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})
+_MOST_BYTES = 10**15
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A collective and the sizes of its buffer."""
+
+    kind: Kind
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A collective on one cluster and number of ranks, for each size."""
+
+    cluster: str
+    bandwidth_bps: float
+    machine: Machine
+    group: Group
+    kind: Kind
+    times: tuple[CollectiveTime, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return an object for each size. Times in seconds, rates in bits per second."""
+        return [self._to_dict(it) for it in self.times]
+
+    def _to_dict(self, it: CollectiveTime) -> dict[str, Any]:
+        own = it.tuning
+        return {
+            "collective": it.kind,
+            "bytes": it.size,
+            "workers": self.group.ranks,
+            "nodes": self.group.nodes,
+            "cluster": self.cluster,
+            "bandwidth_bps": self.bandwidth_bps,
+            "time_s": it.seconds,
+            "algorithm_bandwidth_bps": 8 * it.algorithm_bandwidth,
+            "bus_bandwidth_bps": 8 * it.bus_bandwidth,
+            "algorithm": it.algorithm,
+            "protocol": it.protocol,
+            "nccl_model": None
+            if own is None
+            else {"algorithm": own.algorithm, "protocol": own.protocol, "time_s": own.seconds},
+            "evidence": evidence(self.group.nodes),
+            "assumed": list(self.machine.assumed),
+        }
+
+
+def evidence(nodes: int) -> str:
+    """Return how far forecasts have been from measurements, or that there are none."""
+    if nodes > 1:
+        return "there is no evidence for several nodes: no published bandwidths of them are built in"
+    known = nccl.checked()
+    return (
+        f"on one node, forecasts of {known.rows} published bandwidths (8 H200, 8 B200) are {units.percent(known.mean)} "
+        f"off on average, and {units.percent(known.without_source)} without their own source (paceline study "
+        "collectives)"
+    )
+
+
+def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Return whether traces ask for NCCL's collectives.
+
+    `allreduce:SIZE` does if the cluster names its GPUs and nothing is asked for that only the simulator has, such as
+    strategies; ranges of sizes and other collectives always do.
+    """
+    if any(_kind(word) not in (None, "allreduce") or (_kind(word) and "-" in word) for word in words):
+        return True
+    given = {name for name, value in options.items() if value is not None and value is not False}
+    if options.get("cluster") is None or not words or given - _APPLICABLE - {"gpus"}:
+        return False
+    if any(_kind(word) is None or "/" in word for word in words):
+        return False
+    return bool(json.loads(load_cluster(options["cluster"]).to_json()).get("gpu"))
+
+
+def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
+    """Return the answers for every collective, cluster rate and number of ranks. Raises InvalidArgumentError."""
+    specs = [parse(word) for word in words]
+    sweep = Sweep.of(list(words), options, "simulate", "flag")
+    with naming(sweep.sources):
+        for name in sweep.values:
+            if name not in _APPLICABLE:
+                raise InvalidArgumentError(
+                    f"has no effect on {words[0]}, whose time is that of NCCL's own algorithms; leave it out",
+                    setting=name,
+                )
+        if sweep.get("cluster") is None:
+            raise InvalidArgumentError(f"{words[0]}: give the machines with --cluster, such as --cluster dgx-h100")
+        clusters = [load_cluster(sweep.machine(), bandwidth=rate) for rate in sweep.get("bandwidth") or (None,)]
+        return [_answer(spec, cluster, workers) for spec in specs for cluster in clusters for workers in sweep.workers]
+
+
+def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
+    fields, machine = json.loads(cluster.to_json()), Machine.of(cluster)
+    group = Group(workers, machine.gpus_per_node)
+    _check_degraded(fields.get("degraded", []), group)
+    times = [collective_time(spec.kind, size, group, machine, caller="nccl-tests") for size in spec.sizes]
+    return Answer(fields["name"], _core.parse_rate(fields["bandwidth"]), machine, group, spec.kind, tuple(times))
+
+
+def _check_degraded(degraded: list[dict[str, Any]], group: Group) -> None:
+    """Refuse slow links that the group does not use."""
+    for one in degraded:
+        found = re.fullmatch(r"(node|worker)(\d+)", one["link"])
+        count = 0 if found is None else group.nodes if found[1] == "node" else group.ranks
+        if group.nodes == 1:
+            raise InvalidArgumentError(
+                f"has no effect on {units.count(group.ranks, 'GPU')} of one node, which use no NIC; leave it out",
+                setting="degraded",
+            )
+        if found is not None and int(found[2]) >= count:
+            raise InvalidArgumentError(
+                f"there is no {one['link']} with {units.count(group.ranks, 'GPU')}, only {found[1]}0 to "
+                f"{found[1]}{count - 1}",
+                setting="degraded",
+            )
+
+
+def parse(word: str) -> Spec:
+    """Return the collective that `allgather:SIZE` or `allgather:FROM-TO` means. Raises InvalidArgumentError."""
+    kind = _kind(word)
+    if kind is None:
+        raise InvalidArgumentError(
+            f"'{word:.80}' is not a collective, and NCCL's are forecast alone: "
+            f"{', '.join(f'{it}:SIZE' for it in COLLECTIVES)}"
+        )
+    text = word.partition(":")[2]
+    if "/" in text:
+        raise InvalidArgumentError(f"{word:.80}: is cut into several tensors; leave out /COUNT, or give a --strategy")
+    first, dash, last = text.partition("-")
+    start, end = _size(word, first), _size(word, last if dash else first)
+    if end < start:
+        raise InvalidArgumentError(f"{word:.80}: the range ends below its start; write {kind}:8B-16GB")
+    sizes = [start]
+    while sizes[-1] * 2 <= end:
+        sizes.append(sizes[-1] * 2)
+    return Spec(kind, tuple(sizes))
+
+
+def _size(word: str, text: str) -> int:
+    try:
+        size = _core.parse_size(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{word:.80}: {error}; write a size or a range, such as 1GB or 8B-16GB") from None
+    if not 1 <= size <= _MOST_BYTES:
+        raise InvalidArgumentError(f"{word:.80}: sizes must lie between 1 B and {units.size(_MOST_BYTES)}")
+    return size
+
+
+def _kind(word: str) -> Kind | None:
+    name, colon, _ = str(word).partition(":")
+    return next((kind for kind in COLLECTIVES if colon and name == kind and not Path(word).is_file()), None)

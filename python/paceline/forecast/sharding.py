@@ -1,0 +1,256 @@
+"""Sharded training in forecasts: which options a sharding uses, what the native module is asked, what a result says.
+
+The plan of an iteration is made and executed by the native module; docs/explanation/sharding.md describes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline._core import strategies
+from paceline._internal import units
+from paceline.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from paceline.forecast.simulate import Result, Scenario
+
+NONE = "none"
+OPTIONS = (
+    "reshard_after_forward",
+    "prefetch",
+    "accumulate",
+    "accumulate_sync",
+    "unit",
+    "param_dtype",
+    "reduce_dtype",
+    "optimizer",
+)
+"""Options of a plan, beside `sharding`, by their names in the table of settings."""
+GATHERED = ("zero3", "hsdp")
+"""Shardings that gather units before they compute."""
+_ONLY = {
+    "reshard_after_forward": GATHERED,
+    "unit": GATHERED,
+    "prefetch": ("zero1", "zero2", *GATHERED),
+}
+"""Options that only some shardings use."""
+
+
+@dataclass(frozen=True)
+class ExposedBy:
+    """Seconds of an iteration in which the slowest rank's computation waits, by collective."""
+
+    all_gather_s: float
+    reduce_scatter_s: float
+    all_reduce_s: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on a GPU at the peak of an iteration, by kind; `activations_bytes` is None if the trace does not say."""
+
+    peak_bytes: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    gathered_bytes: int
+    activations_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """What a forecast has in addition if its iteration is a plan."""
+
+    sharding: str
+    shard_ranks: int
+    """Ranks over which the state is sharded."""
+    passes: int
+    """Passes through the model in an iteration."""
+    units: int
+    parameters: int
+    exposed: ExposedBy
+    straggling_s: float
+    """By how much the slowest rank computes longer than the trace."""
+    memory: Memory
+    resolution: str
+    """`messages` or `collectives`: what was simulated."""
+    capacity_bytes: int | None = None
+    """Memory of a GPU, if it is known."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a GPU has enough memory; None if its memory is not known."""
+        return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
+
+    def per_gpu(self, gpus: int) -> Sharded:
+        """Return it with the memory of one of several GPUs that share a rank's state evenly."""
+        if gpus == 1:
+            return self
+        sizes = vars(self.memory).items()
+        shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
+        return replace(self, memory=Memory(**shares))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Sharded:
+        """Return it from the native module's values."""
+        nested = {"exposed": ExposedBy(**values["exposed"]), "memory": Memory(**values["memory"])}
+        return cls(**{**values, **nested})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {**vars(self), "exposed": vars(self.exposed), "memory": vars(self.memory), "fits": self.fits}
+
+
+def kind(sharding: str) -> str:
+    """Return `hsdp` for `hsdp:8`."""
+    return sharding.partition(":")[0]
+
+
+def is_plan(options: Mapping[str, Any]) -> bool:
+    """Whether the iteration is a plan, and not just that of the trace."""
+    return "sharding" in options or "accumulate" in options
+
+
+def used_by(sharding: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a sharding uses."""
+    if sharding is None:
+        return dict(options)
+    return {name: value for name, value in options.items() if kind(sharding) in _ONLY.get(name, (kind(sharding),))}
+
+
+def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
+    """Refuse options that none of the shardings uses. Raises InvalidArgumentError."""
+    if not is_plan(given):
+        for name in (*OPTIONS, "memory"):
+            if name in given:
+                raise InvalidArgumentError(
+                    "has no effect without sharding; leave it out, or add --sharding none, zero1, zero2, zero3 or hsdp",
+                    setting=name,
+                )
+        return
+    if "accumulate_sync" in given and given.get("accumulate", 1) == 1:
+        raise InvalidArgumentError(
+            "has no effect without accumulation; add --accumulate, or leave it out", setting="accumulate_sync"
+        )
+    kinds = {kind(sharding) for sharding in shardings or [NONE]}
+    for name, using in _ONLY.items():
+        if name in given and not kinds & set(using):
+            raise InvalidArgumentError(
+                f"has no effect with {units.listed(sorted(kinds))}, only with {units.listed(using)}; leave it out",
+                setting=name,
+            )
+    if "barrier" in given and given["barrier"] is False and kinds != {NONE}:
+        raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
+
+
+def able(strategy: str) -> bool:
+    """Whether a strategy has programs for the collectives of sharded training."""
+    found = next(entry for entry in json.loads(strategies()) if entry["name"] == strategy)
+    return {"all-gather", "reduce-scatter"} <= set(found["collectives"])
+
+
+def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:
+    """Take the options of a plan out of `options`; return them in the form of the native module, if there are any.
+
+    Raises InvalidArgumentError for `hsdp` without a size, if there is no node to take it from.
+    """
+    own = {name: options.pop(name) for name in OPTIONS if name in options}
+    options.pop("memory", None)
+    sharding = options.pop("sharding", None)
+    if sharding is None and "accumulate" not in own:
+        return None
+    name, _, group = (sharding or NONE).partition(":")
+    if name == "hsdp":
+        if not group and gpus_per_node == 1 and ranks > 1:
+            raise InvalidArgumentError(
+                "hsdp shards within a node, and there is one GPU per node; write hsdp:RANKS, or add --gpus-per-node",
+                setting="sharding",
+            )
+        own["group"] = int(group) if group else min(gpus_per_node, ranks)
+    return {"sharding": name, **used_by(name, own)}
+
+
+def label(result: Result) -> str:
+    """Return the sharding of a result, or `-`."""
+    return "-" if result.sharded is None else result.sharded.sharding
+
+
+def memory_text(result: Result) -> str:
+    """Return the peak memory for a table, with a mark if it does not fit."""
+    if result.sharded is None:
+        return "-"
+    own = result.sharded
+    return units.size(own.memory.peak_bytes) + (" !" if own.fits is False else "")
+
+
+def sentences(scenario: Scenario, result: Result) -> list[str]:
+    """Return what a sharded forecast exposes, what its memory consists of, and whether it fits, with the remedy."""
+    own = result.sharded
+    if own is None:
+        return []
+    exposed = {
+        "all-gather": own.exposed.all_gather_s,
+        "reduce-scatter": own.exposed.reduce_scatter_s,
+        "all-reduce": own.exposed.all_reduce_s,
+    }
+    shown = [f"{units.duration(seconds)} of {name}" for name, seconds in exposed.items() if seconds > 0]
+    lines = []
+    if result.workers > 1:
+        what = (
+            f"{own.sharding}: exposed are {units.listed(shown)} an iteration"
+            if shown
+            else f"{own.sharding}: all communication is hidden"
+        )
+        late = f"; the slowest rank computes {units.duration(own.straggling_s)} longer" if own.straggling_s > 0 else ""
+        lines.append(f"{what}{late}.")
+    memory = own.memory
+    parts = {
+        "parameters": memory.parameters_bytes,
+        "gradients": memory.gradients_bytes,
+        "optimizer states": memory.optimizer_bytes,
+        "gathered units": memory.gathered_bytes,
+        "activations": memory.activations_bytes or 0,
+    }
+    held = units.listed([f"{units.size(size)} of {name}" for name, size in parts.items() if size])
+    without = "" if memory.activations_bytes is not None else ", without activations"
+    lines.append(f"Memory of a GPU at its peak: {units.size(memory.peak_bytes)}{without} ({held}).")
+    if own.fits is False and own.capacity_bytes is not None:
+        lines.append(
+            f"It does not fit: {_gigabytes(memory.peak_bytes)} GB of {_gigabytes(own.capacity_bytes)}; "
+            f"{remedy(scenario, own)}."
+        )
+    return lines
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g}"
+
+
+def remedy(scenario: Scenario, own: Sharded) -> str:
+    """Return what would reduce the largest part of the memory."""
+    memory = own.memory
+    state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    activations = memory.activations_bytes or 0
+    name = kind(own.sharding)
+    if activations > state + memory.gathered_bytes:
+        batch = json.loads(scenario.trace.summary())["batch"]
+        smaller = f"--batch {max(1, batch // 2)} --accumulate {2 * own.passes}, or " if batch > 1 else ""
+        return f"most of it is activations: {smaller}activation checkpointing"
+    if memory.gathered_bytes > state:
+        if scenario.options.get("reshard_after_forward") not in (None, "yes"):
+            return "most of it is gathered units: --reshard-after-forward yes"
+        return "most of it is gathered units: smaller ones with --unit, or --prefetch 0"
+    if name != "zero3":
+        if scenario.workers == 1:
+            return "shard it over more GPUs with --sharding zero3"
+        return (
+            "shard more of it: --sharding zero3"
+            if name in (NONE, "zero1", "zero2")
+            else "--sharding zero3 or larger groups"
+        )
+    if "accumulate" in scenario.options and scenario.options.get("accumulate_sync") is False:
+        return "most of it is the model's state: leave out --no-accumulate-sync, so that gradients stay sharded"
+    return "most of it is the model's state: more GPUs, or an optimizer with fewer states (--optimizer)"

@@ -1,0 +1,434 @@
+"""Models from a configuration: counts of parameters, layers, times, memory, and what the commands make of them."""
+
+import json
+import math
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline import InvalidArgumentError
+from paceline.catalog.constants import assuming
+from paceline.catalog.efficiency import all_efficiencies, efficiency, matmul_share
+from paceline.catalog.hardware import all_hardware, find_hardware, read_hardware
+from paceline.catalog.models.config import Config, built_in_configs, find_config, read_config
+from paceline.catalog.models.families import MODEL_TYPES, model_of
+from paceline.catalog.models.memory import activation_bytes, memory_of
+from paceline.catalog.models.roofline import Roofline
+from paceline.catalog.models.spec import find_workload
+from paceline.catalog.models.workload import Workload
+from paceline.cli.models import gpus, models
+from paceline.cli.simulate import simulate
+from paceline.studies.published.transformers import cases, read_rows, spread
+
+# As published with the weights: independent of the fields in models.json.
+PUBLISHED = {
+    "gpt2-small": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+    "mpt-350m": 355_985_408,
+    "mpt-1b": 1_315_950_592,
+    "mpt-3b": 2_651_837_440,
+    "mpt-7b": 6_658_859_008,
+    "mpt-13b": 12_853_954_560,
+    "falcon-7b": 6_921_720_704,
+    "falcon-40b": 41_303_293_952,
+    "opt-6.7b": 6_658_473_984,
+    "pythia-6.9b": 6_857_302_016,
+    "gpt-neox-20b": 20_554_567_680,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,
+    "roberta-base": 124_697_433,
+    "t5-small": 60_506_624,
+    "t5-11b": 11_307_321_344,
+    "bart-large": 406_291_456,
+    "vit-base": 86_567_656,
+    "vit-huge": 632_045_800,
+}
+# B. of parameters in the paper's table 2.1.
+GPT3 = {"gpt3-1.3b": 1.3e9, "gpt3-2.7b": 2.7e9, "gpt3-6.7b": 6.7e9, "gpt3-13b": 13e9, "gpt3-175b": 175e9}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 32,
+}
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "tiny" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
+    return path
+
+
+def workload(name="llama-3-8b", gpu="h100", **options):
+    found = find_workload(f"{name}@{gpu}", **options)
+    assert found is not None
+    return found
+
+
+def run(command, *arguments):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", built_in_configs())
+def test_each_model_has_as_many_parameters_as_published(name):
+    config = built_in_configs()[name]
+    model = model_of(config)
+    assert model.parameters == config.parameters == PUBLISHED.get(name, config.parameters)
+    if name in GPT3:
+        assert model.parameters == pytest.approx(GPT3[name], rel=0.04)
+    assert config.source
+    names = [tensor.name for tensor in model.tensors()]
+    assert len(names) == len(set(names))
+    # Blocks can be found by prefix.
+    assert all(layer.name.startswith(f"{layer.block}.") for layer in model.layers if layer.block)
+
+
+def test_released_mpt_has_no_biases_and_no_positions():
+    fields = {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432}
+    fields |= {"no_bias": True, "max_seq_len": 2048, "attn_config": {"alibi": True}}
+    assert model_of(Config("mpt", "here", fields)).parameters == 6_649_286_656
+
+
+def test_heads_of_bert_follow_architectures():
+    base = dict(find_config("bert-base").fields)
+    counts = {"BertModel": 109_482_240, "BertForMaskedLM": 109_514_298, "BertForPreTraining": 110_106_428}
+    for name, count in counts.items():
+        assert model_of(Config("bert", "here", base | {"architectures": [name]})).parameters == count
+
+
+@pytest.mark.parametrize("name", ["gpt2-small", "llama-3-8b", "mixtral-8x7b", "t5-small", "vit-base", "bart-base"])
+def test_every_model_is_a_trace_like_others(name):
+    made = workload(name)
+    trace = made.trace()
+    again = paceline.Trace.from_json(trace.to_json().encode(), "again")
+    assert again.to_json() == trace.to_json()
+    summary = json.loads(trace.summary())
+    assert summary["gradient_bytes"] == 2 * made.model.parameters
+    assert summary["forward_s"] == pytest.approx(made.forward_s)
+    assert summary["backward_s"] == pytest.approx(made.backward_s)
+    result = paceline.simulate(trace, workers=1)
+    assert result.iteration_s == pytest.approx(made.compute_s)
+
+
+def test_gradients_become_ready_from_the_last_layer_to_the_first():
+    document = workload("gpt2-small", "a100").document()["workers"][0]
+    ready = [one["ready_s"] for one in document["gradients"]]
+    assert ready == sorted(ready)
+    assert document["gradients"][-1]["tensor"] == "model.embed.tokens.weight"  # tied with the head
+    assert document["forward"][-1]["tensors"] == ["model.embed.tokens.weight"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("sequence", [512, 1024])
+def test_activations_of_a_gpt_layer_are_those_of_korthikanti(batch, sequence):
+    model = model_of(find_config("gpt2-xl"), sequence)
+    hidden, heads = 1600, 25
+    layers = [layer for layer in model.layers if layer.block == "model.layers.0"]
+
+    def kept(attention, checkpointing):
+        return batch * sum(activation_bytes(layer, "bf16", attention, checkpointing) for layer in layers)
+
+    scale = sequence * batch * hidden
+    assert kept("unfused", "none") == round(scale * (34 + 5 * heads * sequence / hidden))
+    # The scores are recomputed.
+    assert kept("unfused", "selective") == scale * 34
+    assert kept("unfused", "full") == kept("flash", "full") == 2 * scale
+    # A log-sum-exp for every query and head.
+    assert kept("flash", "none") == scale * 34 + 4 * batch * heads * sequence
+    assert kept("flash", "full") < kept("flash", "selective") < kept("flash", "none")
+
+
+def test_memory_is_divided_as_the_stage_says():
+    model = model_of(find_config("llama-2-7b"))
+    count = model.parameters
+    none, zero1, zero2, zero3 = (
+        memory_of(model, batch=1, sharding=sharding, group=8) for sharding in ("none", "zero1", "zero2", "zero3")
+    )
+    assert (none.parameters, none.gradients, none.optimizer) == (2 * count, 2 * count, 12 * count)
+    assert (zero1.gradients, zero1.optimizer) == (2 * count, 12 * count // 8)
+    assert (zero2.parameters, zero2.gradients) == (2 * count, 2 * count // 8)
+    assert zero3.parameters == 2 * count // 8 and zero3.gathered > 0
+    assert none.activations == zero3.activations
+    assert none.total > zero1.total > zero2.total > zero3.total
+    assert memory_of(model, batch=1, precision="fp32").optimizer == 8 * count
+    with pytest.raises(InvalidArgumentError, match=r"zero4.*one of none, zero1"):
+        memory_of(model, batch=1, sharding="zero4")
+
+
+def test_mfu_counts_6_flops_per_parameter_and_token_and_attention():
+    made = workload("mpt-7b", seq=2048)
+    per_token = 6 * 6_658_859_008 + 12 * 32 * 4096 * 2048
+    assert made.model.flops == pytest.approx(2048 * per_token)
+    # llm-foundry prints 46.44 % for 10,643 tokens/s on an H100.
+    assert made.mfu(10_643 / 2048) == pytest.approx(0.4644, abs=2e-4)
+    again = workload("mpt-7b", seq=2048, checkpointing="full")
+    assert again.model.flops == made.model.flops
+    assert again.hardware_flops == pytest.approx(8 / 6 * made.hardware_flops)
+    mixed = model_of(find_config("mixtral-8x7b"), 1)
+    assert mixed.active_parameters == pytest.approx(12.9e9, rel=0.01)
+
+
+def test_checkpointing_precision_and_kernels_change_times_as_they_should():
+    plain = workload(batch=2)
+    full = workload(batch=2, checkpointing="full")
+    assert full.forward_s == plain.forward_s
+    blocks = sum(one.forward_s for one in plain.timed if one.layer.block)
+    assert full.backward_s == pytest.approx(plain.backward_s + blocks)
+    assert plain.backward_s < workload(batch=2, checkpointing="selective").backward_s < full.backward_s
+    assert workload(batch=2, dtype="fp8").compute_s < plain.compute_s < workload(batch=2, dtype="tf32").compute_s
+    assert (
+        workload(batch=2, kernels="compiled").compute_s < plain.compute_s < workload(batch=2, kernels="eager").compute_s
+    )
+    assert workload(batch=2, attention="unfused").forward_s > plain.forward_s
+    assert workload(batch=4).forward_s < 2 * plain.forward_s < 1.1 * workload(batch=4).forward_s
+
+
+def test_small_models_are_bound_by_launches():
+    tiny = Workload(model_of(Config("tiny", "here", LLAMA)), find_hardware("h100"), 1)
+    launches = Roofline(find_hardware("h100"), "bf16").launches(efficiency("kernels.layer"))
+    assert sum(one.forward_s for one in tiny.timed if one.layer.block) == pytest.approx(2 * launches)
+
+
+def test_tensor_parallel_gpus_share_the_work_and_pay_for_all_reduces():
+    plain = workload("llama-3-70b", seq=4096)
+    shared = workload("llama-3-70b", seq=4096, tensor_parallel=8)
+    line = shared.roofline
+    assert line.all_reduce(8e9, 1) == 0
+    exchange = line.all_reduce(4096 * 8192 * 2, 8)
+    assert exchange == pytest.approx(14 * 3.4e-6 + 14 / 8 * 4096 * 8192 * 2 / 360e9)
+    # Narrower matrices reach a smaller share of the peak.
+    least = plain.forward_s / 8 + 160 * exchange
+    assert least < shared.forward_s < 1.1 * least
+    assert shared.memory().total == pytest.approx(plain.memory().total / 8, rel=1e-6)
+    assert shared.figures(8.0, 1)["mfu"] == pytest.approx(plain.figures(1.0, 1)["mfu"])
+
+
+def test_a_pipeline_has_a_bubble_of_its_stages():
+    staged = workload("llama-2-70b", seq=4096, pipeline_parallel=4, microbatches=12)
+    passes = staged.forward_s + staged.backward_s
+    assert staged.compute_s == pytest.approx((12 + 4 - 1) * passes + staged.optimizer_s)
+    assert staged.samples == 12
+    # The last stage has 20 of 80 blocks, the norm and the head.
+    assert {layer.layer.block for layer in staged.timed if layer.layer.block} == {
+        f"model.layers.{n}" for n in range(60, 80)
+    }
+    assert staged.timed[-1].layer.name == "model.head"
+    names = [layer.name for stage in staged._stages() for layer in stage]
+    assert names == [layer.name for layer in staged.model.layers]
+    document = staged.document()
+    assert document["batch"] == 12
+    assert document["workers"][0]["forward"][0]["duration_s"] == pytest.approx(14 * passes)
+    # A tied head of the last stage has its own copy, which the trace leaves out.
+    tied = workload("gpt2-xl", pipeline_parallel=4, microbatches=4)
+    assert json.loads(tied.trace().summary())["batch"] == 4
+
+
+def test_a_rank_may_be_several_gpus():
+    job = {"gpu": "h100", "seq": 2048, "gpus_per_node": 8, "bandwidth": "400Gbps"}
+    parallel = {"tensor_parallel": 4, "pipeline_parallel": 2, "microbatches": 4}
+    result = paceline.simulate("llama-2-7b", None, "ring", workers=32, **parallel, **job)
+    assert (result.workers, result.gpus_per_worker, result.batch) == (4, 8, 4)
+    assert result.tokens_per_s_per_gpu == pytest.approx(result.samples_per_s * 2048 / 32)
+    assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
+    for change, message in (
+        ({"workers": 12}, "12 GPUs are not a multiple of the 8"),
+        ({"gpus_per_node": 2}, "4 does not divide the GPUs of a node, 2"),
+        ({"tensor_parallel": 3}, "3 does not divide the 32 attention heads"),
+        ({"gpu": "l4"}, "no NVLink"),
+        ({"pipeline_parallel": 64}, "64 stages are more than the 32 blocks"),
+        ({"microbatches": None}, "needs the number of microbatches.*--microbatches 8"),
+        ({"pipeline_parallel": None}, "no effect without --pipeline-parallel"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            paceline.simulate("llama-2-7b", None, "ring", **{"workers": 32} | parallel | job | change)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["h100", "a100", "v100", "b200", "l4"]),
+    st.sampled_from(["gpt2-small", "bert-base", "llama-3.2-1b"]),
+    st.integers(1, 64),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(["flash", "unfused"]),
+)
+def test_no_model_is_faster_than_the_peak(gpu, name, batch, checkpointing, attention):
+    made = workload(name, gpu, batch=batch, seq=512, checkpointing=checkpointing, attention=attention)
+    matmuls = sum(6 / 2 * batch * one.flops for layer in made.model.layers for one in layer.matmuls)
+    assert made.forward_s + made.backward_s > matmuls / made.hardware.peak(made.precision)
+    assert all(one.forward_s > 0 and one.backward_s > 0 for one in made.timed)
+
+
+def test_each_device_is_complete():
+    names = [name for device in all_hardware() for name in (device.name, *device.aliases)]
+    assert len(names) == len(set(names))
+    for device in all_hardware():
+        assert device.sources and device.memory_bytes >= 15e9
+        for precision in device.peak_flops:
+            assert 0 < matmul_share(device.architecture, precision) <= 1
+        assert (device.link_bandwidth is None) == (device.bus_bandwidth is None)
+        assert device.bus_bandwidth is None or device.bus_bandwidth < device.link_bandwidth
+    assert find_hardware("A100 80GB") is find_hardware("a100")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory_bandwidth": -1}, "memory_bandwidth: give a number above 0"),
+        ({"peak_flops": {"bf17": 1e12}}, "peak_flops.bf17: unknown precision"),
+        ({"architecture": "cpu"}, "architecture: give one of volta"),
+        ({"sources": []}, "sources: say where"),
+        ({"colour": "green"}, "colour: unknown field"),
+    ],
+)
+def test_a_wrong_device_file_names_the_field(tmp_path, change, message):
+    [document] = [json.loads(run(gpus, "h100", "--json").output)]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert read_hardware(path) == find_hardware("h100")
+    assert find_hardware(str(path)).name == "h100"
+    path.write_text(json.dumps(document | change), encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        read_hardware(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": None}, "hidden_size: is missing"),
+        ({"hidden_size": "64"}, "hidden_size: '64' is not a whole number"),
+        ({"hidden_size": 66}, "num_attention_heads: 4 does not divide hidden_size, 66"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide the 4"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings: 1 is neither true nor false"),
+        ({"model_type": "lama"}, "model_type: 'lama' is not known; known are gpt2, llama"),
+        ({"model_type": None}, "model_type: is missing"),
+    ],
+)
+def test_a_wrong_configuration_names_file_and_field(config_file, change, message):
+    config_file.write_text(json.dumps(LLAMA | change), encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        model_of(read_config(config_file))
+    assert str(config_file) in str(caught.value)
+
+
+def test_a_configuration_file_is_a_model(config_file):
+    found = find_workload(str(config_file), gpu="a100")
+    assert found.model.name == "tiny"
+    assert json.loads(paceline.load_trace(f"{config_file}@a100:batch=2").summary())["batch"] == 2
+    given = run(simulate, "--config", config_file, "--gpu", "a100", "--workers", 4, "--strategy", "ring", "--json")
+    [one] = json.loads(given.output)
+    assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
+
+
+def test_known_families_are_all_reached():
+    assert {config.kind for config in built_in_configs().values()} == set(MODEL_TYPES)
+
+
+def test_results_have_tokens_and_mfu_only_for_models():
+    options = {"workers": 2, "bandwidth": "100Gbps"}
+    result = paceline.simulate("gpt2-small", None, "ring", gpu="a100", seq=512, batch=4, **options)
+    assert result.tokens_per_s_per_gpu == pytest.approx(result.samples_per_s / 2 * 512)
+    assert result.mfu == pytest.approx(workload("gpt2-small", "a100", seq=512).mfu(result.samples_per_s / 2))
+    assert "mfu" in result.to_dict()
+    # Without a GPU the name is that of a recording.
+    recorded = paceline.simulate("gpt2-small", None, "ring", **options)
+    assert recorded.mfu is None and "mfu" not in recorded.to_dict()
+    images = paceline.simulate("vit-base", None, "ring", gpu="a100", **options)
+    assert images.mfu is not None and images.tokens_per_s_per_gpu is None
+    text = run(simulate, "gpt2-small@a100:seq=512", "--workers", 2, "--strategy", "ring").output
+    assert "MFU" in text and "tokens/s" in text
+
+
+@pytest.mark.parametrize(
+    ("trace", "options", "message"),
+    [
+        ("llama-3-8b", {}, "is a configuration, not a recording.*llama-3-8b@h100"),
+        ("llama-3-8b", {"gpu": "h101"}, "unknown GPU 'h101' .did you mean 'h100'"),
+        ("llama-3-8c@h100", {}, "unknown model 'llama-3-8c' .did you mean 'llama-3-8b'"),
+        ("resnet-50", {"gpu": "h100"}, "has no effect on resnet-50, which was recorded"),
+        ("resnet-50", {"checkpointing": "full"}, "has no effect on resnet-50"),
+        ("resnet-50", {"dtype": "tf32"}, "tf32 is a precision of computation"),
+        ("llama-3-8b@v100", {"dtype": "bf16"}, "has no bf16 matrix products; it has fp16, fp32"),
+        ("llama-3-8b@v100", {"gpu": "h100"}, "says v100; give one of them"),
+        ("llama-3-8b@h100", {"device": "A100"}, "has no effect on llama-3-8b, whose times are computed"),
+        ("llama-3-8b@h100", {"dtype": "float64"}, "'float64' is unknown"),
+        ("llama-3-8b@h100:seq=0", {}, "seq: '0' is not a whole number"),
+        ("llama-3-8b@h100:size=3", {}, "'size=3' is not an option; write OPTION=VALUE"),
+        ("llama-3-8b@h100:seq=8,seq=9", {}, "seq is given twice"),
+        ("llama-3-8b@", {}, "has no GPU after @"),
+        ("gpt2-small@h100:seq=2048", {}, "learned positions for 1024 tokens"),
+        ("vit-base@h100", {"seq": 100}, "has no effect on vit-base"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(trace, options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        paceline.simulate(trace, None, "ring", workers=2, **options)
+
+
+def test_models_lists_shows_and_computes():
+    listed = json.loads(run(models, "--json").output)
+    assert [one["name"] for one in listed] == list(built_in_configs())
+    assert "llama-3-8b" in run(models).output
+    shown = json.loads(run(models, "llama-3-8b", "--gpu", "h100", "--batch", 2, "--gpus", 64, "--json").output)
+    made = workload(batch=2)
+    assert shown["on_gpu"]["backward_s"] == made.backward_s
+    assert [row["sharding"] for row in shown["on_gpu"]["memory"]] == ["none", "zero1", "zero2", "zero3"]
+    assert shown["on_gpu"]["memory"][3]["total"] == made.memory(sharding="zero3", group=64).total
+    text = run(models, "llama-3-8b", "--gpu", "h100", "--gpus", 8).output
+    assert "MFU" in text and "zero3" in text
+    constants = json.loads(run(models, "--constants", "--json").output)
+    assert [one["name"] for one in constants] == list(all_efficiencies())
+    for arguments in (["--batch", 2], ["llama-3-8b", "--batch", 2], ["llama-3-8b", "--gpus", 2], ["x", "--constants"]):
+        assert run(models, *arguments).exit_code == 2
+    assert "h200" in run(gpus).output and "whitepaper" in run(gpus, "h100").output
+
+
+ROWS = (Path(__file__).parent / "data" / "transformers_on_one_node.csv").read_text(encoding="utf-8")
+
+
+def test_rows_on_one_node_are_compared(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(ROWS, encoding="utf-8")
+    found, left_out = cases(read_rows(path))
+    assert [case.name for case in found] == ["A", "B", "C"]
+    assert "more than one node" in left_out["D"] and "a collective" in left_out["E"]
+    assert [(case.workload.batch, case.accumulate) for case in found] == [(6, 1), (12, 4), (2, 4)]
+    assert [case.sharding for case in found] == ["zero3", "zero3", "zero1"]
+    assert found[1].workload.checkpointing == "full" and found[0].workload.checkpointing == "none"
+    mean, worst = spread([case.error for case in found])
+    assert mean < 0.03 and worst < 0.05
+    path.write_text(ROWS.replace("seq_len", "length"), encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match="no column 'seq_len'"):
+        read_rows(path)
+
+
+def test_constants_can_be_assumed_for_cross_validation():
+    constant = all_efficiencies()["matmul.hopper.bf16"]
+    plain = workload().compute_s
+    with assuming({constant: constant.value / 2}):
+        assert workload().compute_s > 1.3 * plain
+    assert math.isclose(workload().compute_s, plain)
+    for one in all_efficiencies().values():
+        assert one.source and (not one.calibrated or one.prior)

@@ -1,0 +1,250 @@
+"""NCCL's collectives: its choice, the calibrated time, the command, and the check on published bandwidths."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.catalog import nccl
+from paceline.catalog.library import cluster_names, load_cluster, load_trace
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.nccl import Group, Machine, collective_time
+from paceline.forecast.nccl.model import bus_factor
+from paceline.forecast.nccl.request import parse
+from paceline.forecast.nccl.tuning import estimates, latency_s
+from paceline.studies.published import collectives, run
+
+NODES = ("dgx-a100", "dgx-h100", "dgx-b200", "p4d", "p5", "p5en", "p6-b200", "internevo-a100", "dlperf-v100")
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def machine(name, **fields):
+    return Machine.of(load_cluster(name, **fields))
+
+
+def simulate(*arguments):
+    return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_presets_say_what_nccl_needs(name):
+    found = machine(name)
+    assert found.gpus_per_node == 8 and not found.assumed
+    assert found.intra_link == ("nvlink" if name == "dlperf-v100" else "nvswitch")
+    assert found.has_nvls == (found.generation.name in ("hopper", "blackwell"))
+
+
+def test_latencies_are_those_of_the_table():
+    h100 = machine("dgx-h100")
+    us = lambda kind, group, *choice: latency_s(kind, group, h100, choice) * 1e6  # noqa: E731
+    assert us("allreduce", Group(8, 8), "ring", "LL") == pytest.approx(6.6 + 14 * 0.6)
+    assert us("allgather", Group(8, 8), "ring", "Simple") == pytest.approx(8.4 + 7 * 3.4)
+    # 62 steps over 4 nodes, 6 of them between nodes.
+    assert us("allreduce", Group(32, 8), "ring", "Simple") == pytest.approx(8.4 + 56 * 3.4 + 6 * 14)
+    assert us("allreduce", Group(32, 8), "tree", "LL") == pytest.approx(6.8 + 2 * (7 * 0.6 + 2 * 5.0))
+    assert us("allreduce", Group(32, 8), "nvls-tree", "Simple") == pytest.approx(25 + 2 * 2 * 20.9)
+
+
+def test_nccl_leaves_ll_for_nvls_where_it_was_seen():
+    # torch 2.9.1 with NCCL 2.27.7 on 8 H200: "LL ring to 1 MiB, NVLS from 2 MiB".
+    h200, group = machine("p5en"), Group(8, 8)
+    chosen = [estimates("allreduce", size, group, h200)[0] for size in (32 << 10, MIB, 2 * MIB, GIB)]
+    assert [(it.algorithm, it.protocol) for it in chosen] == [("ring", "LL")] * 2 + [("nvls", "Simple")] * 2
+
+
+def test_older_nodes_have_no_nvls():
+    for name in ("dgx-a100", "dlperf-v100"):
+        found = {collective_time("allreduce", 1 << log, Group(8, 8), name).algorithm for log in range(3, 35)}
+        assert found <= {"ring", "tree"}
+    with pytest.raises(InvalidArgumentError, match="algorithm: NCCL has no nvls for allreduce over 1 node of dgx-a100"):
+        collective_time("allreduce", MIB, Group(8, 8), "dgx-a100", algorithm="nvls")
+
+
+def test_several_nodes_use_rings_at_the_rate_of_their_nics():
+    found = collective_time("allreduce", 4 * GIB, Group(32, 8), "dgx-h100")
+    assert (found.algorithm, found.protocol) == ("ring", "Simple")
+    share = nccl.constant("network.share")
+    assert found.bus_bandwidth == pytest.approx(share * 400e9, rel=0.03)
+    slow = collective_time("allreduce", 4 * GIB, Group(32, 8), "dlperf-v100")
+    assert slow.bus_bandwidth == pytest.approx(share * 12.5e9, rel=0.01)
+
+
+def test_steps_count_where_messages_are_small():
+    shares = [collective_time("allgather", 80 * MIB, Group(nodes * 8, 8), "internevo-a100") for nodes in (2, 16, 128)]
+    latencies = [it.seconds - it.size * bus_factor("allgather", it.group.ranks) / 44e9 for it in shares]
+    hop = 14e-6 * nccl.constant("hop.factor")
+    for it, latency in zip(shares, latencies, strict=True):
+        nodes = it.group.nodes
+        assert latency == pytest.approx(8.4e-6 + (nodes - 1) * hop + 7 * nodes * 3.4e-6, rel=0.03)
+
+
+def test_trees_take_small_buffers_of_many_nodes_only():
+    few, many = (collective_time("allreduce", MIB, Group(8 * nodes, 8), "dgx-h100") for nodes in (4, 128))
+    assert (few.algorithm, many.algorithm) == ("ring", "tree")
+    assert collective_time("allreduce", 64 * GIB, Group(1024, 8), "dgx-h100").algorithm == "ring"
+
+
+def test_groups_use_the_nics_of_their_gpus():
+    h100, p4d = machine("dgx-h100"), machine("p4d")
+    assert h100.network_of(Group(16, 1)) == pytest.approx(50e9)
+    assert h100.network_of(Group(16, 1, concurrent=8)) == pytest.approx(50e9)
+    assert h100.network_of(Group(64, 8)) == pytest.approx(400e9)
+    # Two GPUs to a card.
+    assert p4d.network_of(Group(16, 1)) == pytest.approx(12.5e9)
+    assert p4d.network_of(Group(16, 1, concurrent=8)) == pytest.approx(6.25e9)
+    rails = machine("h100-rails")
+    assert rails.nics == 8 and rails.network_of(Group(16, 1)) == pytest.approx(47e9)
+    with pytest.raises(InvalidArgumentError, match="8 groups of 2 ranks on a node of dgx-h100, which has 8 GPUs"):
+        collective_time("allreduce", MIB, Group(32, 2, concurrent=8), h100)
+
+
+def test_a_lost_rail_and_a_slow_one():
+    rate = lambda links: machine("dgx-h100", degraded=links).network / 400e9  # noqa: E731
+    assert rate([{"link": "worker3", "factor": 0.0}]) == pytest.approx(7 / 8)
+    assert rate([{"link": "node1", "factor": 0.5}]) == pytest.approx(0.5)
+    with pytest.raises(InvalidArgumentError, match="degraded: node1 has no NIC left"):
+        rate([{"link": "node1", "factor": 0.0}])
+
+
+def test_links_tell_the_gpu_if_the_cluster_does_not():
+    found = machine("h100-pod")
+    assert found.generation.name == "hopper" and found.has_nvls
+    assert any("generation hopper" in note for note in found.assumed)
+    flat = machine(None)
+    assert (flat.intra_link, flat.generation.name) == ("pcie", "volta")
+
+
+@given(
+    st.sampled_from(nccl.KINDS),
+    st.integers(1, 200),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(3, 33),
+    st.sampled_from(NODES),
+)
+def test_times_are_sane(kind, ranks, per_node, log, name):
+    group, cluster = Group(ranks, per_node), machine(name)
+    small, large = (collective_time(kind, 1 << it, group, cluster) for it in (log, log + 1))
+    assert small.seconds >= 0 and math.isfinite(large.seconds)
+    if ranks == 1:
+        assert small.algorithm == "none"
+        return
+    # Twice the bytes never take more than twice the time; at most NCCL's switch of algorithms makes them cheaper.
+    assert 0.7 * small.seconds < large.seconds < 2.6 * small.seconds
+    least = (1 << log) * min(1.0, bus_factor(kind, ranks)) / 2 / cluster.link
+    assert small.seconds > least / 2
+    called = collective_time(kind, 1 << log, group, cluster, caller="nccl-tests").seconds
+    assert called == pytest.approx(small.seconds + nccl.constant("call.nccl-tests"))
+
+
+def test_wrong_values_are_refused():
+    with pytest.raises(InvalidArgumentError, match="kind: unknown kind 'allreduc'; did you mean 'allreduce'"):
+        collective_time("allreduc", MIB, Group(8, 8), "dgx-h100")
+    with pytest.raises(InvalidArgumentError, match="ranks: 0 is not a whole number"):
+        Group(0, 8)
+    with pytest.raises(InvalidArgumentError, match="size: -1 is not a whole number of bytes"):
+        collective_time("allreduce", -1, Group(8, 8), "dgx-h100")
+    with pytest.raises(InvalidArgumentError, match="protocol: between nodes only Simple"):
+        collective_time("allreduce", 8, Group(16, 8), "dgx-h100", protocol="LL")
+
+
+def test_slowdown_beside_a_collective_is_named():
+    assert nccl.overlap_slowdown() == nccl.all_constants()["overlap.slowdown"].value
+    assert all(it.source and it.uncertainty for it in nccl.all_constants().values())
+
+
+def test_the_command_prints_nccl_tests_columns():
+    result = simulate("allreduce:1GB", "--cluster", "dgx-b200", "--gpus", "8")
+    assert result.exit_code == 0, result.output
+    assert "NCCL's all-reduce on dgx-b200: 8 GPUs on 1 node" in result.output
+    assert "busbw" in result.output and "nvls" in result.output
+    rows = json.loads(simulate("allgather:8B-1MiB", "--cluster", "p5", "--gpus", "8,16", "--json").output)
+    assert [row["bytes"] for row in rows[:18]] == [8 << place for place in range(18)]
+    assert {row["workers"] for row in rows} == {8, 16} and rows[0]["collective"] == "allgather"
+    last = rows[-1]
+    assert last["bus_bandwidth_bps"] == pytest.approx(8 * last["bytes"] / last["time_s"] * 15 / 16)
+    text = simulate("broadcast:1MB,reduce:1MB", "--cluster", "dgx-a100", "--gpus", "8", "--csv").output
+    assert text.startswith("collective,bytes,workers,nodes,cluster,") and len(text.splitlines()) == 3
+
+
+def test_with_a_strategy_an_all_reduce_is_simulated():
+    result = simulate("allreduce:100MB", "--cluster", "dgx-h100", "--gpus", "16", "--strategy", "ring", "--json")
+    (row,) = json.loads(result.output)
+    assert row["strategy"] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["allgather:1GB"], "give the machines with --cluster"),
+        (["allgather:1G", "--cluster", "p5"], "allgather:1G: '1G'"),
+        (["allgather:1GB-8B", "--cluster", "p5"], "the range ends below its start"),
+        (["allgather:1GB/4", "--cluster", "p5"], "leave out /COUNT"),
+        (["allgather:1GB", "--cluster", "p5", "--strategy", "ring"], "--strategy: has no effect on allgather:1GB"),
+        (["allgather:1GB", "--cluster", "p5", "--gpus", "16", "--degrade", "node2:0.5"], "only node0 to node1"),
+        (["allgather:1GB", "--cluster", "p5", "--gpus", "8", "--degrade", "node0:0.5"], "which use no NIC"),
+        (["allgather:1GB", "--cluster", "p5", "--explain"], "--explain has no effect"),
+        (["allgather:1GB", "resnet-50", "--cluster", "p5"], "'resnet-50' is not a collective"),
+        (["allgather:1GB", "--cluster", "p5", "--plot", "x.html"], "ends with .png, .svg or .pdf"),
+    ],
+)
+def test_wrong_requests_are_refused(arguments, message):
+    result = simulate(*arguments)
+    assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+
+
+def test_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "busbw.png"
+    result = simulate("allreduce:8B-16GB", "--cluster", "dgx-b200", "--gpus", "8,32", "--plot", str(path))
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_collectives_are_no_traces():
+    with pytest.raises(InvalidArgumentError, match="only all-reduces are simulated as traces"):
+        load_trace("allgather:1GB")
+    assert parse("reducescatter:1MiB-5MiB").sizes == (MIB, 2 * MIB, 4 * MIB)
+    assert {"p4d.24xlarge", "dgx-b200"} <= set(cluster_names())
+
+
+def test_published_bandwidths():
+    told = run(data=collectives.BUILT_IN).to_dict()
+    assert len(told["rows"]) == 44 and not told["skipped"]
+    assert told["summary"]["one node"]["mean"] < 0.05
+    assert told["without_source"]["one node"]["mean"] < 0.13
+    # What the command says of it.
+    known = nccl.checked()
+    assert known.rows == told["summary"]["one node"]["rows"]
+    assert known.mean == pytest.approx(told["summary"]["one node"]["mean"], abs=0.001)
+    assert known.without_source == pytest.approx(told["without_source"]["one node"]["mean"], abs=0.005)
+    large = [row for row in told["rows"] if row["bytes"] >= GIB]
+    assert max(abs(row["error"]) for row in large) < 0.11
+
+
+def test_the_constants_are_those_that_fit_best():
+    for name, value in collectives.fit().items():
+        constant = nccl.all_constants()[name]
+        assert value == pytest.approx(constant.value, rel=max(0.03, constant.uncertainty / 4)), name
+
+
+def test_published_rows_that_are_no_collectives_say_so(tmp_path):
+    head = ",".join(collectives.COLUMNS)
+    rows = [
+        "A,s,torch,FSDP,gpt,1,2048,1M,bf16,H100,64,8,n/s,n/s,throughput per GPU,1000,tokens/s/GPU,",
+        "B,s,nccl-tests,all-reduce,,,,16GiB,,H200,32,8,x,n/s,bus bandwidth,365,GB/s,",
+        'C,s,nccl-tests,"all-reduce, NVLSTree",,,,4GiB,,H200,32,8,x,8 x 400 Gbit/s,bus bandwidth,310,GB/s,',
+        "D,s,nccl-tests,all-reduce,,,,huge,,H200,8,8,x,,bus bandwidth,480,GB/s,",
+    ]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    told = run(data=path).to_dict()
+    assert [row["id"] for row in told["rows"]] == ["C"]
+    assert told["rows"][0]["algorithm"] == "nvls-tree" and abs(told["rows"][0]["error"]) < 0.05
+    reasons = {row["id"]: row["reason"] for row in told["skipped"]}
+    assert reasons["A"].startswith("is training") and "inter_bw 'n/s'" in reasons["B"] and "no size" in reasons["D"]
+    path.write_text(f"{head}\n{rows[0].replace(',1000,', ',many,')}\n")
+    with pytest.raises(InvalidArgumentError, match="line 2, value: 'many' is not a number above 0"):
+        run(data=path)

@@ -1,0 +1,146 @@
+"""Sharded training in forecasts: options, errors, memory, and output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import paceline
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+
+BLOCKS, ELEMENTS = 4, 1 << 20
+
+
+def trace(path: Path, activation_bytes: int | None = None, blocks: int = BLOCKS) -> str:
+    """Write a model of blocks, with an embedding and a head; return its file."""
+    names = ["wte", *(f"h.{block}.{part}" for block in range(blocks) for part in ("attn", "mlp")), "head"]
+    kept = {} if activation_bytes is None else {"activation_bytes": activation_bytes}
+    forward = [{"layer": name, "duration_s": 0.001, "tensors": [f"{name}.weight"]} | kept for name in names]
+    gradients = [
+        {"tensor": f"{name}.weight", "ready_s": 0.002 * (place + 1), "bytes": 4 * ELEMENTS}
+        for place, name in enumerate(reversed(names))
+    ]
+    document = {"format": "paceline-trace", "version": 1, "name": "blocks", "batch": 2, "dtype": "float32"}
+    document["workers"] = [{"forward": forward, "gradients": gradients, "optimizer_s": 0.008}]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A model whose memory is known."""
+    return trace(tmp_path / "blocks.json", activation_bytes=1000)
+
+
+def run(*words: str, code: int = 0) -> str:
+    """Run `paceline simulate`; return what it printed."""
+    result = CliRunner().invoke(main, ["simulate", *words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_none_is_the_forecast_without_it(model: str) -> None:
+    plain = json.loads(run(model, "--gpus", "8", "--strategy", "ring", "--json"))[0]
+    found = json.loads(run(model, "--gpus", "8", "--strategy", "ring", "--sharding", "none", "--json"))[0]
+    own = found.pop("sharded")
+    assert found | {"interval": None, "evidence": ""} == plain | {"interval": None, "evidence": ""}
+    parameters = (2 * BLOCKS + 2) * ELEMENTS
+    assert own["memory"]["parameters_bytes"] == 4 * parameters
+    assert own["memory"]["optimizer_bytes"] == 8 * parameters
+    assert own["memory"]["gradients_bytes"] == 4 * parameters
+
+
+def test_each_stage_takes_less_memory_and_sends_what_is_published(model: str) -> None:
+    results = paceline.sweep(model, workers=8, strategy="ring", sharding=["none", "zero1", "zero2", "zero3"])
+    memory = [result.sharded.memory.peak_bytes for result in results if result.sharded]
+    assert memory == sorted(memory, reverse=True)
+    all_bytes = 4 * (2 * BLOCKS + 2) * ELEMENTS
+    root = 4 * 2 * ELEMENTS
+    part = 7 / 8
+    sent = [2 * part * all_bytes] * 3 + [part * (3 * all_bytes - root)]
+    assert [result.bytes_sent_per_worker for result in results] == pytest.approx(sent)
+
+
+def test_aliases_and_groups(model: str) -> None:
+    words = [model, "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "10Gbps", "--json"]
+    found = json.loads(run(*words, "--sharding", "fsdp,hsdp,hsdp:2"))
+    assert [one["sharded"]["sharding"] for one in found] == ["zero3", "hsdp:4", "hsdp:2"]
+    assert [one["sharded"]["shard_ranks"] for one in found] == [8, 4, 2]
+    assert {one["strategy"] for one in found} == {"native"}
+
+
+def test_accumulation_counts_all_samples(model: str) -> None:
+    once = paceline.simulate(model, workers=1, sharding="zero3", strategy="ring")
+    thrice = paceline.simulate(model, workers=1, sharding="zero3", accumulate=3, strategy="ring")
+    assert thrice.iteration_s == pytest.approx(3 * once.iteration_s - 2 * 0.008)
+    assert thrice.samples_per_s == pytest.approx(6 / thrice.iteration_s)
+
+
+def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
+    text = " ".join(run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB").split())
+    assert "It does not fit: 0.168 GB of 0.1" in text
+    assert "--sharding zero3" in text
+    found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "100MB", "--json"))
+    assert [one["sharded"]["fits"] for one in found] == [False, True]
+    text = " ".join(run(model, "--gpus", "8", "--sharding", "zero1,zero3", "--memory", "1GB").split())
+    assert "does not fit" not in text
+    assert "zero3" in text
+
+
+def test_memory_without_activations_says_so(tmp_path: Path) -> None:
+    text = " ".join(run(trace(tmp_path / "t.json"), "--gpus", "8", "--sharding", "zero3").split())
+    assert "without activations" in text
+    assert "does not say what activations take" in text
+
+
+def test_the_plan_and_the_timeline_are_written(model: str, tmp_path: Path) -> None:
+    plan, timeline = tmp_path / "plan.json", tmp_path / "run.json"
+    run(model, "--gpus", "8", "--sharding", "zero3", "--plan-json", str(plan), "--timeline", str(timeline))
+    document = json.loads(plan.read_text(encoding="utf-8"))
+    assert (document["format"], document["world"]) == ("paceline-iteration-plan", 8)
+    assert [unit["name"] for unit in document["units"]] == ["root", "h.0", "h.1", "h.2", "h.3"]
+    events = json.loads(timeline.read_text(encoding="utf-8"))["traceEvents"]
+    names = {event["name"] for event in events}
+    assert {"all-gather h.3", "reduce-scatter root", "forward h.0"} <= names
+    threads = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert threads == {"compute", "all-gather", "reduce-scatter"}
+
+
+def test_a_thousand_gpus_are_the_same_every_time(tmp_path: Path) -> None:
+    large = trace(tmp_path / "large.json", blocks=79)
+    words = [large, "--gpus", "1024", "--gpus-per-node", "8", "--bandwidth", "400Gbps", "--sharding", "zero3", "--json"]
+    first = run(*words)
+    assert json.loads(first)[0]["sharded"]["resolution"] == "collectives"
+    assert run(*words) == first
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sharding", "zero4"], "did you mean zero"),
+        (["--sharding", "zero3:4"], "only hsdp takes a number"),
+        (["--sharding", "hsdp:3"], "hsdp:3 does not fit 8 workers"),
+        (["--sharding", "hsdp"], "one GPU per node"),
+        (["--prefetch", "2"], "--prefetch"),
+        (["--sharding", "none", "--prefetch", "2"], "has no effect with none"),
+        (["--sharding", "zero1", "--unit", "h.*"], "has no effect with zero1"),
+        (["--sharding", "zero3", "--unit", "x.*"], "no layer's name begins with 'x.*'"),
+        (["--sharding", "zero3", "--accumulate-sync"], "add --accumulate"),
+        (["--sharding", "zero3", "--strategy", "ps"], "has no all-gather and reduce-scatter"),
+        (["--sharding", "zero3", "--no-barrier"], "always wait for each other"),
+        (["--sharding", "zero3", "--reshard-after-forward", "3"], "groups of 3"),
+        (["--sharding", "zero1,zero3", "--plan-json", "x.json"], "writes one plan"),
+        (["--memory", "80GB"], "has no effect without sharding"),
+    ],
+)
+def test_errors_name_the_remedy(model: str, words: list[str], message: str) -> None:
+    assert message in " ".join(run(model, "--gpus", "8", *words, code=2).split())
+
+
+def test_python_checks_as_the_command_line_does(model: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="sharding"):
+        paceline.simulate(model, workers=8, sharding="zero4")
