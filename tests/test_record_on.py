@@ -60,6 +60,10 @@ def test_a_gpt_on_an_h100(tmp_path):
     up = by_module["blocks.1.up"]
     assert up["forward"]["flops"] == 2 * 4 * hidden**2 * tokens
     assert up["backward"]["flops"] == 4 * 4 * hidden**2 * tokens
+    kept = {layer["layer"]: layer["activation_bytes"] for layer in trace["workers"][0]["forward"]}
+    # A norm keeps its FP32 input, mean and deviation; the loss keeps the logarithms of probabilities.
+    assert kept["blocks.1.norm_1"] == sequence * (hidden + 2) * 4
+    assert kept["(loss)"] >= sequence * vocabulary * 4
     result = paceline.simulate(tmp_path / "trace.json", workers=8, bandwidth="100Gbps")
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -107,6 +108,7 @@ class Recorder:
         self._remarks: list[str] = _remarks(model) if self._distributed else []
         self._library = synchronising_library(model, optimizer) if self._distributed else ""
         self._medians: Medians | None = None
+        self._kept: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
     def __enter__(self) -> Recorder:
         """Start watching the optimizer."""
@@ -182,7 +184,7 @@ class Recorder:
         batch = self._batch or medians.batch
         if batch < 1:
             raise RecordingError("the batch size cannot be inferred from the model's arguments: pass batch=")
-        worker = medians.worker
+        worker = self._with_activations(medians.worker, batch)
         return {
             "format": "paceline-trace",
             "version": 1,
@@ -194,6 +196,45 @@ class Recorder:
             **({"library": self._library} if self._library else {}),
             "workers": [worker],
         }
+
+    def keep_activations(self, kept: Sequence[tuple[int, int]]) -> None:
+        """Add to the layers the bytes that a simulated step kept for its backward pass.
+
+        Args:
+            kept: Modules (by `id`, 0 outside) in the order of their calls, and the bytes kept from each call on.
+        """
+        if self._hooks is None:
+            return
+        table, index = self._hooks.table, self._hooks.index_of_modules()
+        calls = [(index.get(module), size) for module, size in kept]
+        inside = [module for module, _ in calls if module is not None]
+        following: dict[int, int | None] = dict(enumerate([*inside[1:], None]))
+        layers: list[int] = []
+        bytes_of: list[int] = []
+        loss = seen = 0
+        for module, size in calls:
+            if module is None:
+                loss += size
+                continue
+            if table.is_layer(module, following[seen]):
+                layers.append(module)
+                bytes_of.append(0)
+            seen += 1
+            if bytes_of:
+                bytes_of[-1] += size
+        self._kept = (tuple(layers), tuple(bytes_of), loss)
+
+    def _with_activations(self, worker: dict[str, Any], batch: int) -> dict[str, Any]:
+        """Return the worker with bytes of one sample, if the layers are those of a single pass."""
+        layers = [layer for layer in worker["forward"] if not layer["layer"].startswith("(")]
+        if self._kept is None or len(layers) != len(self._kept[0]) or len(worker["forward"]) > len(layers) + 1:
+            return worker
+        sizes = [*self._kept[1], self._kept[2]]
+        forward = [
+            {**layer, "activation_bytes": -(-size // batch)}
+            for layer, size in zip(worker["forward"], sizes, strict=False)
+        ]
+        return {**worker, "forward": forward}
 
     @property
     def summary(self) -> Summary:

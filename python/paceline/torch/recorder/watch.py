@@ -180,6 +180,8 @@ class Watcher:
         recorder = self._recorder
         if self._simulation is not None and self._module is not None:
             self._counted = self._simulation.summary(unwrapped(self._module))
+            if recorder is not None:
+                recorder.keep_activations(self._simulation.account.kept)
             self._module = None
         if recorder is not None and not recorder.done:
             recorder.stop()

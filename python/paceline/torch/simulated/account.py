@@ -53,15 +53,21 @@ class Account:
     totals: dict[tuple[int, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
     kinds: dict[tuple[str, str], Totals] = field(default_factory=lambda: defaultdict(Totals))
     steps: int = 0
+    kept: tuple[tuple[int, int], ...] = ()
+    """Modules in the order in which the last step called them, and the bytes that were kept for the backward pass from
+    then until the next call; module 0 is what runs after the outermost one."""
     _begun: bool = False
     _running: list[int] = field(default_factory=list)
     _numbers: list[int] = field(default_factory=list)
     _owners: list[int] = field(default_factory=list)
+    _calls: list[tuple[int, int]] = field(default_factory=list)
+    _storages: set[int] = field(default_factory=set)
 
     def attach(self) -> None:
         """Watch every module's calls."""
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
+        torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor).__enter__()
 
     def end_step(self) -> None:
         """Forget the numbers of a step that is over, and all of the first, which made the model and the optimizer."""
@@ -71,6 +77,9 @@ class Account:
             self._begun = True
             self.totals.clear()
             self.kinds.clear()
+        self.kept = tuple(self._calls)
+        self._calls.clear()
+        self._storages.clear()
         self._running.clear()
         self._numbers.clear()
         self._owners.clear()
@@ -107,12 +116,25 @@ class Account:
 
     def _enter(self, module: nn.Module, _args: object) -> None:
         self._running.append(id(module))
+        if not inside_backward():
+            self._calls.append((id(module), 0))
         self._note()
 
     def _leave(self, module: nn.Module, _args: object, _output: object) -> None:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
+        if not self._running and not inside_backward():
+            self._calls.append((0, 0))
         self._note()
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count what autograd saves, each storage once; parameters are there anyway."""
+        storage = tensor.untyped_storage()
+        if self._calls and not isinstance(tensor, nn.Parameter) and storage._cdata not in self._storages:
+            self._storages.add(storage._cdata)
+            module, before = self._calls[-1]
+            self._calls[-1] = (module, before + storage.nbytes())
+        return tensor
 
     def _note(self) -> None:
         if inside_backward():
