@@ -106,15 +106,23 @@ impl Hierarchical {
 }
 
 impl Hierarchical {
-    /// Seconds of one half, given those of its rings between nodes, and of one piece inside: a reduce-scatter first adds the
-    /// pieces for all nodes round each node, of which the last is complete when all have passed; an all-gather distributes
-    /// pieces inside while others arrive, and then the last one.
-    fn half_on_nodes(&self, between_s: f64, piece_s: f64, latency_s: f64) -> f64 {
-        let (hops, nodes) = (f64::from(self.ranks_per_node() - 1), f64::from(self.topology.nodes()));
-        let all = hops * nodes * piece_s;
-        let last = hops * piece_s;
-        let inside = if self.collective.reduces() { all } else { last };
-        (between_s + inside).max(all) + hops * latency_s
+    /// Seconds of one half of a bucket in pieces of these elements. The ranks of a node take turns at its NIC. A
+    /// reduce-scatter first adds the pieces for all nodes round each node, in rounds of a piece for every node; an
+    /// all-gather distributes pieces inside while others arrive, and then the last one.
+    fn half_on_nodes(&self, piece: f64, links: Links) -> f64 {
+        let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));
+        let [on_nic, on_link] = [links.between, links.inside].map(|link| piece * link.s_per_element);
+        let (far, near, hops) = (links.between.latency_s, links.inside.latency_s, ranks - 1.0);
+        let of_nic = if ranks > 1.0 && nodes > 1.0 { (nodes - 1.0) * ranks * on_nic + far } else { 0.0 };
+        let between = ((nodes - 1.0) * (far + on_nic)).max(of_nic);
+        if hops == 0.0 {
+            return between;
+        }
+        let all = nodes * on_link;
+        if self.collective.reduces() {
+            return between + (hops * all + near).max(hops * (near + on_link) + all - on_link);
+        }
+        (between + hops * on_link).max(hops * all) + hops * near
     }
 
     /// Every worker but one sends a piece on its way to the owner, and every worker but one receives it from there; a
@@ -271,7 +279,7 @@ impl Schedule for Hierarchical {
         let piece = |link: Link| len / (ranks * nodes) * link.s_per_element;
         let step = (links.between.latency_s + piece(links.between)).max(ranks * piece(links.between));
         if self.collective != Collective::AllReduce {
-            return Some(self.half_on_nodes((nodes - 1.0) * step, piece(links.inside), links.inside.latency_s));
+            return Some(self.half_on_nodes(len / (ranks * nodes), links));
         }
         let between = 2.0 * (nodes - 1.0) * step;
         let half = (ranks - 1.0) / ranks * len * links.inside.s_per_element;
