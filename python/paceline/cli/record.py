@@ -40,20 +40,24 @@ class _CannotDoHere(click.ClickException):
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples per step.  [default: 32; a script's own]")
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before the recorded ones."
+    "--warmup", type=click.IntRange(min=0), help="Steps before the recorded ones.  [default: 3; with --on: 2]"
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Steps to record; the trace has their medians.",
+    help="Steps to record; the trace has their medians.  [default: 10; with --on: 1, as all are alike]",
 )
 @click.option("--name", help="The trace's name.  [default: the model's]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: device to run on.  [default: cpu]")
 @click.option("--threads", type=click.IntRange(min=1), help="With --model: CPU threads.  [default: torch's]")
 @click.option(
     "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
+)
+@click.option("--on", metavar="GPU", help="Compute times for this GPU (`paceline gpus`), without running on one.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bf16", "fp16", "tf32", "fp32"]),
+    help="With --on: run operators in it, as autocast does.  [default: the script's own]",
 )
 @click.option("--stop-when-recorded", is_flag=True, help="End the script as soon as the trace is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -63,12 +67,14 @@ def record(
     model: str | None,
     output: Path,
     batch: int | None,
-    warmup: int,
-    steps: int,
+    warmup: int | None,
+    steps: int | None,
     name: str | None,
     device: str | None,
     threads: int | None,
     image_size: int | None,
+    on: str | None,
+    dtype: str | None,
     stop_when_recorded: bool,
     as_json: bool,
     script: tuple[str, ...],
@@ -81,12 +87,26 @@ def record(
     \b
     paceline record --model resnet50 --batch 32 -o resnet50.json
     paceline record -o mine.json -- python train.py --epochs 1
+    paceline record --on h100 --dtype bf16 -o mine.json -- python train.py
+
+    With --on, the script runs without data, and needs neither the GPU nor memory for its weights; it is ended when the
+    steps are recorded. Operators are counted and timed by a roofline.
     """
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     _refuse_unwritable(output)
     if name is not None and not name.isprintable():
         raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
+    warmup = warmup if warmup is not None else (3 if on is None else 2)
+    steps = steps if steps is not None else (10 if on is None else 1)
+    if on is None and dtype is not None:
+        raise click.UsageError("--dtype applies only with --on GPU")
+    if on is not None:
+        if not script:
+            raise click.UsageError("--on applies only to a script")
+        if stop_when_recorded:
+            raise click.UsageError("--stop-when-recorded has no effect with --on, which always ends the script")
+        on = _known_gpu(on, dtype)
     if script:
         for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
             if value is not None:
@@ -98,7 +118,9 @@ def record(
             steps=steps,
             name=name,
             batch=batch,
-            stop=stop_when_recorded,
+            stop=stop_when_recorded or on is not None,
+            on=on,
+            dtype=dtype,
             as_json=as_json,
         )
         return
@@ -117,6 +139,16 @@ def record(
         image_size=image_size,
     )
     _print_summary(summary, output, as_json=as_json, to_stderr=False)
+
+
+def _known_gpu(on: str, dtype: str | None) -> str:
+    """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
+    from paceline.catalog.hardware import find_hardware
+
+    hardware = find_hardware(on)
+    if dtype is not None:
+        hardware.peak(dtype)
+    return str(Path(on).absolute()) if on.endswith(".json") else hardware.name
 
 
 def _refuse_unwritable(path: Path) -> None:
@@ -189,6 +221,8 @@ def _record_script(
     name: str | None,
     batch: int | None,
     stop: bool,
+    on: str | None,
+    dtype: str | None,
     as_json: bool,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="paceline-record-") as exchange:
@@ -200,6 +234,8 @@ def _record_script(
             "name": name,
             "batch": batch,
             "stop": stop,
+            "on": on,
+            "dtype": dtype,
         }
         code = _run(script, injection.injected(os.environ, settings))
         result_path = Path(exchange) / injection.RESULT
@@ -326,6 +362,7 @@ def _missing(summary: dict[str, Any]) -> list[str]:
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     cost = summary["overhead"]
+    simulated = summary.get("simulated")
     change = "not measured"
     if cost is not None:
         change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} % (steps vary by ±{cost['noise'] * 100:.1f} %)"
@@ -340,9 +377,24 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{summary['parameters']:,}"),
         ("gradients", f"{summary['gradients']:,}"),
         ("gradient bytes", f"{summary['gradient_bytes']:,}"),
-        ("recording changed the step by", change),
+        *([("recording changed the step by", change)] if simulated is None else _operator_rows(simulated)),
         ("steps", f"{summary['steps']} after {summary['warmup']} of warm-up"),
     ]
+
+
+_CLASSES = {"matmul": "matrix products", "attention": "fused attention", "memory": "memory-bound operators"}
+
+
+def _operator_rows(simulated: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for kind, words in _CLASSES.items():
+        some = [row for row in simulated["classes"] if row["class"] == kind]
+        if some:
+            flops, moved = sum(row["flops"] for row in some), sum(row["bytes"] for row in some)
+            figures = [f"{sum(row['operators'] for row in some):,}", *([f"{flops / 1e12:.4g} TFLOP"] if flops else [])]
+            busy = _ms(sum(row["time_s"] for row in some))
+            rows.append((words, ", ".join([*figures, f"{moved / 1e9:.4g} GB", busy])))
+    return rows
 
 
 def _ms(seconds: float) -> str:

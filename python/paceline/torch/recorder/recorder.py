@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,6 +21,9 @@ from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
 from paceline.torch.recorder.trace import Medians, RecordingError, combine, refuse_closure
+
+if TYPE_CHECKING:
+    from paceline.torch.simulated.mode import Simulation
 
 
 class _Phase(Enum):
@@ -50,6 +54,7 @@ class Recorder:
         clock: Clock | None = None,
         earlier_steps: int = 0,
         alternate: bool = False,
+        simulation: Simulation | None = None,
     ) -> None:
         """Take the arguments of `record`, and some more for tests and launchers.
 
@@ -65,6 +70,7 @@ class Recorder:
             earlier_steps: Steps that ran before recording started; they count as warm-up.
             alternate: Run a step without hooks after each recorded one, so that drift in the machine's speed does not
                 count as overhead. A loop that ends early then has half as many recorded steps.
+            simulation: The device that is simulated, whose clock is used; the hooks take none of its time.
 
         Raises:
             ValueError: A number is out of range, or the model is not on one CPU or CUDA device.
@@ -90,7 +96,8 @@ class Recorder:
         self._distributed = job_size() > 1
         self._stepping = False
         self._device = _device_of(model)
-        self._clock = clock or clock_for(self._device)
+        self._simulation = simulation
+        self._clock = clock or (simulation.clock if simulation else clock_for(self._device))
         self._phase = _Phase.STOPPED
         self._hooks: StepHooks | None = None
         self._handles: list[RemovableHandle] = []
@@ -101,6 +108,7 @@ class Recorder:
         self._remarks: list[str] = _remarks(model) if self._distributed else []
         self._library = synchronising_library(model, optimizer) if self._distributed else ""
         self._medians: Medians | None = None
+        self._kept: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
     def __enter__(self) -> Recorder:
         """Start watching the optimizer."""
@@ -176,7 +184,7 @@ class Recorder:
         batch = self._batch or medians.batch
         if batch < 1:
             raise RecordingError("the batch size cannot be inferred from the model's arguments: pass batch=")
-        worker = medians.worker
+        worker = self._with_activations(medians.worker, batch)
         return {
             "format": "paceline-trace",
             "version": 1,
@@ -184,10 +192,49 @@ class Recorder:
             "provenance": self._provenance(medians),
             "batch": batch,
             "dtype": medians.dtype,
-            "device": device_name(self._device),
+            "device": self._simulation.device if self._simulation else device_name(self._device),
             **({"library": self._library} if self._library else {}),
             "workers": [worker],
         }
+
+    def keep_activations(self, kept: Sequence[tuple[int, int]]) -> None:
+        """Add to the layers the bytes that a simulated step kept for its backward pass.
+
+        Args:
+            kept: Modules (by `id`, 0 outside) in the order of their calls, and the bytes kept from each call on.
+        """
+        if self._hooks is None:
+            return
+        table, index = self._hooks.table, self._hooks.index_of_modules()
+        calls = [(index.get(module), size) for module, size in kept]
+        inside = [module for module, _ in calls if module is not None]
+        following: dict[int, int | None] = dict(enumerate([*inside[1:], None]))
+        layers: list[int] = []
+        bytes_of: list[int] = []
+        loss = seen = 0
+        for module, size in calls:
+            if module is None:
+                loss += size
+                continue
+            if table.is_layer(module, following[seen]):
+                layers.append(module)
+                bytes_of.append(0)
+            seen += 1
+            if bytes_of:
+                bytes_of[-1] += size
+        self._kept = (tuple(layers), tuple(bytes_of), loss)
+
+    def _with_activations(self, worker: dict[str, Any], batch: int) -> dict[str, Any]:
+        """Return the worker with bytes of one sample, if the layers are those of a single pass."""
+        layers = [layer for layer in worker["forward"] if not layer["layer"].startswith("(")]
+        if self._kept is None or len(layers) != len(self._kept[0]) or len(worker["forward"]) > len(layers) + 1:
+            return worker
+        sizes = [*self._kept[1], self._kept[2]]
+        forward = [
+            {**layer, "activation_bytes": -(-size // batch)}
+            for layer, size in zip(worker["forward"], sizes, strict=False)
+        ]
+        return {**worker, "forward": forward}
 
     @property
     def summary(self) -> Summary:
@@ -222,7 +269,9 @@ class Recorder:
 
     @property
     def overhead(self) -> Overhead | None:
-        """Overhead of recording; None until a step without hooks was timed."""
+        """Overhead of recording; None until a step without hooks was timed, and on a simulated device."""
+        if self._simulation is not None:
+            return None
         periods = {phase: [self._clock.seconds(pair)[1] for pair in pairs] for phase, pairs in self._periods.items()}
         return overhead(periods[_Phase.RECORDED], periods[_Phase.BARE])
 
@@ -331,9 +380,12 @@ class Recorder:
 
     def _notes(self, medians: Medians) -> tuple[str, ...]:
         short = [] if self.finished else [f"only {self.recorded} of {self.steps} requested steps were recorded"]
-        return (*short, *self._remarks, *medians.notes)
+        simulated = self._simulation.notes if self._simulation else []
+        return (*short, *self._remarks, *medians.notes, *simulated)
 
     def _provenance(self, medians: Medians) -> str:
+        if self._simulation is not None:
+            return "; ".join([self._simulation.provenance(), *self._notes(medians)])
         parts = [
             f"recorded by {describe_environment(self._device)}",
             f"median of {medians.steps} steps after {self.warmup} of warm-up",

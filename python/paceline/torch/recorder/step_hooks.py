@@ -69,6 +69,10 @@ class StepHooks:
         self._modules = []
         self._parameters = []
 
+    def index_of_modules(self) -> dict[int, int]:
+        """Return the table's index of each module by `id`."""
+        return {id(module): index for index, module in enumerate(self._modules)}
+
     def mark(self, kind: EventKind, key: int = 0) -> None:
         """Record a mark now."""
         self._events.append((kind, key, self._clock.mark()))

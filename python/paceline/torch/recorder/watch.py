@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,9 +23,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from paceline.launch.injection import RESULT, SETTINGS
 from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.recorder.modules import unwrapped
 from paceline.torch.recorder.recorder import Recorder
 from paceline.torch.recorder.summary import write_json
 from paceline.torch.recorder.trace import RecordingError, refuse_closure
+
+if TYPE_CHECKING:
+    from paceline.torch.simulated.mode import Simulation
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,10 @@ class Settings:
     """Whether to end the script once recording is complete."""
     rank: bool = False
     """Whether this is a rank of `paceline run`: every rank records, and the launcher reports."""
+    on: str | None = None
+    """The GPU to compute times for, without running on one."""
+    dtype: str | None = None
+    """With `on`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
 
 
 class Watcher:
@@ -51,12 +59,19 @@ class Watcher:
     def __init__(self, settings: Settings) -> None:
         """Register torch's global hooks; they are removed once the model is found."""
         self._settings = settings
+        self._simulation: Simulation | None = None
+        if settings.on is not None:
+            from paceline.torch.simulated.mode import enter
+
+            self._simulation = enter(settings.on, settings.dtype)
         self._pid = os.getpid()
         self._called_modules: dict[int, nn.Module] = {}  # in order of their first call
         self._optimizers: list[torch.optim.Optimizer] = []
         self._steps = 0
         self._recorder: Recorder | None = None
         self._chosen: dict[str, Any] = {}
+        self._module: nn.Module | None = None
+        self._counted: dict[str, Any] | None = None
         self._error: str | None = None
         self._saved = False
         self._reported = False
@@ -92,7 +107,7 @@ class Watcher:
             # At the second step of any optimizer, all optimizers of the loop have been seen.
             if again:
                 self._choose()
-        elif self._recorder.done:
+        elif self._recorder.done or (self._simulation is not None and self._recorder.finished):
             self._ends()
             if self._settings.stop:
                 raise SystemExit(0)
@@ -119,12 +134,14 @@ class Watcher:
                 name=settings.name,
                 batch=settings.batch,
                 earlier_steps=self._steps,
+                simulation=self._simulation,
             )
             recorder.start()
         except (ValueError, RecordingError) as error:
             self._give_up(str(error))
             return
         self._recorder = recorder
+        self._module = module if self._simulation is not None else None
         held = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
         inside = sum(held.get(id(p), 0) for p in module.parameters())
         self._chosen = {
@@ -161,6 +178,11 @@ class Watcher:
             return
         self._reported = True
         recorder = self._recorder
+        if self._simulation is not None and self._module is not None:
+            self._counted = self._simulation.summary(unwrapped(self._module))
+            if recorder is not None:
+                recorder.keep_activations(self._simulation.account.kept)
+            self._module = None
         if recorder is not None and not recorder.done:
             recorder.stop()
         self._report()
@@ -182,6 +204,8 @@ class Watcher:
             try:
                 recorder.save(self._settings.output)
                 result["summary"] = recorder.summary.as_dict()
+                if self._simulation is not None:
+                    result["summary"]["simulated"] = self._counted
             except (RecordingError, OSError) as error:
                 result["error"] = str(error)
         first = not (exchange / RESULT).exists()
@@ -223,7 +247,13 @@ def largest(
 def start() -> None:
     """Start watching with the settings in the environment; called once torch is imported."""
     settings = Settings(**json.loads(os.environ[SETTINGS]))
-    _keep(Watcher(settings))
+    try:
+        _keep(Watcher(settings))
+    except Exception as error:
+        if settings.on is None:
+            raise
+        # The script would train in earnest.
+        raise SystemExit(f"paceline: cannot run without the device: {error!r}") from error
 
 
 _kept: list[Watcher] = []

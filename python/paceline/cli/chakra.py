@@ -1,0 +1,105 @@
+"""The commands `paceline import-chakra` and `paceline export-chakra`: Chakra execution traces, ASTRA-sim's input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal import units
+from paceline._internal.console import say
+from paceline._internal.files import check_writable, replaced
+from paceline.cli.param_types import BUCKET_SIZE, SECONDS
+
+
+@click.command("import-chakra")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.0.et …")
+@click.option("--name", help="The trace's name.  [default: the file's]")
+@click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
+    help="Dtype of the gradients.  [default: float32]",
+)
+@click.option("--forward", type=SECONDS, help="Duration of the forward pass, if the nodes' names do not tell.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+def import_chakra(
+    *,
+    files: tuple[Path, ...],
+    name: str | None,
+    batch: int | None,
+    dtype: str | None,
+    forward: float | None,
+    as_json: bool,
+    output: Path,
+) -> None:
+    """Make a trace from one step in Chakra execution traces (.et), of a rank each.
+
+    Files of `paceline export-chakra` give the trace that was exported. Others need --batch, and --forward if the
+    names of their nodes do not say which belong to the backward pass.
+    """
+    from paceline.interop.chakra import import_chakra as convert
+
+    check_writable("--output", output)
+    trace, summary = convert(files, name=name, batch=batch, dtype=dtype, forward_s=forward)
+    with replaced(output) as path:
+        path.write_text(trace.to_json() + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(summary.as_dict(), indent=1))
+        return
+    say(
+        [
+            f"wrote {output}: {units.count(summary.gradients, 'gradient')}, {units.size(summary.gradient_bytes)}",
+            f"forward {units.duration(summary.forward_s)}, backward {units.duration(summary.backward_s)}, "
+            f"optimizer {units.duration(summary.optimizer_s)}",
+            *(f"note: {note}" for note in summary.notes),
+        ]
+    )
+
+
+@click.command("export-chakra")
+@click.argument("trace")
+@click.option("--workers", required=True, type=click.IntRange(1, 100_000), help="Ranks: as many files are written.")
+@click.option(
+    "--bucket-size",
+    type=BUCKET_SIZE,
+    default="25MB",
+    show_default=True,
+    help="All-reduce gradients in buckets of up to SIZE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PREFIX",
+    help="Write PREFIX.0.et, PREFIX.1.et, …",
+)
+def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: bool, output: Path) -> None:
+    """Write TRACE as Chakra execution traces, for ASTRA-sim: one step, a file a rank.
+
+    \b
+    paceline export-chakra resnet-50 --workers 8 -o resnet50
+    paceline import-chakra resnet50.0.et -o resnet50.json
+    """
+    from paceline.catalog.library import load_trace
+    from paceline.interop.chakra import export_chakra as convert
+
+    check_writable("--output", output.parent / f"{output.name}.0.et")
+    summary = convert(
+        load_trace(trace), output, workers=workers, bucket_size=None if isinstance(bucket_size, str) else bucket_size
+    )
+    if as_json:
+        click.echo(json.dumps(summary.as_dict(), indent=1))
+        return
+    last = f" to {summary.files[-1]}" if workers > 1 else ""
+    collectives = ", ".join(f"{count} {kind}" for kind, count in summary.collectives.items())
+    say(
+        [
+            f"wrote {summary.files[0]}{last}: {units.count(summary.computations, 'computation')}, {collectives} of "
+            f"{units.size(summary.gradient_bytes)} in all"
+        ]
+    )

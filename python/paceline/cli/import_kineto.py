@@ -1,0 +1,56 @@
+"""The command `paceline import-kineto`: a trace from what torch.profiler recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal import units
+from paceline._internal.console import say
+from paceline._internal.files import check_writable, replaced
+
+
+@click.command("import-kineto")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.json[.gz] …")
+@click.option("--name", help="The trace's name.  [default: the first file's]")
+@click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.  [default: the input's]")
+@click.option("--device", help="What it was recorded on.  [default: the GPU's name in the file]")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
+def import_kineto(
+    *, files: tuple[Path, ...], name: str | None, batch: int | None, device: str | None, as_json: bool, output: Path
+) -> None:
+    """Make a trace from torch.profiler's Chrome trace, of a GPU or a CPU; several files are several ranks.
+
+    Collectives are taken out of the computation. Record with record_shapes=True, for the sizes of gradients, and
+    with_stack=True, for the names of modules, and mark the steps with the profiler's step():
+
+    \b
+    paceline import-kineto trace.json.gz -o mine.json
+    paceline simulate mine.json --workers 8,64
+    """
+    from paceline.interop.kineto import import_kineto as convert
+
+    check_writable("--output", output)
+    trace, summary = convert(files, name=name, batch=batch, device=device)
+    with replaced(output) as path:
+        path.write_text(trace.to_json() + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(summary.as_dict(), indent=1))
+        return
+    lines = [
+        f"wrote {output}: {summary.layers} layers, {units.count(summary.gradients, 'gradient')}, "
+        f"{units.size(summary.gradient_bytes)}, {units.count(summary.ranks, 'worker')}, "
+        f"batch {summary.batch} on {summary.device}",
+        f"forward {units.duration(summary.forward_s)}, backward {units.duration(summary.backward_s)}, "
+        f"optimizer {units.duration(summary.optimizer_s)}; median of {units.count(summary.steps, 'step')}",
+    ]
+    for total in summary.collectives:
+        size = "" if total.bytes is None else f" of {units.size(total.bytes)}"
+        lines.append(
+            f"taken out: {total.count} {total.kind}{size}, {units.duration(total.duration_s)}, "
+            f"{units.duration(total.exposed_s)} of it exposed"
+        )
+    say([*lines, *(f"note: {note}" for note in summary.notes)])

@@ -1,0 +1,148 @@
+"""Reads the Chrome traces that torch.profiler writes (Kineto), compressed or not.
+
+The format: https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp (the events and their `args`), and
+torch/csrc/distributed/c10d/ParamCommsUtils.hpp (what is recorded of a collective). Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InvalidArgumentError
+
+_MOST_BYTES = 4_000_000_000
+"""More than this as JSON does not fit into the memory of a usual machine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """A complete event (`"ph": "X"`) of the file."""
+
+    name: str
+    category: str
+    thread: object
+    start: float
+    end: float
+    args: Mapping[str, Any]
+
+    def number(self, key: str) -> int | None:
+        """Return an integer of the event's arguments; None if there is none."""
+        value = self.args.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def has(self, other: Event) -> bool:
+        """Return whether the other event lies inside this one, on whatever thread."""
+        return self.start <= other.start and other.end <= self.end
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A file's events in order of their start, the enclosing one first."""
+
+    path: Path
+    events: Sequence[Event]
+    backend: str
+    """What torch.distributed used: `nccl`, `gloo`; empty if the process was alone."""
+    world_size: int
+    device: str
+    """The name of the GPU; empty if there was none."""
+    rank: int = 0
+    by_category: dict[str, list[Event]] = field(default_factory=dict)
+
+    def of(self, *categories: str) -> list[Event]:
+        """Return the events of some categories, in order."""
+        if len(categories) == 1:
+            return self.by_category.get(categories[0], [])
+        return [event for event in self.events if event.category in categories]
+
+
+def read_profile(path: Path) -> Profile:
+    """Return a file's events. Raises InvalidArgumentError."""
+    document = _document(path)
+    raw = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(raw, list):
+        raise InvalidArgumentError(
+            f'{path}: has no list "traceEvents"; give what torch.profiler\'s export_chrome_trace wrote'
+        )
+    about = document if isinstance(document, dict) else {}
+    if about.get("format") == "paceline-trace":
+        raise InvalidArgumentError(f"{path}: is already a Paceline trace; give it to paceline simulate")
+    events = [
+        _event(path, index, entry)
+        for index, entry in enumerate(raw)
+        if isinstance(entry, dict) and entry.get("ph") == "X" and entry.get("cat") is not None
+    ]
+    if not events:
+        raise InvalidArgumentError(f'{path}: traceEvents has no complete events ("ph": "X"); record some steps')
+    events.sort(key=lambda event: (event.start, -event.end))
+    job = about.get("distributedInfo")
+    job = job if isinstance(job, dict) else {}
+    devices = about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    profile = Profile(
+        path=path,
+        events=events,
+        backend=str(job.get("backend", "")),
+        world_size=job["world_size"] if isinstance(job.get("world_size"), int) else 1,
+        device=str(first.get("name", "")),
+        rank=job["rank"] if isinstance(job.get("rank"), int) else 0,
+    )
+    for event in events:
+        profile.by_category.setdefault(event.category, []).append(event)
+    return profile
+
+
+def _document(path: Path) -> Any:  # noqa: ANN401
+    if path.is_dir():
+        raise InvalidArgumentError(f"{path}: is a folder; name one of the .json or .json.gz files in it")
+    if not path.exists():
+        raise InvalidArgumentError(f"{path}: there is no such file; check the path")
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidArgumentError(
+            f"{path}: the gzip file is incomplete or damaged ({error}); copy it again"
+        ) from error
+    if len(content) > _MOST_BYTES:
+        raise InvalidArgumentError(f"{path}: has more than 4 GB; profile fewer steps (schedule(active=3))")
+    try:
+        # Kineto writes names of functions as they are, which need not be UTF-8.
+        return json.loads(content.decode("utf-8", errors="replace"), strict=False)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        raise InvalidArgumentError(
+            f"{path}: is not JSON ({where}); if the job ended while the profiler wrote it, record again"
+        ) from error
+
+
+def _event(path: Path, index: int, entry: Mapping[str, Any]) -> Event:
+    start, duration = entry.get("ts"), entry.get("dur", 0)
+    for key, value in (("ts", start), ("dur", duration)):
+        # Some versions wrote numbers as text.
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not abs(number) < 1e18:
+            raise InvalidArgumentError(f"{path}: traceEvents[{index}].{key}: expected microseconds, not {value!r:.40}")
+        if key == "dur" and number < 0:
+            raise InvalidArgumentError(f"{path}: traceEvents[{index}].dur: is negative ({value})")
+    args = entry.get("args")
+    begin = float(start)  # type: ignore[arg-type]
+    return Event(
+        name=str(entry.get("name", "")),
+        category=str(entry["cat"]),
+        thread=(entry.get("pid"), entry.get("tid")),
+        start=begin,
+        end=begin + float(duration),
+        args=args if isinstance(args, dict) else {},
+    )

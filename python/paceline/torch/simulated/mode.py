@@ -1,0 +1,162 @@
+"""The mode in which a script runs without its GPU: every operator advances the clock and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.torch.recorder.trace import RecordingError
+from paceline.torch.simulated.account import Account
+from paceline.torch.simulated.clock import SimulatedClock
+from paceline.torch.simulated.cost import Timer
+from paceline.torch.simulated.stand_ins import HereInsteadOfCuda, enable_autocast, stand_in
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": None, "fp32": None}
+"""What `--dtype` lets operators run in; for None, what the script says."""
+
+
+@dataclass
+class Simulation:
+    """A GPU that is not there."""
+
+    hardware: Hardware
+    dtype: str | None
+    clock: SimulatedClock
+    timer: Timer
+    account: Account = field(default_factory=Account)
+    notes: list[str] = field(default_factory=list)
+    compiled: bool = False
+    """Whether the script called torch.compile, which fuses chains of memory-bound operators of a model."""
+    updating: bool = False
+    """Whether an optimizer runs: it reads its step counters on the host, without waiting for the GPU."""
+
+    @property
+    def device(self) -> str:
+        """The GPU's name, for the trace."""
+        return self.hardware.title
+
+    def note(self, text: str) -> None:
+        """Keep a note for the summary, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def update_begins(self, *_: object) -> None:
+        """Before a step of an optimizer."""
+        self.updating = True
+
+    def update_ends(self, *_: object) -> None:
+        """After a step of an optimizer."""
+        self.updating = False
+        self.account.end_step()
+
+    def provenance(self) -> str:
+        """How the times were made."""
+        kinds = self.dtype or "the script's dtypes"
+        return (
+            f"computed for {self.hardware.title} by a roofline from the script's operators ({kinds}), run without data "
+            f"by torch {torch.__version__}"
+        )
+
+    def summary(self, model: nn.Module) -> dict[str, Any]:
+        """Return what was counted in a step, by class of operator and by module."""
+        steps = max(1, self.account.steps)
+        return {
+            "gpu": self.hardware.name,
+            "dtype": self.dtype,
+            "classes": [
+                {"class": kind, "phase": phase, **totals.per_step(steps)}
+                for (kind, phase), totals in sorted(self.account.kinds.items())
+            ],
+            "modules": self.account.by_module(model),
+        }
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator below autograd, and above the fake tensors that compute its result's shape."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._simulation = simulation
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        given = dict(kwargs or {})
+        simulation = self._simulation
+        if func is torch.ops.aten._local_scalar_dense.default:
+            if not simulation.updating:
+                simulation.clock.synchronize()
+            return _value_of(args[0].dtype)
+        if func is torch.ops.aten.equal.default:
+            return False
+        try:
+            out = func(*args, **given)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            raise RecordingError(
+                f"{func} gives a result whose shape or value depends on data, which a recording without the device "
+                "does not have; record it on a device, or leave the operator out"
+            ) from error
+        fuse = simulation.compiled and not simulation.updating
+        cost = simulation.timer.cost(func, args, given, out, fuse=fuse)
+        if cost is not None:
+            fused = fuse and cost.kind == "memory"
+            simulation.clock.run(cost.seconds, launches=0.0 if fused else 1.0)
+            simulation.account.count(cost)
+        return out
+
+
+def _value_of(dtype: torch.dtype) -> bool | int | float:
+    """Return what `.item()` gives: 1, by which scripts may divide, or False."""
+    if dtype == torch.bool:
+        return False
+    return 1.0 if dtype.is_floating_point else 1
+
+
+_current: list[Simulation] = []
+
+
+def enter(gpu: str, dtype: str | None) -> Simulation:
+    """Let the rest of this process run without data on the named GPU."""
+    hardware = find_hardware(gpu)
+    clock = SimulatedClock(hardware.launch_s)
+
+    def tf32() -> bool:
+        return dtype == "tf32" or (dtype is None and torch.backends.cuda.matmul.allow_tf32)
+
+    simulation = Simulation(hardware, dtype, clock, Timer(hardware, tf32=tf32))
+    stand_in(hardware, clock.synchronize, simulation.note)
+    _count_compiles(simulation)
+    simulation.account.attach()
+    register_optimizer_step_pre_hook(simulation.update_begins)
+    register_optimizer_step_post_hook(simulation.update_ends)
+    low = DTYPES[dtype] if dtype is not None else None
+    if low is not None:
+        enable_autocast(low)
+    FakeTensorMode(allow_non_fake_inputs=True).__enter__()
+    HereInsteadOfCuda().__enter__()  # type: ignore[no-untyped-call]
+    _Operators(simulation).__enter__()  # type: ignore[no-untyped-call]
+    _current.append(simulation)
+    return simulation
+
+
+def _count_compiles(simulation: Simulation) -> None:
+    uncompiled = torch.compile
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        simulation.compiled = True
+        simulation.note("torch.compile: chains of memory-bound operators count as fused")
+        return uncompiled(*args, **kwargs)
+
+    torch.compile = compiled

@@ -1,0 +1,259 @@
+"""`paceline import-kineto`: traces of torch.profiler, real ones of the CPU and written ones in the GPU's shape."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+from paceline.interop.collectives import describe, is_kernel, kind_of
+from paceline.interop.kineto_file import Event
+from paceline.interop.timeline import Clock, difference, intersection, union
+
+REAL = Path(__file__).parent / "data" / "interop" / "ddp-gloo.json.gz"
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["import-kineto", *map(str, words)])
+
+
+def imported(tmp_path, *words):
+    output = tmp_path / "trace.json"
+    result = run(*words, "-o", output, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(output.read_text()), json.loads(result.stdout)
+
+
+def refused(tmp_path, *words):
+    result = run(*words, "-o", tmp_path / "trace.json")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("paceline: error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+class Recording:
+    """A step of two linear layers on a GPU, in microseconds, as torch.profiler records it."""
+
+    def __init__(
+        self, *, shapes=True, nccl="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    ):
+        self.events = []
+        self.next = 1
+        self.shapes = shapes
+        self.nccl = nccl
+
+    def add(self, name, category, start, duration, tid=1, **args):
+        event = {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": tid, "ts": start, "dur": duration}
+        self.events.append({**event, "args": args})
+
+    def operator(self, name, start, duration, *, sequence=None, dims=None, tid=1):
+        args = {"External id": self.next}
+        self.next += 1
+        if sequence is not None:
+            args |= {"Sequence number": sequence, "Fwd thread id": 0 if tid == 1 else 1}
+        if dims is not None and self.shapes:
+            args |= {"Input Dims": dims, "Input type": ["float"] * len(dims)}
+        self.add(name, "cpu_op", start, duration, tid, **args)
+        return args["External id"]
+
+    def kernel(self, name, launched, start, duration, *, stream=7, tid=1, external=None, **args):
+        number = 1000 + len(self.events)
+        self.add("cudaLaunchKernel", "cuda_runtime", launched, 2, tid, correlation=number)
+        about = {"correlation": number, "stream": stream, "device": 0}
+        if external is not None:
+            about["External id"] = external
+        self.add(name, "kernel", start, duration, stream, **about, **args)
+
+    def linear(self, at, sequence, device, dims):
+        self.operator("aten::linear", at, 8, sequence=sequence, dims=dims)
+        self.operator("aten::addmm", at + 2, 5, sequence=sequence, dims=dims)
+        self.kernel("ampere_sgemm", at + 3, device, 100)
+
+    def backward(self, at, sequence, device, dims):
+        name = "autograd::engine::evaluate_function: AddmmBackward0"
+        self.operator(name, at, 10, sequence=sequence, tid=2)
+        self.kernel("ampere_sgemm", at + 1, device, 200, tid=2)
+        self.operator("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", at + 10, 6, tid=2)
+        self.operator("torch::autograd::AccumulateGrad", at + 11, 2, dims=dims, tid=2)
+
+    def all_reduce(self, at, device, duration, elements, *, known=True):
+        args = {"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float"}
+        external = self.operator("c10d::allreduce_", at, 3, tid=2)
+        self.kernel(self.nccl, at + 1, device, duration, stream=20, tid=2, external=external, **(args if known else {}))
+
+    def step(self, at=0, *, known=True):
+        """Forward 2 x 100 us, backward 2 x 200 us with a gap, an all-reduce that the optimizer waits for."""
+        self.add("ProfilerStep#3", "user_annotation", at, 1000)
+        self.add("DistributedDataParallel.forward", "user_annotation", at + 8, 24)
+        self.linear(at + 10, 5, at + 50, [[4, 8], [8, 16]])
+        self.linear(at + 20, 6, at + 150, [[4, 16], [16, 2]])
+        self.backward(at + 40, 6, at + 250, [[32]])
+        self.backward(at + 60, 5, at + 450, [[128]])
+        self.all_reduce(at + 71, at + 500, 350, 160, known=known)
+        self.operator("Optimizer", at + 90, 30)
+        self.add("Optimizer.step#SGD.step", "user_annotation", at + 90, 30)
+        # Launched long ago, but on a stream that waits for the all-reduce: 650 to 850 is exposed.
+        self.kernel("multi_tensor_apply", at + 95, at + 850, 40)
+
+    def write(self, path, **about):
+        document = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
+            "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8},
+            "traceEvents": self.events,
+            **about,
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+
+def test_a_gpus_layers_gradients_and_waits(tmp_path):
+    recording = Recording()
+    recording.step()
+    trace, summary = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    worker = trace["workers"][0]
+    assert worker["forward"] == [
+        {"layer": "aten::linear", "duration_s": 100e-6, "tensors": ["aten::linear.0"]},
+        {"layer": "aten::linear#2", "duration_s": 100e-6, "tensors": ["aten::linear#2.0"]},
+    ]
+    assert worker["gradients"] == [
+        {"tensor": "aten::linear#2.0", "ready_s": 200e-6, "bytes": 128},
+        {"tensor": "aten::linear.0", "ready_s": 400e-6, "bytes": 512},
+    ]
+    assert worker["backward_s"] == pytest.approx(400e-6)
+    # The wait of 200 us for the all-reduce is not the optimizer's.
+    assert worker["optimizer_s"] == pytest.approx(40e-6)
+    assert (trace["batch"], trace["dtype"], trace["library"]) == (4, "float32", "ddp")
+    assert trace["device"] == "NVIDIA A100-SXM4-80GB"
+    (collective,) = summary["collectives"]
+    assert (collective["kind"], collective["count"], collective["bytes"]) == ("all-reduce", 1, 640)
+    assert collective["duration_s"] == pytest.approx(350e-6)
+    assert collective["exposed_s"] == pytest.approx(200e-6)
+
+
+def test_without_shapes_a_bucket_is_a_tensor(tmp_path):
+    recording = Recording(shapes=False)
+    recording.step()
+    trace, summary = imported(tmp_path, recording.write(tmp_path / "rank0.json"), "--batch", 4)
+    (gradient,) = trace["workers"][0]["gradients"]
+    assert (gradient["tensor"], gradient["bytes"]) == ("bucket.0", 640)
+    assert gradient["ready_s"] == pytest.approx(400e-6)
+    assert any("bucket" in note for note in summary["notes"])
+
+
+def test_without_any_size_the_error_says_how_to_record(tmp_path):
+    recording = Recording(shapes=False)
+    recording.step(known=False)
+    path = recording.write(tmp_path / "rank0.json")
+    assert "record_shapes=True" in refused(tmp_path, path, "--batch", 4)
+
+
+def test_ranks_become_workers(tmp_path):
+    paths = []
+    for rank in range(2):
+        recording = Recording()
+        recording.step(at=10_000 * rank)
+        paths.append(recording.write(tmp_path / f"rank{rank}.json"))
+    trace, summary = imported(tmp_path, *paths)
+    assert len(trace["workers"]) == summary["ranks"] == 2
+    assert trace["workers"][0] == trace["workers"][1]
+
+
+def test_a_real_trace_of_ddp_over_gloo(tmp_path):
+    trace, summary = imported(tmp_path, REAL, "--name", "two blocks")
+    worker = trace["workers"][0]
+    layers = [layer["layer"] for layer in worker["forward"]]
+    assert layers[:3] == ["Embedding_0", "Sequential_0.Block_0.LayerNorm_0", "Sequential_0.Block_0.Linear_0"]
+    assert layers[-2:] == ["Linear_4", "(loss)"]
+    # 50 x 64 for the embedding and the head, two blocks of 64 x 128 x 2 with biases and norms.
+    elements = 2 * 50 * 64 + 50 + 2 * (2 * 64 * 128 + 128 + 64 + 2 * 64)
+    assert summary["gradient_bytes"] == 4 * elements
+    assert all(len(layer["tensors"]) == (1 if "Embedding" in layer["layer"] else 2) for layer in worker["forward"][:-1])
+    (collective,) = summary["collectives"]
+    assert (collective["kind"], collective["count"], collective["bytes"]) == ("all-reduce", 3, 4 * elements)
+    # The step took 97 ms with waiting and recording; its computation is a tenth of that.
+    assert collective["exposed_s"] > summary["backward_s"]
+    assert summary["backward_s"] < 5e-3
+
+
+def test_gradient_accumulation_is_a_layer(tmp_path):
+    recording = Recording()
+    recording.step()
+    # The same again before it, as the first of two passes of one step.
+    recording.linear(-300, 3, -250, [[4, 8], [8, 16]])
+    recording.linear(-290, 4, -150, [[4, 16], [16, 2]])
+    recording.backward(-280, 4, -50, [[32]])
+    recording.backward(-260, 3, -20, [[128]])
+    step = next(event for event in recording.events if event["name"] == "ProfilerStep#3")
+    step["ts"], step["dur"] = -400, 1400
+    trace, _ = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    layers = {layer["layer"]: layer["duration_s"] for layer in trace["workers"][0]["forward"]}
+    assert layers["(accumulation)"] == pytest.approx(300e-6)
+    assert trace["batch"] == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b'{"traceEvents": [', "record again"),
+        (b"[1, 2]", "no complete events"),
+        (b'{"traceEvents": {}}', 'no list "traceEvents"'),
+        (b'{"format": "paceline-trace", "traceEvents": []}', "already a Paceline trace"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]}', "traceEvents[0].ts"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -2}]}', "is negative"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]}', "ProfilerStep#N"),
+        (gzip.compress(b'{"traceEvents": []}')[:-9], "gzip"),
+    ],
+)
+def test_bad_files(tmp_path, content, words):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    message = refused(tmp_path, path)
+    assert words in message
+    assert "trace.json" in message
+
+
+def test_a_step_without_backward(tmp_path):
+    recording = Recording()
+    recording.add("ProfilerStep#0", "user_annotation", 0, 100)
+    recording.operator("aten::linear", 5, 10)
+    assert "no step computed a gradient" in refused(tmp_path, recording.write(tmp_path / "eval.json"))
+
+
+def test_missing_file(tmp_path):
+    assert "there is no such file" in refused(tmp_path, tmp_path / "none.json")
+    assert "is a folder" in refused(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)", "all-gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce-scatter"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send-receive"),
+        ("ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "broadcast"),
+        ("ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32", "all-reduce"),
+    ],
+)
+def test_names_of_nccls_kernels(name, kind):
+    event = Event(name, "kernel", None, 0.0, 1.0, {})
+    assert is_kernel(event)
+    assert describe(event).kind == kind
+
+
+def test_names_of_collectives():
+    names = ("_allgather_base", "allreduce_coalesced", "_reduce_scatter_base", "gloo:all_reduce")
+    assert [kind_of(name) for name in names] == ["all-gather", "all-reduce", "reduce-scatter", "all-reduce"]
+    assert not is_kernel(Event("void cutlass::Kernel<sm80>", "kernel", None, 0.0, 1.0, {}))
+
+
+def test_intervals_and_the_clock():
+    assert union([(3, 5), (0, 1), (4, 8), (1, 2)]) == [(0, 2), (3, 8)]
+    assert difference([(0, 10)], [(2, 3), (9, 12)]) == [(0, 2), (3, 9)]
+    assert intersection([(0, 4), (6, 9)], [(3, 7)]) == [(3, 4), (6, 7)]
+    clock = Clock([(2, 3), (9, 12)])
+    assert [clock(at) for at in (0, 2, 2.5, 3, 9, 10, 12, 13)] == [0, 2, 2, 2, 8, 8, 8, 9]

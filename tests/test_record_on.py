@@ -1,0 +1,157 @@
+"""`paceline record --on GPU`: scripts run without the GPU and without data."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import paceline
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parent.parent
+GPT = ROOT / "examples" / "gpt.py"
+
+
+def record(tmp_path, *command, options=()):
+    output = tmp_path / "trace.json"
+    words = [sys.executable, "-m", "paceline", "record", *options, "--json", "-o", str(output), "--"]
+    result = subprocess.run(
+        [*words, sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    return result, output
+
+
+def recorded(tmp_path, *command, options=("--on", "h100")):
+    result, output = record(tmp_path, *command, options=options)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout[result.stdout.index("{\n") :]), json.loads(output.read_text())
+
+
+def total(summary, kind, phase, what):
+    rows = summary["simulated"]["classes"]
+    return sum(row[what] for row in rows if row["class"] == kind and row["phase"] == phase)
+
+
+def test_a_gpt_on_an_h100(tmp_path):
+    layers, hidden, sequence, vocabulary, batch = 3, 96, 128, 500, 4
+    options = {"layers": layers, "hidden": hidden, "sequence": sequence, "vocabulary": vocabulary, "batch": batch}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    summary, trace = recorded(tmp_path, GPT, *words, options=("--on", "h100", "--dtype", "bf16"))
+    products = layers * 12 * hidden**2 + vocabulary * hidden
+    tokens = batch * sequence
+    # Two FLOPs per weight and token forward, four backward; attention is counted apart.
+    assert total(summary, "matmul", "forward", "flops") == 2 * products * tokens
+    assert total(summary, "matmul", "backward", "flops") == 4 * products * tokens
+    assert total(summary, "attention", "forward", "flops") == layers * 4 * batch * sequence**2 * hidden
+    own = products + layers * 13 * hidden + 2 * hidden + sequence * hidden
+    assert summary["parameters"] == own
+    assert summary["gradient_bytes"] == 4 * own
+    assert (trace["device"], trace["batch"], trace["dtype"]) == ("H100 SXM5 80 GB", batch, "float32")
+    assert "roofline" in trace["provenance"]
+    by_module = {row["module"]: row for row in summary["simulated"]["modules"]}
+    up = by_module["blocks.1.up"]
+    assert up["forward"]["flops"] == 2 * 4 * hidden**2 * tokens
+    assert up["backward"]["flops"] == 4 * 4 * hidden**2 * tokens
+    kept = {layer["layer"]: layer["activation_bytes"] for layer in trace["workers"][0]["forward"]}
+    # A norm keeps its FP32 input, mean and deviation; the loss keeps the logarithms of probabilities.
+    assert kept["blocks.1.norm_1"] == sequence * (hidden + 2) * 4
+    assert kept["(loss)"] >= sequence * vocabulary * 4
+    result = paceline.simulate(tmp_path / "trace.json", workers=8, bandwidth="100Gbps")
+    assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
+
+
+def test_the_tensors_are_those_of_a_real_recording(tmp_path):
+    _, simulated = recorded(tmp_path, GPT, "--layers", 1)
+    _, real = recorded(tmp_path, GPT, "--layers", 1, "--steps", 6, options=("--warmup", "2", "--steps", "2"))
+    ours, theirs = simulated["workers"][0], real["workers"][0]
+    assert [layer["layer"] for layer in ours["forward"]] == [layer["layer"] for layer in theirs["forward"]]
+    # Under autocast, which the script asks for on a GPU, a bias has one more node to pass than its weight.
+    sizes = [sorted((g["tensor"], g["bytes"]) for g in worker["gradients"]) for worker in (ours, theirs)]
+    assert sizes[0] == sizes[1]
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+device = torch.device("cuda", dist.get_rank())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64)
+        self.body = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = checkpoint(self.body, torch.relu(self.bn(self.conv(x))), use_reentrant=False)
+        return self.fc(x.mean((2, 3)))
+
+model = DistributedDataParallel(Net().to(device), device_ids=[0])
+data = TensorDataset(torch.randn(256, 3, 32, 32), torch.randint(10, (256,)))
+loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=2, pin_memory=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scaler = torch.amp.GradScaler("cuda")
+total = 0.0
+for x, y in loader:
+    x, y = x.cuda(non_blocking=True), y.to(device, non_blocking=True)
+    with torch.autocast("cuda"):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    total += float(loss.detach().cpu().numpy()) + loss.item()
+    torch.cuda.synchronize()
+    torch.save(model.state_dict(), "model.pt")
+    assert torch.cuda.get_device_name() == "A100 SXM4 40 GB"
+raise SystemExit("was not ended when the steps were recorded")
+"""
+
+
+def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    summary, trace = recorded(tmp_path, "train.py", options=("--on", "a100-40gb"))
+    assert summary["batch"] == 16
+    assert [layer["layer"] for layer in trace["workers"][0]["forward"]][:3] == ["conv", "bn", "body.0"]
+    pixels = 16 * 32 * 32
+    assert total(summary, "matmul", "forward", "flops") == 2 * 9 * 64 * (3 + 64) * pixels + 2 * 16 * 64 * 10
+    # The checkpoint's convolution runs again; the first one needs no gradient of its input.
+    again, weights = 2 * 9 * 64 * 64 * pixels, 2 * 9 * 64 * (3 + 2 * 64) * pixels
+    assert total(summary, "matmul", "backward", "flops") == again + weights + 4 * 16 * 64 * 10
+    assert not (tmp_path / "model.pt").exists()
+    assert any("torch.save" in note for note in summary["notes"])
+
+
+def test_mistakes(tmp_path):
+    for options, words in (
+        (("--on", "h1000"), "unknown GPU 'h1000'"),
+        (("--on", "v100-16gb", "--dtype", "bf16"), "bf16"),
+        (("--dtype", "bf16"), "applies only with --on"),
+        (("--on", "h100", "--stop-when-recorded"), "no effect"),
+    ):
+        result, output = record(tmp_path, GPT, options=options)
+        assert result.returncode == 2
+        assert words in result.stderr
+        assert not output.exists()
+
+
+def test_what_depends_on_data_is_named(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\ntorch.nonzero(torch.ones(4))\n")
+    result, output = record(tmp_path, "train.py", options=("--on", "h100"))
+    assert result.returncode != 0
+    assert "aten.nonzero" in result.stderr
+    assert not output.exists()
