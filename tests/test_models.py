@@ -342,6 +342,14 @@ def test_a_configuration_file_is_a_model(config_file):
     assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
 
 
+def test_a_file_may_have_an_at_in_its_name(tmp_path):
+    path = tmp_path / "gpt2-small@h100"
+    path.write_text(paceline.load_trace("resnet-18").to_json(), encoding="utf-8")
+    assert json.loads(paceline.load_trace(str(path)).summary())["name"] == "resnet-18"
+    with pytest.raises(InvalidArgumentError, match="there is no such file"):
+        paceline.load_trace(str(tmp_path / "a@b" / "none.json"))
+
+
 def test_known_families_are_all_reached():
     assert {config.kind for config in built_in_configs().values()} == set(MODEL_TYPES)
 

@@ -279,7 +279,7 @@ def by_flag(place, name, text):
     made = []
 
     def callback(traces, timeline, plot, **options):
-        for output in ("explain", "as_json", "csv", "everything", "configs"):
+        for output in ("explain", "as_json", "csv", "everything", "configs", "plan_json"):
             options.pop(output)
         made.append(Sweep.of(list(traces), options, place, "flag"))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
-
-import paceline
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 

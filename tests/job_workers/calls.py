@@ -91,6 +91,44 @@ def uneven(job):
     same(got, np.concatenate([blocks[rank][job.rank] for rank in range(job.size)]))
 
 
+def by_strategy(job):
+    """Reduce-scatter and all-gather by each strategy that has them, of any length; the input stays as it is."""
+    for strategy in paceline.all_strategies():
+        if "all-gather" not in strategy.collectives or strategy.is_offloaded:
+            refused(job, strategy.name)
+            continue
+        for length in (*LENGTHS, 300_001):
+            whole = np.concatenate([values("int64", length, part, job.rank) for part in range(job.size)])
+            given = whole.copy()
+            sums = [sum(values("int64", length, part, rank) for rank in range(job.size)) for part in range(job.size)]
+            part = job.reduce_scatter(whole, strategy=strategy.name)
+            same(part, sums[job.rank])
+            same(whole, given)
+            same(job.all_gather(part, strategy=strategy.name), np.stack(sums))
+            segments = [whole[: length // 2], whole[length // 2 :]]
+            half, rest = np.empty(length // 3, "int64"), np.empty(length - length // 3, "int64")
+            job.reduce_scatter(segments, "average", out=[half, rest], strategy=strategy.name)
+            # Rounded toward zero.
+            same(np.concatenate([half, rest]), np.trunc(sums[job.rank] / job.size).astype("int64"))
+    if job.size > 1:
+        counts = [2] * (job.size - 1) + [0]
+        try:
+            job.all_gather(np.zeros(counts[job.rank]), counts=counts, strategy="ring")
+        except paceline.InvalidArgumentError as error:
+            assert "if counts differ" in str(error), error
+        else:
+            raise AssertionError
+
+
+def refused(job, strategy):
+    try:
+        job.all_gather(np.zeros(3), strategy=strategy)
+    except paceline.InvalidArgumentError as error:
+        assert strategy in str(error), error
+    else:
+        raise AssertionError(strategy)
+
+
 def segments(job):
     """Several arrays in one operation act as one; so do buffers from outside numpy."""
     parts = [np.full(n, job.rank + 1, "float32") for n in (1, 0, 70_000, 3)]
@@ -178,7 +216,7 @@ def of_dtype(job, dtype, digest):
         exchanged(job, dtype, length, how)
 
 
-OTHERS = [uneven, segments, transfers, in_flight, handles]
+OTHERS = [uneven, by_strategy, segments, transfers, in_flight, handles]
 
 
 def main(transport):

@@ -1,4 +1,4 @@
-//! Every strategy over every transport: the sum is exact and the same on all ranks.
+//! Every strategy over every transport: sums are exact and the same on all ranks, or on the rank that owns them.
 mod world;
 
 use std::sync::Arc;
@@ -7,15 +7,17 @@ use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_schedule::{Bucket, Chunk, Knobs, Schedule, Topology, build, registry};
+use paceline_schedule::{
+    self as schedule, Bucket, Chunk, Knobs, Schedule, Topology, build_collective, registry, shard,
+};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
 
-/// What sums are multiplied by. A rank alone has nobody to do it.
+/// What sums are multiplied by. A rank alone has nobody to do it, and of a reduce-scatter the caller does it.
 fn factor(schedule: &dyn Schedule) -> Option<f64> {
-    (schedule.roles().total() > 1).then_some(3.0)
+    (schedule.roles().total() > 1 && schedule.collective() == schedule::Collective::AllReduce).then_some(3.0)
 }
 
 /// The roles that a rank plays, with memory for each: servers and switches are spread over the workers.
@@ -48,11 +50,32 @@ fn start(
     let len = (memory.len() / 8) as u64;
     let program = Scheduled { schedule: schedule.clone(), bucket: Bucket { id, len, pull_only: false } };
     let roles = roles(&**schedule, rank, space(memory, Dtype::Int64, cut), len);
-    let signature = signature(Collective::AllReduce, Dtype::Int64, ReduceOp::Sum, len);
+    let collective = match schedule.collective() {
+        schedule::Collective::AllReduce => Collective::AllReduce,
+        schedule::Collective::ReduceScatter => Collective::ReduceScatter,
+        schedule::Collective::AllGather => Collective::AllGather,
+    };
+    let signature = signature(collective, Dtype::Int64, ReduceOp::Sum, len);
     begin_scaled(executor, signature, Box::new(program), roles, factor(&**schedule))
 }
 
+/// Checks each collective that the strategy has.
 fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u32, lengths: &[usize]) {
+    let entry = schedule::find(name).unwrap();
+    for collective in schedule::Collective::ALL.into_iter().filter(|&it| entry.offers(it)) {
+        check_one(collective, name, size, transport, knobs, servers, lengths);
+    }
+}
+
+fn check_one(
+    collective: schedule::Collective,
+    name: &str,
+    size: u32,
+    transport: Transport,
+    knobs: &Knobs,
+    servers: u32,
+    lengths: &[usize],
+) {
     let topology = Topology {
         ranks_per_node: 2.min(size),
         servers,
@@ -60,7 +83,7 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
         ..Topology::flat(size)
     };
     let topology = topology.in_racks((size > 5).then_some(2));
-    let schedule: Arc<dyn Schedule> = Arc::from(build(name, &topology, knobs).unwrap());
+    let schedule: Arc<dyn Schedule> = Arc::from(build_collective(collective, name, &topology, knobs).unwrap());
     let mut executors = executors(size, transport);
     let results = on_all(&mut executors, |rank, executor| {
         let value = |rank: u32, id: usize, i: usize| i64::from(rank + 1) * 1_000_003 + (id * 7 + i) as i64;
@@ -80,12 +103,20 @@ fn check(name: &str, size: u32, transport: Transport, knobs: &Knobs, servers: u3
             .collect();
         drive(executor, &handles);
         for (id, memory) in memory.iter().enumerate() {
-            for (i, element) in memory.chunks(8).enumerate() {
-                let sum = (0..size).map(|r| value(r, id, i)).sum::<i64>() * factor(&*schedule).map_or(1, |f| f as i64);
+            let bucket = Bucket { id: id as u32, len: lengths[id] as u64, pull_only: false };
+            let range = |piece: schedule::Piece| piece.off as usize..(piece.off + piece.len) as usize;
+            let of = |owner| range(shard(&bucket, size, owner));
+            let complete = if collective.gathers() { range(bucket.whole()) } else { of(rank) };
+            for (i, element) in memory.chunks(8).enumerate().filter(|(i, _)| complete.contains(i)) {
+                let expected = if collective.reduces() {
+                    (0..size).map(|r| value(r, id, i)).sum::<i64>() * factor(&*schedule).map_or(1, |f| f as i64)
+                } else {
+                    value((0..size).find(|&owner| of(owner).contains(&i)).unwrap(), id, i)
+                };
                 assert_eq!(
                     i64::from_ne_bytes(element.try_into().unwrap()),
-                    sum,
-                    "{name} {size} {transport:?} {id} {i}"
+                    expected,
+                    "{name} {collective:?} {size} {transport:?} {id} {i}"
                 );
             }
         }

@@ -230,9 +230,9 @@ impl Builder<'_> {
         group: Group,
     ) {
         let unit = gathers[number].unit;
-        let from = &gathers[number.saturating_sub(ahead as usize)];
-        // The computation before that segment; before the first one it is the last of the pass before.
-        let after = begins[from.segment].into_iter().collect();
+        // As far ahead as possible is the beginning of the pass, after the last computation of the one before.
+        let from = number.checked_sub(ahead as usize).map_or(0, |from| gathers[from].segment);
+        let after = begins[from].into_iter().collect();
         let elements = self.elements(unit);
         let (mut buffer, mut step) = (None, None);
         if group.size > 1 && elements > 0 {

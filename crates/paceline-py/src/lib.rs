@@ -245,17 +245,11 @@ fn strategies() -> String {
         .iter()
         .map(|entry| {
             let knobs: Vec<_> = entry.knobs.iter().map(|knob| knob.name()).collect();
-            let collectives: Vec<_> = Collective::ALL
-                .into_iter()
-                .filter(|&collective| entry.offers(collective))
-                .map(Collective::name)
-                .collect();
+            let offered = Collective::ALL.into_iter().filter(|&collective| entry.offers(collective));
+            let collectives: Vec<_> = offered.map(Collective::name).collect();
             json!({
-                "name": entry.name,
-                "aliases": entry.aliases,
-                "summary": entry.summary,
-                "knobs": knobs,
-                "collectives": collectives,
+                "name": entry.name, "aliases": entry.aliases, "summary": entry.summary, "knobs": knobs,
+                "collectives": collectives
             })
         })
         .collect();

@@ -2,7 +2,7 @@
 use paceline_iteration::{IterationOptions, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
-use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
 use paceline_simulator::{Network, Options, Pull};
 use serde::Deserialize;
 
@@ -13,6 +13,7 @@ use crate::coordination;
 struct Spec {
     strategy: String,
     workers: u32,
+    collective: Option<Collective>,
     servers: Option<u32>,
     chunk: Option<ChunkBytes>,
     placement: Option<Placement>,
@@ -78,6 +79,7 @@ impl IterationSpec {
 pub fn options(text: &str) -> Result<Options, String> {
     let spec: Spec = serde_json::from_str(text).map_err(|e| format!("options: {e}"))?;
     let mut options = Options::new(&spec.strategy, spec.workers);
+    options.collective = spec.collective.unwrap_or(options.collective);
     options.chunk = spec.chunk;
     options.placement = spec.placement.unwrap_or(options.placement);
     options.distribution = spec.distribution.unwrap_or(options.distribution);

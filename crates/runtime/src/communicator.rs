@@ -13,7 +13,7 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::sync::atomic::{AtomicU32, Ordering};
 use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
-use paceline_schedule::{Bucket, Topology};
+use paceline_schedule::{self as schedule, Bucket, Topology};
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
@@ -233,7 +233,7 @@ impl Communicator {
         how: Submission,
     ) -> Result<Arc<Handle>> {
         // SAFETY: promised by the caller.
-        let prepared = unsafe { lowering::prepare(request, self.me, self.size())? };
+        let prepared = unsafe { lowering::prepare(request, (self.me, self.size()), built.is_some())? };
         let Prepared { program, mut space, count, plan, mut finish, point_to_point } = prepared;
         let (mut factor, step, pull_only) = (None, request.step, request.pull_only);
         let mut roles = Vec::with_capacity(1);
@@ -258,10 +258,13 @@ impl Communicator {
                 Box::new(Native { barrier: Barrier { size: self.size() }, then: OffloadRequest::AllReduce })
             }
             (None, None) => {
-                let built = built.ok_or_else(|| RunError::Failed("an all-reduce has no algorithm".into()))?;
-                let schedule = built.schedule(&self.topology, request.dtype.size())?;
+                let (Some(built), Some(collective)) = (built, lowering::of_strategies(request)) else {
+                    return Err(RunError::Failed(format!("{}: no algorithm", request.collective.name())));
+                };
+                let schedule = built.schedule(collective, &self.topology, request.dtype.size())?;
                 signature.plan = built.digest;
-                if schedule.roles().total() > 1
+                if collective == schedule::Collective::AllReduce
+                    && schedule.roles().total() > 1
                     && let Some(Finish { factor: each, .. }) = finish.take()
                 {
                     // The rank that completes a piece multiplies it for all, so all ranks need the same factor.
@@ -271,7 +274,9 @@ impl Communicator {
                 if request.step.is_some() || request.pull_only {
                     signature.plan ^= digest(format!("{:?} {}", request.step, request.pull_only).bytes());
                 }
-                lowering::prescale(&mut space, request);
+                if collective.reduces() {
+                    lowering::prescale(&mut space, request);
+                }
                 // Every role of this process; servers and switches have memory of their own.
                 if self.me < self.workers {
                     roles.push((self.me, space));
@@ -403,23 +408,37 @@ impl Communicator {
     }
 
     fn algorithm_for(&self, request: &CollectiveRequest<'_>) -> Result<Option<Arc<BuiltAlgorithm>>> {
-        if request.collective != Collective::AllReduce {
-            if let Some(name) = request.strategy {
-                return Err(RunError::Usage(format!("strategy '{name}': only all_reduce has a strategy")));
+        let what = request.collective.name();
+        let Some(collective) = lowering::of_strategies(request) else {
+            return match request.strategy {
+                None => Ok(None),
+                Some(name) => Err(RunError::Usage(format!(
+                    "strategy '{name}': {what} has no strategy{}; leave it out",
+                    if request.counts.is_some() { " if counts differ" } else { "" }
+                ))),
+            };
+        };
+        if collective != schedule::Collective::AllReduce {
+            let Some(name) = request.strategy else {
+                return Ok(self.selection.lock().named_for(collective, &self.shared.settings));
+            };
+            let built = self.build(&Algorithm::named(name, &self.shared.settings)?)?;
+            // Says which strategies have this collective.
+            built.schedule(collective, &self.topology, request.dtype.size())?;
+            if !built.algorithm.offers(collective) {
+                return Err(RunError::Usage(format!(
+                    "strategy '{name}': of {what}, a communication library has no such program here; leave it out"
+                )));
             }
-            return Ok(None);
+            return Ok(Some(built));
         }
         let bytes = request.inputs.iter().map(|m| m.1).sum::<u64>() * request.dtype.size() as u64;
         match request.strategy {
             None => Ok(Some(self.selection.lock().of(bytes))),
             Some(name) => {
-                let mut named = self.named.lock();
-                if let Some(built) = named.get(name) {
-                    return Ok(Some(built.clone()));
-                }
-                let built = BuiltAlgorithm::new(Algorithm::named(name, &self.shared.settings)?, &self.topology)?;
-                named.insert(name.into(), built.clone());
-                Ok(Some(built))
+                // Strategies that have been built are found without a look at the settings.
+                let known = self.named.lock().get(name).cloned();
+                known.map_or_else(|| self.build(&Algorithm::named(name, &self.shared.settings)?), Ok).map(Some)
             }
         }
     }

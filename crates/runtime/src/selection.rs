@@ -1,9 +1,11 @@
-//! Selects the algorithm of an all-reduce: the strategy that the user named, otherwise one by message size.
+//! Selects the algorithm of an all-reduce: the strategy that the user named, otherwise one by message size. A
+//! reduce-scatter or all-gather of equal shards takes the halves of a strategy that the user named.
 use paceline_engine::settings::Settings;
 use paceline_os::net::SocketAddrV4;
 use paceline_os::sync::{Arc, OnceLock};
 use paceline_schedule::{
-    Chunk, ChunkBytes, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build, look_up,
+    Chunk, ChunkBytes, Collective, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build_collective,
+    look_up,
 };
 use paceline_transport::error::{Result, RunError};
 
@@ -72,12 +74,12 @@ impl Algorithm {
         })
     }
 
-    fn build(&self, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
+    fn build(&self, collective: Collective, topology: &Topology, element: u64) -> Result<Box<dyn Schedule>> {
         // A piece has at least one element.
         let chunk = self.cut.map(|cut| cut.in_elements(element).unwrap_or(Chunk::Elements(1)));
         let (inside, placement, distribution) = (self.inside, self.placement.clone(), self.distribution);
         let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
-        build(&self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
+        build_collective(collective, &self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
     }
 
     /// The digest that ranks compare.
@@ -96,6 +98,13 @@ impl Algorithm {
     pub(crate) fn has_helpers(&self, settings: &Settings) -> bool {
         let uses = |knob| look_up(&self.strategy).is_ok_and(|entry| entry.uses(knob));
         (settings.dedicated && uses(Knob::Servers)) || (settings.switches > 0 && uses(Knob::Aggregation))
+    }
+
+    /// Whether this process can run a collective by it: not a half of an algorithm of which an offload library runs the
+    /// whole.
+    pub(crate) fn offers(&self, collective: Collective) -> bool {
+        let half = collective != Collective::AllReduce;
+        look_up(&self.strategy).is_ok_and(|entry| entry.offers(collective)) && !(half && self.is_offloaded())
     }
 
     /// Whether an offload library runs the whole operation.
@@ -124,28 +133,28 @@ pub(crate) fn is_offloaded(name: &str) -> bool {
     look_up(name).is_ok_and(|entry| entry.uses(Knob::Rates))
 }
 
-/// An algorithm and the schedules built from it, by element size: 1, 2, 4 and 8 bytes.
+/// An algorithm and the schedules built from it, by collective and element size: 1, 2, 4 and 8 bytes.
 pub(crate) struct BuiltAlgorithm {
     pub algorithm: Algorithm,
     /// The digest that ranks compare.
     pub digest: u32,
-    schedules: [OnceLock<Arc<dyn Schedule>>; 4],
+    schedules: [[OnceLock<Arc<dyn Schedule>>; 4]; Collective::ALL.len()],
 }
 
 impl BuiltAlgorithm {
     /// Checks that the algorithm can be built.
     pub fn new(algorithm: Algorithm, topology: &Topology) -> Result<Arc<BuiltAlgorithm>> {
-        algorithm.build(topology, 4)?;
+        algorithm.build(Collective::AllReduce, topology, 4)?;
         Ok(Arc::new(BuiltAlgorithm { digest: algorithm.digest(), algorithm, schedules: Default::default() }))
     }
 
-    /// The schedule for elements of this many bytes.
-    pub fn schedule(&self, topology: &Topology, element: usize) -> Result<Arc<dyn Schedule>> {
-        let cell = &self.schedules[element.trailing_zeros() as usize];
+    /// The schedule of a collective for elements of this many bytes.
+    pub fn schedule(&self, collective: Collective, topology: &Topology, element: usize) -> Result<Arc<dyn Schedule>> {
+        let cell = &self.schedules[collective as usize][element.trailing_zeros() as usize];
         if let Some(schedule) = cell.get() {
             return Ok(schedule.clone());
         }
-        let schedule: Arc<dyn Schedule> = Arc::from(self.algorithm.build(topology, element as u64)?);
+        let schedule: Arc<dyn Schedule> = Arc::from(self.algorithm.build(collective, topology, element as u64)?);
         Ok(cell.get_or_init(|| schedule).clone())
     }
 }
@@ -194,6 +203,12 @@ impl AlgorithmSelection {
     pub(crate) fn of(&self, bytes: u64) -> Arc<BuiltAlgorithm> {
         let index = self.table.partition_point(|(most, _)| *most < bytes);
         self.table[index.min(self.table.len() - 1)].1.clone()
+    }
+
+    /// The strategy that the user named for the job, if it can run this collective.
+    pub(crate) fn named_for(&self, collective: Collective, settings: &Settings) -> Option<Arc<BuiltAlgorithm>> {
+        let (_, built) = self.table.last().filter(|_| settings.strategy.is_some())?;
+        built.algorithm.offers(collective).then(|| built.clone())
     }
 
     /// Whether operations without an algorithm send large pieces zero-copy.

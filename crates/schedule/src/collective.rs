@@ -77,7 +77,7 @@ pub(crate) struct ShardLanes {
 
 impl ShardLanes {
     /// Shards that are not empty.
-    fn owners(self, bucket: &Bucket) -> u32 {
+    pub fn owners(self, bucket: &Bucket) -> u32 {
         if bucket.len == 0 { 0 } else { bucket.len.div_ceil(shard_size(bucket, self.workers)) as u32 }
     }
 
@@ -100,11 +100,15 @@ impl ShardLanes {
 
     /// Number of lanes with elements: those with messages.
     pub fn used(self, bucket: &Bucket) -> u64 {
-        let pieces = |rank| shard(bucket, self.workers, rank).len.div_ceil(self.piece_size(bucket).max(1));
         match self.owners(bucket) {
             0 => 0,
-            owners => u64::from(owners - 1) * pieces(0) + pieces(owners - 1),
+            owners => u64::from(owners - 1) * self.used_of(bucket, 0) + self.used_of(bucket, owners - 1),
         }
+    }
+
+    /// The same of one owner.
+    pub fn used_of(self, bucket: &Bucket, owner: u32) -> u64 {
+        shard(bucket, self.workers, owner).len.div_ceil(self.piece_size(bucket).max(1))
     }
 
     /// The owner of a lane's piece.

@@ -24,6 +24,13 @@ impl Piece {
         self.off + self.len <= other.off || other.off + other.len <= self.off
     }
 
+    /// The elements that they share; if there are none, no elements at the start of the other.
+    #[must_use]
+    pub fn shared(self, other: Piece) -> Piece {
+        let (from, to) = (self.off.max(other.off), (self.off + self.len).min(other.off + other.len));
+        if from < to { Piece { off: from, len: to - from } } else { Piece { off: other.off, len: 0 } }
+    }
+
     /// The lower or the upper half; the lower is the longer one.
     #[must_use]
     pub fn half(self, upper: bool) -> Piece {

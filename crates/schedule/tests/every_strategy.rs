@@ -215,7 +215,7 @@ fn a_strategy_without_halves_says_which_have_them() {
 }
 
 /// Lanes are independent only if no two of the same role touch the same element. Each worker has a part in every
-/// element, except that there is nothing to do for the elements that it owns in one half.
+/// element.
 #[test]
 fn lanes_of_a_worker_do_not_overlap() {
     let collectives = registry().iter().flat_map(|entry| Collective::ALL.map(|collective| (entry, collective)));

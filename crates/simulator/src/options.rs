@@ -1,7 +1,7 @@
 //! The options of a simulation, other than trace and cluster.
 use paceline_iteration::IterationOptions;
 use paceline_model::Time;
-use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -32,6 +32,8 @@ pub enum Network {
 pub struct Options {
     /// Name or alias of a strategy.
     pub strategy: String,
+    /// What is done with each bucket; other than all-reduce only for traces without computation.
+    pub collective: Collective,
     /// Ranks that train.
     pub workers: u32,
     /// Number of parameter servers; ignored by strategies without servers.
@@ -85,6 +87,7 @@ impl Options {
     pub fn new(strategy: &str, workers: u32) -> Options {
         Options {
             strategy: strategy.into(),
+            collective: Collective::AllReduce,
             workers,
             servers: 1,
             chunk: None,

@@ -1,5 +1,6 @@
 //! The result of a simulation.
 use paceline_model::{Cluster, Trace};
+use paceline_schedule::Collective;
 use serde::Serialize;
 
 use crate::coordination::Coordinated;
@@ -181,9 +182,10 @@ pub(crate) fn outcome(
     let samples_per_s = (iteration_s > 0.0).then(|| workers * f64::from(trace.batch) / iteration_s);
     let bus = (compute_s == 0.0 && iteration_s > 0.0).then(|| {
         let algorithm = 8.0 * gradient_bytes as f64 / iteration_s;
+        let directions = f64::from(1 + u8::from(options.collective == Collective::AllReduce));
         BusBandwidth {
             algorithm_bandwidth_bps: algorithm,
-            bus_bandwidth_bps: algorithm * 2.0 * (workers - 1.0) / workers,
+            bus_bandwidth_bps: algorithm * directions * (workers - 1.0) / workers,
         }
     });
     Outcome {

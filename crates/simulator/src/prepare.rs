@@ -5,7 +5,8 @@ use std::sync::Arc;
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
-    Bucket, ChunkBytes, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets, build, look_up,
+    Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets,
+    build_collective, look_up,
 };
 
 use crate::iteration::PlanRun;
@@ -91,7 +92,8 @@ pub(crate) fn schedule_of(
     let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
     let mut topology = topology(options.workers, servers, cluster, element_bytes);
     topology.racks = racks.or(topology.racks);
-    let schedule = build(entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let schedule =
+        build_collective(options.collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
     Ok((entry, schedule))
 }
 
@@ -184,6 +186,15 @@ fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> 
             "network: fluid has no model of a switch that forwards sums as they arrive (switch.cut_through); use fifo"
                 .into(),
         );
+    }
+    if options.collective != Collective::AllReduce
+        && trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
+    {
+        return wrong(format!(
+            "collective: trace '{}' computes, and its gradients are all-reduced; {} is for exchanges alone",
+            trace.name,
+            options.collective.name()
+        ));
     }
     if !(options.compute_speedup.is_finite() && (1e-6..=1e6).contains(&options.compute_speedup)) {
         return wrong(format!(

@@ -1,6 +1,6 @@
 //! A ring of identical workers, without events.
 //!
-//! In a ring all-reduce, a piece goes round all workers in rank order. Where every hop has links of its own and all
+//! In a ring all-reduce, a piece goes round all workers in rank order, twice; once in a reduce-scatter or all-gather. Where every hop has links of its own and all
 //! workers compute alike, a hop is one queue: each message leaves when it has arrived and the one before it has left,
 //! max(arrival, free) + time on the link, and it arrives in the order in which it left. So the simulation is a circle of
 //! queues in which every message is one addition and one comparison: no events, no programs, no states of lanes. ResNet-200
@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use paceline_model::{Cluster, Trace};
-use paceline_schedule::Step;
+use paceline_schedule::{Collective, Step};
 
 use crate::network::fifo::transmission;
 use crate::network::topology::{NONE, NetworkLinks};
@@ -169,6 +169,7 @@ impl<C: Chain> Circle<C> {
     ) -> Result<Mark<C>, Ambiguous> {
         let worker = &prepared.workers[0];
         let workers = self.queues.len();
+        let rounds = if prepared.schedule.collective() == Collective::AllReduce { 2 } else { 1 };
         let after = |from: &Mark<C>, time: u64| {
             let mut chain = from.chain;
             chain.add(Part::Compute, time, 0);
@@ -185,7 +186,7 @@ impl<C: Chain> Circle<C> {
             self.advance(now.time, planned)?;
             for &(_, bucket) in &ready[..count] {
                 for &(origin, bytes) in &pieces[bucket as usize] {
-                    let left = 2 * (workers as u32 - 1);
+                    let left = rounds * (workers as u32 - 1);
                     self.forward(origin as usize, Token { arrival: now.time, bytes, left, chain: now.chain });
                 }
             }
@@ -277,7 +278,7 @@ impl<C: Chain> Circle<C> {
         token.chain.add(hop.last, time, 0);
         token.arrival = hop.free + hop.latency;
         token.left -= 1;
-        // The first round ends at the last worker of the piece's, the second at all others.
+        // The first round ends at the last worker of the piece's, the second at all others. A round alone ends at all of them.
         if token.left < workers as u32 {
             self.last[next] = (token.arrival, token.arrival - time, token.chain);
         }

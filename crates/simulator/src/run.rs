@@ -189,7 +189,7 @@ fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64
 mod tests {
     use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
     use paceline_model::{Rate, Time};
-    use paceline_schedule::ChunkBytes;
+    use paceline_schedule::{ChunkBytes, Collective};
     use proptest::prelude::*;
 
     use super::*;
@@ -253,8 +253,14 @@ mod tests {
             ])),
             bucket_size in prop::option::of(1u64..900),
             overlap in any::<bool>(),
+            collective in prop::sample::select(Collective::ALL.to_vec()),
         ) {
-            let trace = trace(&tensors, unit, forward, more, optimizer);
+            let trace = if collective == Collective::AllReduce {
+                trace(&tensors, unit, forward, more, optimizer)
+            } else {
+                let at_once: Vec<_> = tensors.iter().map(|&(len, _)| (len, 0)).collect();
+                trace(&at_once, unit, 0, 0, 0)
+            };
             let cluster = Cluster {
                 bandwidth: Rate(25e9),
                 intra_bandwidth: Rate(100e9),
@@ -266,7 +272,7 @@ mod tests {
             };
             let chunk = chunk.filter(|_| strategy == "ring");
             let options =
-                Options { chunk, bucket_size, overlap, iterations, detail: true, ..Options::new(strategy, workers) };
+                Options { chunk, bucket_size, overlap, iterations, detail: true, collective, ..Options::new(strategy, workers) };
             let prepared = prepare(&trace, &cluster, &options).unwrap();
             let outcome = |shortcuts| run::<Composition, ()>(&trace, &cluster, &options, &prepared, shortcuts, ()).unwrap().0;
             prop_assert_eq!(outcome(true), outcome(false));

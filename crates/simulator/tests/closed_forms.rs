@@ -1,7 +1,8 @@
 //! Closed forms as oracles: docs/explanation/models.md lists each of them.
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
-    Bucket, Chunk, ChunkBytes, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build, registry,
+    Bucket, Chunk, ChunkBytes, Collective, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build_collective,
+    registry,
 };
 use paceline_simulator::{Network, Options, Pull, simulate};
 use proptest::prelude::*;
@@ -33,6 +34,7 @@ proptest! {
     #[test]
     fn every_strategy_takes_as_long_as_its_closed_form(
         strategy in 0..registry().len(),
+        collective in prop::sample::select(Collective::ALL.to_vec()),
         workers in 1u32..70,
         elements in 1u64..3_000_000,
         chunk in prop::sample::select(vec![None, Some(Chunk::Whole), Some(Chunk::PerWorker)]),
@@ -41,6 +43,7 @@ proptest! {
         latency_us in prop::sample::select(vec![0u64, 3, 10]),
     ) {
         let name = registry()[strategy].name;
+        prop_assume!(registry()[strategy].offers(collective));
         let elements = if chunk == Some(Chunk::PerWorker) || chunk.is_none() {
             elements.next_multiple_of(u64::from(workers) * 64)
         } else {
@@ -50,22 +53,25 @@ proptest! {
         cluster.switch.radix = radix;
         let topology = Topology { switch_radix: radix, ..Topology::flat(workers) };
         let knobs = Knobs { chunk, ..Knobs::default() };
-        let schedule = build(name, &topology, &knobs).unwrap();
+        let schedule = build_collective(collective, name, &topology, &knobs).unwrap();
         let bucket = Bucket { id: 0, len: elements, pull_only: false };
         let link = Link { latency_s: cluster.latency.seconds(), s_per_element: 32.0 / cluster.bandwidth.0 };
         let closed = schedule.closed_form(&bucket, link);
         prop_assume!(closed.is_some());
         let closed = closed.unwrap();
         let chunk = chunk.map(|c| if c == Chunk::Whole { ChunkBytes::Whole } else { ChunkBytes::PerWorker });
-        let options = Options { chunk, ..Options::new(name, workers) };
+        let options = Options { chunk, collective, ..Options::new(name, workers) };
         let trace = Trace::all_reduce(4 * elements, 1).unwrap();
         let simulated = simulate(&trace, &cluster, &options).unwrap().iteration_s;
-        prop_assert!((simulated - closed).abs() <= 1e-9 + 1e-6 * closed, "{name} {simulated} {closed}");
+        prop_assert!(
+            (simulated - closed).abs() <= 1e-9 + 1e-6 * closed,
+            "{name} {} {simulated} {closed}", collective.name()
+        );
     }
 }
 
 /// Ratio of closed form to event simulation, for one bucket on nodes of several ranks; `None` without a closed form.
-fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64, inside: f64) -> Option<f64> {
+fn on_nodes(collective: Collective, name: &str, (workers, per_node): (u32, u32), mib: f64, inside: f64) -> Option<f64> {
     let cluster = Cluster {
         gpus_per_node: per_node,
         intra_bandwidth: Rate(inside),
@@ -75,7 +81,8 @@ fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64, inside: f64) -> O
     let bytes = ((mib * 1_048_576.0) as u64).next_multiple_of(4 * u64::from(workers));
     let rates = Rates { between: 23_000_000_000, inside: (inside / 8.0) as u64, element: 4 };
     let topology = Topology { ranks_per_node: per_node, ..Topology::flat(workers) };
-    let schedule = build(name, &topology, &Knobs { rates: Some(rates), ..Knobs::default() }).unwrap();
+    let knobs = Knobs { rates: Some(rates), ..Knobs::default() };
+    let schedule = build_collective(collective, name, &topology, &knobs).unwrap();
     let bucket = Bucket { id: 0, len: bytes / 4, pull_only: false };
     let least = schedule.least_latency(&bucket);
     let link = |rate: Rate, latency: Time, least: f64| Link {
@@ -88,7 +95,8 @@ fn on_nodes(name: &str, workers: u32, per_node: u32, mib: f64, inside: f64) -> O
     };
     let closed = schedule.closed_form_on_nodes(&bucket, links)?;
     let trace = Trace::all_reduce(bytes, 1).unwrap();
-    Some(closed / simulate(&trace, &cluster, &Options::new(name, workers)).unwrap().iteration_s)
+    let options = Options { collective, ..Options::new(name, workers) };
+    Some(closed / simulate(&trace, &cluster, &options).unwrap().iteration_s)
 }
 
 /// Closed forms for sizes that no event simulation reaches, compared with it where it does: a ring's is exact, that of
@@ -98,21 +106,56 @@ fn forms_on_nodes_are_near_the_event_simulation() {
     let shapes =
         [(2, 1), (8, 1), (64, 1), (100, 1), (1024, 1), (6, 6), (12, 6), (36, 6), (96, 6), (384, 6), (1020, 6), (64, 8)];
     let all = [
-        ("native", 0.08, 256e9),
-        ("ring", 0.02, 256e9),
-        ("tree", 0.08, 256e9),
-        ("hierarchical", 0.08, 256e9),
-        ("sharp", 0.08, 256e9),
-        ("sharp", 0.08, 2400e9),
+        (Collective::AllReduce, "native", 0.08, 256e9),
+        (Collective::AllReduce, "ring", 0.02, 256e9),
+        (Collective::AllReduce, "tree", 0.08, 256e9),
+        (Collective::AllReduce, "hierarchical", 0.08, 256e9),
+        (Collective::AllReduce, "sharp", 0.08, 256e9),
+        (Collective::AllReduce, "sharp", 0.08, 2400e9),
+        (Collective::ReduceScatter, "native", 0.02, 256e9),
+        (Collective::ReduceScatter, "ring", 0.02, 256e9),
+        (Collective::ReduceScatter, "hierarchical", 0.08, 256e9),
+        (Collective::ReduceScatter, "hierarchical", 0.08, 2400e9),
+        (Collective::AllGather, "native", 0.02, 256e9),
+        (Collective::AllGather, "ring", 0.02, 256e9),
+        (Collective::AllGather, "hierarchical", 0.08, 256e9),
+        (Collective::AllGather, "hierarchical", 0.08, 2400e9),
     ];
-    for (name, most, inside) in all {
-        for (workers, per_node) in shapes {
+    let mut off = Vec::new();
+    for (collective, name, most, inside) in all {
+        for shape in shapes {
             for mib in [0.25, 16.0, 64.0] {
-                let Some(ratio) = on_nodes(name, workers, per_node, mib, inside) else { continue };
-                assert!(
-                    (ratio - 1.0).abs() <= most,
-                    "{name}, {workers} of {per_node}, {mib} MiB, {inside}: {ratio:.3}"
-                );
+                let Some(ratio) = on_nodes(collective, name, shape, mib, inside) else { continue };
+                if (ratio - 1.0).abs() > most {
+                    off.push(format!("{} {name}, {shape:?}, {mib} MiB, {inside}: {ratio:.3}", collective.name()));
+                }
+            }
+        }
+    }
+    assert!(off.is_empty(), "{off:#?}");
+}
+
+/// Reduce-scatter and all-gather after each other are an all-reduce: the bytes, the messages, and in a ring the time.
+#[test]
+fn halves_add_up_to_an_all_reduce() {
+    let bytes = 4 * 24 * 10_000;
+    let trace = Trace::all_reduce(bytes, 1).unwrap();
+    for (name, exact) in [("ring", true), ("halving-doubling", false), ("hierarchical", false), ("native", false)] {
+        for (workers, gpus_per_node) in [(2, 1), (8, 1), (8, 4), (12, 3)] {
+            let cluster = Cluster { gpus_per_node, intra_bandwidth: Rate(100e9), ..cluster(25.0, 5, 0) };
+            let of = |collective| {
+                simulate(&trace, &cluster, &Options { collective, ..Options::new(name, workers) }).unwrap()
+            };
+            let [both, first, second] = Collective::ALL.map(of);
+            let name = format!("{name} {workers} {gpus_per_node}");
+            let sent = first.bytes_sent_per_worker + second.bytes_sent_per_worker;
+            // Trees of an all-reduce send as much; worlds that are no power of two hand shards over in addition.
+            if workers.is_power_of_two() {
+                assert!((sent / both.bytes_sent_per_worker - 1.0).abs() < 1e-9, "{name} {sent}");
+            }
+            let time = first.iteration_s + second.iteration_s;
+            if exact {
+                assert!((time / both.iteration_s - 1.0).abs() < 1e-6, "{name} {time} {}", both.iteration_s);
             }
         }
     }

@@ -145,14 +145,10 @@ fn sharding_none_is_what_is_forecast_without_it() {
     let found = simulate(&trace, &network, &with).unwrap();
     assert!(found.sharded.is_some());
     assert_eq!(Outcome { sharded: None, notes: plain.notes.clone(), ..found }, plain);
-    // The plan of DDP takes as long as DDP, message by message.
+    // In a plan, one bucket follows the other, so only latency adds to what buckets take side by side.
     let planned = run(&trace, &network, &with, Resolution::Messages);
-    assert!(
-        (planned.iteration_s / plain.iteration_s - 1.0).abs() < 1e-9,
-        "{} {}",
-        planned.iteration_s,
-        plain.iteration_s
-    );
+    let slower = planned.iteration_s / plain.iteration_s;
+    assert!((1.0..1.01).contains(&slower), "{} {}", planned.iteration_s, plain.iteration_s);
 }
 
 #[test]

@@ -34,7 +34,6 @@ _UNITS = {
     "traffic.compiled": "times the fused traffic",
     "update.fused": "times the bytes of the optimizer's states",
     "update.eager": "times the bytes of the optimizer's states",
-    "overlap.hidden": "share of a hidden collective's time",
     "overlap.exposed": "share of an all-reduce's time",
     "kernels.layer": "kernels per layer and forward pass",
 }

@@ -23,12 +23,14 @@ SWITCHES = frozenset({"multicast", "aggregation"})
 
 @dataclass(frozen=True)
 class Strategy:
-    """A registered strategy: its names, and the options (knobs) that it uses."""
+    """A registered strategy: its names, the options (knobs) that it uses, and the collectives that it has."""
 
     name: StrategyName
     aliases: tuple[str, ...]
     summary: str
     knobs: frozenset[str]
+    collectives: tuple[str, ...]
+    """`all-reduce`, and `reduce-scatter` and `all-gather` if it has the halves."""
 
     @property
     def is_offloaded(self) -> bool:
@@ -45,7 +47,13 @@ def all_strategies() -> tuple[Strategy, ...]:
         ['ps', 'ps-multicast']
     """
     return tuple(
-        Strategy(entry["name"], tuple(entry["aliases"]), entry["summary"], frozenset(entry["knobs"]))
+        Strategy(
+            entry["name"],
+            tuple(entry["aliases"]),
+            entry["summary"],
+            frozenset(entry["knobs"]),
+            tuple(entry["collectives"]),
+        )
         for entry in json.loads(strategies())
     )
 

@@ -128,6 +128,7 @@ def strategies(as_json: bool) -> None:
             "summary": strategy.summary,
             "options": [f"--{knob}" for knob in KNOBS if knob in strategy.knobs],
             "needs": sorted({"multicast", "aggregation"} & strategy.knobs),
+            "collectives": list(strategy.collectives),
         }
         for strategy in all_strategies()
     ]
@@ -145,6 +146,8 @@ def strategies(as_json: bool) -> None:
     for need in ("multicast", "aggregation"):
         users = [strategy.name for strategy in all_strategies() if need in strategy.knobs]
         say(wrapped(f"a switch with {need}: {', '.join(users)}", width(), "    "))
+    halves = [strategy.name for strategy in all_strategies() if "all-gather" in strategy.collectives]
+    say(wrapped(f"reduce-scatter and all-gather: {', '.join(halves)}", width(), "    "))
 
 
 @click.command()

@@ -91,8 +91,10 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
         and extras(strategy.name) <= meant
-        and (result.sharded is None or sharding.able(strategy.name))
+        and (result.sharded is None or sharding.able(strategy))
     ]
+    if not able:
+        return []
     try:
         best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.

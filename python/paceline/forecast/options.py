@@ -442,10 +442,10 @@ def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Stra
     """Leave out strategies without the collectives of sharded training."""
     if not sharding.is_plan(sweep.values):
         return strategies
-    able = [strategy for strategy in strategies if sharding.able(strategy.name)]
+    able = [strategy for strategy in strategies if sharding.able(strategy)]
     for strategy in strategies:
         if strategy in by_name and strategy not in able:
-            words = units.listed([one.name for one in all_strategies() if sharding.able(one.name)])
+            words = units.listed([one.name for one in all_strategies() if sharding.able(one)])
             raise InvalidArgumentError(
                 f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
                 setting="strategy",

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import strategies
 from paceline._internal import units
+from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -146,10 +146,9 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
 
 
-def able(strategy: str) -> bool:
+def able(strategy: Strategy) -> bool:
     """Whether a strategy has programs for the collectives of sharded training."""
-    found = next(entry for entry in json.loads(strategies()) if entry["name"] == strategy)
-    return {"all-gather", "reduce-scatter"} <= set(found["collectives"])
+    return {"all-gather", "reduce-scatter"} <= set(strategy.collectives)
 
 
 def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:

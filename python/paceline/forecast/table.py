@@ -188,9 +188,10 @@ def named(result: Result, group: Group) -> str:
 
 def label(result: Result, among: Sequence[Result]) -> str:
     """Return what tells a result from the others: its strategy, its coordinator or sharding, or both."""
-    if _varies([sharding.label(other) for other in among]):
-        own = sharding.label(result)
-        return f"{own} with {result.strategy}" if _varies([other.strategy for other in among]) else own
+    if result.sharded is not None:
+        own = result.sharded.sharding
+        alone = _varies([sharding.label(other) for other in among]) and not _varies([it.strategy for it in among])
+        return own if alone else f"{own} with {result.strategy}"
     if not _varies([other.coordinator for other in among]):
         return result.strategy
     coordinator = result.coordinator or "no coordinator"
@@ -231,7 +232,7 @@ def likely(result: Result) -> str:
     """Return a sentence with the interval of a forecast and its basis, or why there is none."""
     found = result.interval
     if found is None:
-        return f"{result.strategy} has {result.evidence}."
+        return f"{label(result, [result])} has {result.evidence}."
     times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
     mean, rates = units.duration(result.iteration_s), ""
     if result.samples_per_s is not None and result.compute_s > 0:

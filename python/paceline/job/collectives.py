@@ -448,7 +448,14 @@ class Exchanges(GroupBase):
 
     @overload
     def all_gather(
-        self, array: npt.NDArray[S], out: None = ..., *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+        self,
+        array: npt.NDArray[S],
+        out: None = ...,
+        *,
+        counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
+        dtype: str | None = ...,
+        name: str = ...,
     ) -> npt.NDArray[S]: ...
     @overload
     def all_gather(
@@ -457,13 +464,21 @@ class Exchanges(GroupBase):
         out: None = ...,
         *,
         counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         async_: Literal[True],
     ) -> Handle[npt.NDArray[S]]: ...
     @overload
     def all_gather(
-        self, array: Array, out: A, *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+        self,
+        array: Array,
+        out: A,
+        *,
+        counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
+        dtype: str | None = ...,
+        name: str = ...,
     ) -> A: ...
     @overload
     def all_gather(
@@ -472,6 +487,7 @@ class Exchanges(GroupBase):
         out: A,
         *,
         counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         async_: Literal[True],
@@ -482,6 +498,7 @@ class Exchanges(GroupBase):
         out: Array | None = None,
         *,
         counts: Counts = None,
+        strategy: names.Strategy | None = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
@@ -493,6 +510,8 @@ class Exchanges(GroupBase):
             out: Where the result goes: an array of shape `(size, *array.shape)`, or of `sum(counts)` elements. It may
                 be left out if `array` is a numpy array; then a new one is returned.
             counts: Elements of each rank, in rank order, where they differ.
+            strategy: A strategy that has an all-gather; not where `counts` differ. By default PACELINE_STRATEGY if it
+                has one, otherwise parts are sent directly to all ranks.
             dtype: As for `all_reduce`.
             name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
@@ -501,7 +520,7 @@ class Exchanges(GroupBase):
             `out`, or a handle whose `wait` returns it.
 
         Raises:
-            InvalidArgumentError: An array or `counts` is invalid, or `array` and `out` overlap.
+            InvalidArgumentError: An array, `counts` or `strategy` is invalid, or `array` and `out` overlap.
             JobError: A rank has left, or called a different operation.
 
         Example:
@@ -512,7 +531,8 @@ class Exchanges(GroupBase):
         if out is None:
             out = new_array(array, self._gathered(array, counts), "all_gather: out")
         taken = memory(out, "out", dtype=dtype, writable=True)
-        handle = self._begin("all_gather", out, given, taken, counts=counts, label=name, background=async_)
+        options = SubmitOptions(counts=counts, strategy=strategy, label=name, background=async_)
+        handle = self._begin("all_gather", out, given, taken, **options)
         return self._end(handle, async_)
 
     @overload
@@ -674,6 +694,7 @@ class Exchanges(GroupBase):
         out: None = ...,
         *,
         counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
     ) -> npt.NDArray[S]: ...
@@ -685,13 +706,22 @@ class Exchanges(GroupBase):
         out: None = ...,
         *,
         counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         async_: Literal[True],
     ) -> Handle[npt.NDArray[S]]: ...
     @overload
     def reduce_scatter(
-        self, array: Array, op: Op = ..., *, out: A, counts: Counts = ..., dtype: str | None = ..., name: str = ...
+        self,
+        array: Array,
+        op: Op = ...,
+        *,
+        out: A,
+        counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
+        dtype: str | None = ...,
+        name: str = ...,
     ) -> A: ...
     @overload
     def reduce_scatter(
@@ -701,6 +731,7 @@ class Exchanges(GroupBase):
         *,
         out: A,
         counts: Counts = ...,
+        strategy: names.Strategy | None = ...,
         dtype: str | None = ...,
         name: str = ...,
         async_: Literal[True],
@@ -712,6 +743,7 @@ class Exchanges(GroupBase):
         out: Array | None = None,
         *,
         counts: Counts = None,
+        strategy: names.Strategy | None = None,
         dtype: str | None = None,
         name: str = "",
         async_: bool = False,
@@ -724,6 +756,8 @@ class Exchanges(GroupBase):
             out: Receives this rank's part: rows `rank * n` to `(rank + 1) * n` of the result, where n is the number of
                 rows divided by `size`, or `counts[rank]` elements. It may be left out if `array` is a numpy array.
             counts: Elements of each rank's part, in rank order.
+            strategy: A strategy that has a reduce-scatter; not where `counts` differ. By default PACELINE_STRATEGY if
+                it has one, otherwise parts are sent directly to their owners.
             dtype: As for `all_reduce`.
             name: The array's name in error messages.
             async_: Return a `Handle` at once instead of waiting.
@@ -732,7 +766,7 @@ class Exchanges(GroupBase):
             `out`, or a handle whose `wait` returns it.
 
         Raises:
-            InvalidArgumentError: An array, `op` or `counts` is invalid, or the rows cannot be shared equally.
+            InvalidArgumentError: An array, `op`, `counts` or `strategy` is invalid, or rows cannot be shared equally.
             JobError: A rank has left, or called a different operation.
 
         Example:
@@ -740,7 +774,7 @@ class Exchanges(GroupBase):
             (2, 3)
         """
         counts, given = shares("counts", counts, self.size), memory(array, "array", dtype=dtype)
-        options = SubmitOptions(counts=counts, label=name, background=async_)
+        options = SubmitOptions(counts=counts, strategy=strategy, label=name, background=async_)
         options["op"], options["postscale"] = self._combine("reduce_scatter", op, given.dtype)
         if out is None:
             out = new_array(array, self._part(array, counts), "reduce_scatter: out")

@@ -19,7 +19,7 @@ const EXCHANGED_BYTES: u64 = 256 << 10;
 
 /// An operation that is ready to begin.
 pub(crate) struct Prepared {
-    /// `None` for an all-reduce, whose program comes from its strategy.
+    /// `None` if the program comes from a strategy.
     pub program: Option<Box<dyn Program>>,
     pub space: Space,
     /// Elements that all ranks must agree on, or 0.
@@ -94,11 +94,32 @@ fn expect(request: &CollectiveRequest<'_>, what: &str, is: u64, wanted: u64) -> 
     usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
 }
 
-/// Checks a request and lays out its memory. Elements that stay at this rank are copied here.
+/// The counts of all ranks that are given and differ.
+fn uneven<'a>(request: &CollectiveRequest<'a>) -> Option<&'a [u64]> {
+    request.counts.filter(|counts| counts.windows(2).any(|pair| pair[0] != pair[1]))
+}
+
+/// What a strategy has a schedule for, if the request is such a collective: shards must be equal.
+pub(crate) fn of_strategies(request: &CollectiveRequest<'_>) -> Option<paceline_schedule::Collective> {
+    match request.collective {
+        Collective::AllReduce => Some(paceline_schedule::Collective::AllReduce),
+        Collective::AllGather => Some(paceline_schedule::Collective::AllGather),
+        Collective::ReduceScatter => Some(paceline_schedule::Collective::ReduceScatter),
+        _ => None,
+    }
+    .filter(|_| uneven(request).is_none())
+}
+
+/// Checks a request and lays out its memory. Elements that stay at this rank are copied here. `scheduled`: the program
+/// comes from a strategy, whose elements are those of the whole bucket, in rank order.
 ///
 /// # Safety
 /// As for [`Communicator::submit`](crate::communicator::Communicator::submit).
-pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32) -> Result<Prepared> {
+pub(crate) unsafe fn prepare(
+    request: &CollectiveRequest<'_>,
+    (me, size): (u32, u32),
+    scheduled: bool,
+) -> Result<Prepared> {
     let element = request.dtype.size();
     let (passed, exchanged) = (PASSED_BYTES / element as u64, EXCHANGED_BYTES / element as u64);
     let mut space = Space::new(element);
@@ -164,8 +185,8 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             } else if !is_root {
                 sends[root as usize] = own;
             }
-            let prepared = prepared(exchange(me, size, sends, recvs, exchanged), space, count, None)?;
-            Ok(Prepared { plan: agreed, ..prepared })
+            let program = if scheduled { None } else { exchange(me, size, sends, recvs, exchanged) };
+            Ok(Prepared { plan: agreed, ..prepared(program, space, count, None)? })
         }
         Collective::Scatter => {
             let (mut sends, mut recvs) = (nothing(size), nothing(size));
@@ -185,9 +206,19 @@ pub(crate) unsafe fn prepare(request: &CollectiveRequest<'_>, me: u32, size: u32
             let counts = shares(request, request.counts, inputs, size, "input")?;
             expect(request, "output", outputs, counts[me as usize])?;
             lay(&mut space, request.inputs);
+            let parts = pieces(0, &counts);
+            if scheduled {
+                // Sums of other shards pass through this rank, and the caller's input must not change.
+                let own = parts[me as usize];
+                let mut bucket = Space::new(element);
+                bucket.push_scratch(own.off);
+                lay(&mut bucket, request.outputs);
+                bucket.push_scratch(inputs - own.off - own.len);
+                bucket.copy_from(&mut space);
+                return prepared(None, bucket, inputs, scaled(own.off, own.len));
+            }
             space = contribution(space, request);
             lay(&mut space, request.outputs);
-            let parts = pieces(0, &counts);
             space.copy_within(parts[me as usize].off, inputs, outputs);
             let own = Piece { off: inputs, len: outputs };
             let program = ReduceScatter { parts, own, chunk: exchanged };

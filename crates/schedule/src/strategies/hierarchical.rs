@@ -6,10 +6,14 @@
 //! inside the node. With equal nodes, all NICs and all inner links are busy (M. Cho et al., "BlueConnect",
 //! MLSys 2019; Horovod's HOROVOD_HIERARCHICAL_ALLREDUCE). The last node may have fewer ranks: shard j is then at rank j
 //! mod their number.
-use crate::collective::Collective;
+//!
+//! A reduce-scatter ends where the all-reduce has its sums: the ring of shard r between the nodes ends at the owner's node,
+//! at the rank with the owner's position. An all-gather starts there. With `inside = root` the sum is at the root of that
+//! node, which hands it to the owner, or takes it from there.
+use crate::collective::{Collective, ShardLanes, shard};
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
-use crate::step::{Bucket, Step, at};
+use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 use crate::strategies::node::{NodePart, hops};
 use crate::strategies::ring::RingPart;
 
@@ -18,13 +22,14 @@ pub(crate) const HIERARCHICAL: Entry = Entry {
     aliases: &[],
     summary: "reduction inside the node, ring between nodes",
     knobs: &[Knob::Chunk, Knob::Inside],
-    build,
-    halves: None,
+    build: |topology, knobs| build(Collective::AllReduce, topology, knobs),
+    halves: Some(build),
 };
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
-fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+fn build(collective: Collective, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
     Ok(Box::new(Hierarchical {
+        collective,
         topology: topology.clone(),
         inside: knobs.inside,
         chunk: knobs.chunk.unwrap_or(Chunk::PerWorker),
@@ -32,6 +37,7 @@ fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanEr
 }
 
 struct Hierarchical {
+    collective: Collective,
     topology: Topology,
     inside: Inside,
     chunk: Chunk,
@@ -41,6 +47,18 @@ const TO_ROOT: u16 = 0;
 const REDUCE: u16 = 1;
 const SPREAD: u16 = 2;
 const FROM_ROOT: u16 = 3;
+const HAND_OVER: u16 = 4;
+
+/// The path of a lane.
+struct Route {
+    piece: Piece,
+    /// The position in each node of the rank that holds the node's sum.
+    shard: u32,
+    /// The node at which the ring between the nodes starts.
+    start: u32,
+    /// The rank that holds the sum in the end, in a reduce-scatter or all-gather.
+    owner: Option<u32>,
+}
 
 impl Hierarchical {
     /// Most ranks on any node.
@@ -56,28 +74,92 @@ impl Hierarchical {
         }
     }
 
-    /// The shard of a lane inside the node, and the node at which its ring between the nodes starts.
-    fn shard_and_origin(&self, bucket: &Bucket, lane: u32) -> (u32, u32) {
+    fn shard_lanes(&self) -> ShardLanes {
+        ShardLanes { chunk: self.chunk, workers: self.topology.workers }
+    }
+
+    fn route(&self, bucket: &Bucket, lane: u32) -> Route {
         let (shards, nodes) = (self.ranks_per_node(), self.topology.nodes());
-        let number = self.chunk.turn(bucket, lane);
-        match self.inside {
-            Inside::Root => (0, number % nodes),
-            Inside::Ring => (number % shards, number / shards % nodes),
+        if self.collective == Collective::AllReduce {
+            let number = self.chunk.turn(bucket, lane);
+            let (shard, start) = match self.inside {
+                Inside::Root => (0, number % nodes),
+                Inside::Ring => (number % shards, number / shards % nodes),
+            };
+            return Route { piece: self.chunk.piece(bucket, self.pieces(), lane), shard, start, owner: None };
         }
+        let lanes = self.shard_lanes();
+        let owner = lanes.owner(bucket, lane);
+        let (node, position) = (owner / self.topology.ranks_per_node, owner % self.topology.ranks_per_node);
+        let shard = if self.inside == Inside::Root { 0 } else { position };
+        Route { piece: lanes.piece(bucket, lane), shard, start: (node + 1) % nodes, owner: Some(owner) }
+    }
+
+    /// The first rank of each node of several hands a sum to its owner, or takes it.
+    fn hands_over(&self) -> bool {
+        self.collective != Collective::AllReduce && self.inside == Inside::Root && self.ranks_per_node() > 1
+    }
+
+    fn is_root(&self, rank: u32) -> bool {
+        rank.is_multiple_of(self.topology.ranks_per_node)
+    }
+}
+
+impl Hierarchical {
+    /// Seconds of one half, given those of its rings between nodes, and of one piece inside: a reduce-scatter first adds the
+    /// pieces for all nodes round each node, of which the last is complete when all have passed; an all-gather distributes
+    /// pieces inside while others arrive, and then the last one.
+    fn half_on_nodes(&self, between_s: f64, piece_s: f64, latency_s: f64) -> f64 {
+        let (hops, nodes) = (f64::from(self.ranks_per_node() - 1), f64::from(self.topology.nodes()));
+        let all = hops * nodes * piece_s;
+        let last = hops * piece_s;
+        let inside = if self.collective.reduces() { all } else { last };
+        (between_s + inside).max(all) + hops * latency_s
+    }
+
+    /// Every worker but one sends a piece on its way to the owner, and every worker but one receives it from there; a
+    /// root's hand-over comes on top of the way to the owner, and replaces the last message from there.
+    fn volume_of_half(&self, bucket: &Bucket) -> Volume {
+        let (lanes, workers, nodes) = (self.shard_lanes(), self.topology.workers, self.topology.nodes());
+        if workers == 1 || bucket.len == 0 {
+            return Volume::default();
+        }
+        let edges = u64::from(workers - 1);
+        let (mut messages, mut elements) = (lanes.used(bucket) * edges, bucket.len * edges);
+        let reduces = self.collective.reduces();
+        for owner in (0..workers).filter(|&owner| self.hands_over() && reduces && !self.is_root(owner)) {
+            messages += lanes.used_of(bucket, owner);
+            elements += shard(bucket, workers, owner).len;
+        }
+        let inside = match (self.ranks_per_node(), self.inside) {
+            (1, _) => 0,
+            (ranks, Inside::Ring) => u64::from(ranks) - 1,
+            // In a node of two, nobody is left to whom a root could send what it has taken.
+            (2, Inside::Root) if nodes == 1 && !reduces => 1,
+            (_, Inside::Root) => 1 + u64::from(lanes.owners(bucket) > 1),
+        };
+        Volume { messages, worker_elements: elements, hops: inside + u64::from(nodes) - 1, ..Volume::default() }
     }
 }
 
 impl Schedule for Hierarchical {
+    fn collective(&self) -> Collective {
+        self.collective
+    }
+
     fn roles(&self) -> Roles {
         Roles { workers: self.topology.workers, servers: 0, switches: 0 }
     }
 
     fn lanes(&self, bucket: &Bucket) -> u32 {
-        self.chunk.count(bucket.len, self.pieces())
+        match self.collective {
+            Collective::AllReduce => self.chunk.count(bucket.len, self.pieces()),
+            Collective::ReduceScatter | Collective::AllGather => self.shard_lanes().count(bucket),
+        }
     }
 
     fn slots(&self) -> u16 {
-        4
+        5
     }
 
     fn senders(&self) -> u32 {
@@ -86,41 +168,82 @@ impl Schedule for Hierarchical {
 
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, mut pc: u32) -> Step {
         let (per_node, nodes) = (self.topology.ranks_per_node, self.topology.nodes());
-        let (shard, start) = self.shard_and_origin(bucket, lane);
-        let piece = self.chunk.piece(bucket, self.pieces(), lane);
+        let Route { piece, shard, start, owner: last } = self.route(bucket, lane);
+        if piece.len == 0 {
+            return Step::Done;
+        }
         let node = role / per_node;
         let (base, size) = (node * per_node, self.topology.ranks_on(node));
-        let owner_of = |node: u32| node * per_node + shard % self.topology.ranks_on(node);
-        let owner = owner_of(node);
+        let holder_of = |node: u32| node * per_node + shard % self.topology.ranks_on(node);
+        let holder = holder_of(node);
         let slots = (TO_ROOT, FROM_ROOT);
-        let part = NodePart { base, size, owner, inside: self.inside, up: piece, down: piece, slots };
-        if role != owner {
-            return part.member(role, pc);
+        let part = NodePart { base, size, owner: holder, inside: self.inside, up: piece, down: piece, slots };
+        // The owner in this node, if the node's root holds its sum.
+        let owner = last.filter(|&owner| self.hands_over() && !self.is_root(owner) && owner / per_node == node);
+        let hand_over = |to| Step::Send { to: Peers::one(to), multicast: false, slot: HAND_OVER, piece };
+        let take_over = |from| Step::Recv { from: Peers::one(from), slot: HAND_OVER, op: Op::Assign, piece };
+        let (reduces, gathers) = (self.collective.reduces(), self.collective.gathers());
+        if role != holder {
+            let owns = owner == Some(role);
+            if owns && !reduces {
+                at!(pc, hand_over(holder));
+                return Step::Done;
+            }
+            match part.member_of(self.collective, role, pc) {
+                Ok(step) => return step,
+                Err(left) => pc = left,
+            }
+            if owns {
+                at!(pc, take_over(holder));
+            }
+            return Step::Done;
         }
-        if let Some(gather) = part.gather() {
+        if let (true, Some(gather)) = (reduces, part.gather()) {
             at!(pc, gather);
+        }
+        if let (false, Some(owner)) = (reduces, owner) {
+            at!(pc, take_over(owner));
         }
         let between = RingPart {
             size: nodes,
             position: (node + nodes - start) % nodes,
-            prev: owner_of((node + nodes - 1) % nodes),
-            next: owner_of((node + 1) % nodes),
+            prev: holder_of((node + nodes - 1) % nodes),
+            next: holder_of((node + 1) % nodes),
             reduce: REDUCE,
             spread: SPREAD,
             piece,
         };
-        match between.step(Collective::AllReduce, pc) {
+        match between.step(self.collective, pc) {
             Ok(step) => return step,
             Err(left) => pc = left,
         }
-        if let Some(give) = part.give() {
-            at!(pc, give);
+        match (gathers, owner) {
+            (true, None) => {
+                if let Some(give) = part.give() {
+                    at!(pc, give);
+                }
+            }
+            // The owner has it.
+            (true, Some(owner)) => {
+                for to in [Peers::range(base + 1, owner - base - 1), Peers::range(owner + 1, base + size - owner - 1)] {
+                    if to.count > 0 {
+                        at!(pc, Step::Send { to, multicast: false, slot: FROM_ROOT, piece });
+                    }
+                }
+            }
+            (false, Some(owner)) => {
+                at!(pc, hand_over(owner));
+            }
+            (false, None) => {}
         }
         Step::Done
     }
 
     fn volume(&self, bucket: &Bucket) -> Volume {
         let (workers, nodes) = (u64::from(self.topology.workers), u64::from(self.topology.nodes()));
+        if self.collective != Collective::AllReduce {
+            return self.volume_of_half(bucket);
+        }
         let lanes = u64::from(self.lanes(bucket));
         // Inside a node of m ranks, m-1 messages go in and m-1 come out, for either method.
         let sends = 2 * (workers - nodes) + 2 * (nodes - 1);
@@ -137,12 +260,19 @@ impl Schedule for Hierarchical {
     /// shards complete, so only half of the traffic inside nodes is before or after them, plus the last piece.
     fn closed_form_on_nodes(&self, bucket: &Bucket, links: Links) -> Option<f64> {
         let (ranks, nodes) = (f64::from(self.ranks_per_node()), f64::from(self.topology.nodes()));
-        if self.chunk != Chunk::PerWorker || self.inside != Inside::Ring {
+        let fine = match self.collective {
+            Collective::AllReduce => self.chunk == Chunk::PerWorker,
+            Collective::ReduceScatter | Collective::AllGather => !matches!(self.chunk, Chunk::Elements(_)),
+        };
+        if !fine || self.inside != Inside::Ring {
             return None;
         }
         let len = bucket.len as f64;
         let piece = |link: Link| len / (ranks * nodes) * link.s_per_element;
         let step = (links.between.latency_s + piece(links.between)).max(ranks * piece(links.between));
+        if self.collective != Collective::AllReduce {
+            return Some(self.half_on_nodes((nodes - 1.0) * step, piece(links.inside), links.inside.latency_s));
+        }
         let between = 2.0 * (nodes - 1.0) * step;
         let half = (ranks - 1.0) / ranks * len * links.inside.s_per_element;
         let after = if nodes > 1.0 { (ranks - 1.0) * piece(links.inside) } else { half };

@@ -4,7 +4,8 @@
 //! `src/graph/tuning.cc` (2.8, repository NVIDIA/nccl at 01afd20a77b5), for the protocols LL (8-byte stores with a
 //! flag, low latency, a quarter of the bandwidth) and Simple. LL128 is left out: it is enabled only for NVLink machines
 //! of two generations. A tree is a chain inside each node and a double binary tree between the nodes (S. Jeaugey,
-//! "Massively scale your deep learning training with NCCL 2.4", 2019).
+//! "Massively scale your deep learning training with NCCL 2.4", 2019). A reduce-scatter and an all-gather are always a ring.
+use crate::collective::Collective;
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
 use crate::schedule::{Least, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
@@ -17,17 +18,18 @@ pub(crate) const NATIVE: Entry = Entry {
     aliases: &["nccl"],
     summary: "NCCL's choice: trees for small buckets, one ring over all ranks for large ones",
     knobs: &[Knob::Rates],
-    build,
-    halves: None,
+    build: |topology, knobs| build(Collective::AllReduce, topology, knobs),
+    halves: Some(build),
 };
 
-fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
+fn build(collective: Collective, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
     let rates = knobs.rates.unwrap_or_default();
+    let trees = collective == Collective::AllReduce;
     Ok(Box::new(Native {
         topology: topology.clone(),
         rates,
-        ring: (ring::RING.build)(topology, &Knobs::default())?,
-        ring_from: ring_from(topology, rates) / rates.element,
+        ring: ring::build(collective, topology, &Knobs::default(), false)?,
+        ring_from: if trees { ring_from(topology, rates) / rates.element } else { 0 },
     }))
 }
 
@@ -92,7 +94,7 @@ fn tree_share(protocol: Protocol, bytes: u64) -> f64 {
 const PCI_MOST: u64 = 16_000_000_000;
 
 /// Seconds according to NCCL's model.
-fn seconds(topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
+fn seconds(collective: Collective, topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
     let (algorithm, protocol) = way;
     let (ranks, nodes) = (f64::from(topology.workers), f64::from(topology.nodes()));
     let (mut inside, between) = steps(rates, way);
@@ -102,13 +104,14 @@ fn seconds(topology: &Topology, rates: Rates, way: Way, bytes: u64) -> f64 {
     let card = if nodes > 1.0 { rates.between } else { rates.inside } as f64;
     let (latency, bandwidth) = match algorithm {
         Algorithm::Ring => {
-            let between_steps = 2.0 * (nodes - 1.0);
-            let latency = (2.0 * (ranks - 1.0) - between_steps) * inside + between_steps * between;
+            let rounds = f64::from(u8::from(collective.reduces()) + u8::from(collective.gathers()));
+            let between_steps = rounds * (nodes - 1.0);
+            let latency = (rounds * (ranks - 1.0) - between_steps) * inside + between_steps * between;
             let share = if protocol == Protocol::Ll { 0.25 } else { 1.0 };
             // The plateau: above some size, the steps of Simple take longer.
             let longer = protocol == Protocol::Simple && nodes > 1.0 && bytes as f64 >= ranks / 16.0 * 65536.0;
             let all = base_us(way) + latency;
-            (if longer { 1.9 * all } else { all }, card * share * ranks / (2.0 * (ranks - 1.0)))
+            (if longer { 1.9 * all } else { all }, card * share * ranks / (rounds * (ranks - 1.0)))
         }
         Algorithm::Tree => {
             let latency = 2.0 * ((ranks / nodes).floor() - 1.0) * inside + 2.0 * nodes.log2().floor() * between;
@@ -125,16 +128,17 @@ fn steps(rates: Rates, way: Way) -> (f64, f64) {
     (if rates.inside > PCI_MOST { nvlink } else { pci }, net)
 }
 
-/// NCCL's choice.
-fn choose(topology: &Topology, rates: Rates, bytes: u64) -> Way {
-    let time = |way: &Way| seconds(topology, rates, *way, bytes);
-    WAYS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(WAYS[0])
+/// NCCL's choice; trees only for an all-reduce.
+fn choose(collective: Collective, topology: &Topology, rates: Rates, bytes: u64) -> Way {
+    let time = |way: &Way| seconds(collective, topology, rates, *way, bytes);
+    let ways = WAYS.into_iter().filter(|way| collective == Collective::AllReduce || way.0 == Algorithm::Ring);
+    ways.min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(WAYS[0])
 }
 
 /// The size in bytes from which it is the ring: the first power of two above the last size for which it is a tree,
 /// because NCCL's tables go by powers of two.
 fn ring_from(topology: &Topology, rates: Rates) -> u64 {
-    let is_tree = |log: &u32| choose(topology, rates, 1 << log).0 == Algorithm::Tree;
+    let is_tree = |log: &u32| choose(Collective::AllReduce, topology, rates, 1 << log).0 == Algorithm::Tree;
     if topology.workers < 2 { 0 } else { (6..=40).rev().find(is_tree).map_or(0, |log| 2 << log) }
 }
 
@@ -187,6 +191,10 @@ impl Native {
 }
 
 impl Schedule for Native {
+    fn collective(&self) -> Collective {
+        self.ring.collective()
+    }
+
     fn roles(&self) -> Roles {
         self.ring.roles()
     }
@@ -247,7 +255,8 @@ impl Schedule for Native {
     }
 
     fn least_latency(&self, bucket: &Bucket) -> Option<Least> {
-        let (algorithm, protocol) = choose(&self.topology, self.rates, bucket.len * self.rates.element);
+        let (algorithm, protocol) =
+            choose(self.collective(), &self.topology, self.rates, bucket.len * self.rates.element);
         // Under Simple, a tree's step is that of a ring plus its chunk's time, which the links account for here.
         let way = if protocol == Protocol::Simple { (Algorithm::Ring, protocol) } else { (algorithm, protocol) };
         let (inside_us, between_us) = steps(self.rates, way);
@@ -267,7 +276,9 @@ mod tests {
     #[test]
     fn latencies_are_those_of_the_table() {
         let infinite = Rates { between: u64::MAX, inside: u64::MAX, element: 4 };
-        let us = |workers, per_node, way| seconds(&topology(workers, per_node), infinite, way, 64) * 1e6;
+        let us = |workers, per_node, way| {
+            seconds(Collective::AllReduce, &topology(workers, per_node), infinite, way, 64) * 1e6
+        };
         let (tree, ring) = ((Algorithm::Tree, Protocol::Ll), (Algorithm::Ring, Protocol::Ll));
         // 4 nodes of 8: chains of 7 steps at 0.52 us times 1.8, a tree of depth 2 at 5 us, both ways.
         assert!((us(32, 8, tree) - (4.4 + 14.0 * 0.52 * 1.8 + 4.0 * 5.0)).abs() < 1e-6);

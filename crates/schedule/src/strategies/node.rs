@@ -1,4 +1,5 @@
 //! Reduction and distribution inside a node, shared by the strategies that reduce inside the node first.
+use crate::collective::Collective;
 use crate::plan::Inside;
 use crate::step::{Op, Peers, Piece, Step, at};
 
@@ -35,26 +36,47 @@ impl NodePart {
         Step::Send { to, multicast: false, slot, piece }
     }
 
-    /// Step `pc` of a rank that is not the owner.
-    pub fn member(&self, role: u32, mut pc: u32) -> Step {
-        let (to, from) = self.slots;
+    /// Step `pc` of a rank that is not the owner, in both halves.
+    pub fn member(&self, role: u32, pc: u32) -> Step {
+        self.member_of(Collective::AllReduce, role, pc).unwrap_or(Step::Done)
+    }
+
+    /// Step `pc` of a rank that is not the owner, or the remainder of `pc` after its last step.
+    pub fn member_of(&self, collective: Collective, role: u32, mut pc: u32) -> Result<Step, u32> {
+        if collective.reduces() {
+            match self.to_owner(role, pc) {
+                Err(left) => pc = left,
+                step => return step,
+            }
+        }
+        if collective.gathers() { self.from_owner(role, pc) } else { Err(pc) }
+    }
+
+    fn from_start(&self, role: u32) -> u32 {
+        (role + self.size - self.owner - 1) % self.size
+    }
+
+    fn to_owner(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
+        let slot = self.slots.0;
         if self.inside == Inside::Root {
-            let owner = Peers::one(self.owner);
-            at!(pc, Self::send(owner, to, self.up));
-            at!(pc, Step::Recv { from: owner, slot: from, op: Op::Assign, piece: self.down });
-            return Step::Done;
+            at!(pc, Ok(Self::send(Peers::one(self.owner), slot, self.up)));
+            return Err(pc);
         }
-        let from_start = (role + self.size - self.owner - 1) % self.size;
-        let (next, prev) = (self.next(role), self.prev(role));
-        if from_start > 0 {
-            at!(pc, Step::Recv { from: prev, slot: to, op: Op::Reduce, piece: self.up });
+        if self.from_start(role) > 0 {
+            at!(pc, Ok(Step::Recv { from: self.prev(role), slot, op: Op::Reduce, piece: self.up }));
         }
-        at!(pc, Self::send(next, to, self.up));
-        at!(pc, Step::Recv { from: prev, slot: from, op: Op::Assign, piece: self.down });
-        if from_start + 2 < self.size {
-            at!(pc, Self::send(next, from, self.down));
+        at!(pc, Ok(Self::send(self.next(role), slot, self.up)));
+        Err(pc)
+    }
+
+    fn from_owner(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
+        let (slot, piece) = (self.slots.1, self.down);
+        let from = if self.inside == Inside::Root { Peers::one(self.owner) } else { self.prev(role) };
+        at!(pc, Ok(Step::Recv { from, slot, op: Op::Assign, piece }));
+        if self.inside == Inside::Ring && self.from_start(role) + 2 < self.size {
+            at!(pc, Ok(Self::send(self.next(role), slot, piece)));
         }
-        Step::Done
+        Err(pc)
     }
 
     /// The owner's first step, unless it is alone.

@@ -37,7 +37,7 @@ pub(crate) const RING_MULTICAST: Entry = Entry {
 };
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of all builders")]
-fn build(
+pub(crate) fn build(
     collective: Collective,
     topology: &Topology,
     knobs: &Knobs,

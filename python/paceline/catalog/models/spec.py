@@ -40,11 +40,11 @@ def find_workload(source: object, **given: Any) -> Workload | None:  # noqa: ANN
     """
     if not isinstance(source, str | Path):
         return None
-    named, options = _parsed(str(source))
-    options = _merged(str(source), options, {name: value for name, value in given.items() if value is not None})
+    named, own = _parsed(str(source))
+    options = _merged(str(source), own, {name: value for name, value in given.items() if value is not None})
     config = _config_of(named)
     if config is None:
-        if "@" not in str(source):
+        if not own:
             return None
         raise _unknown(named)
     if "gpu" not in options:
@@ -199,7 +199,7 @@ def _config_of(named: str) -> Config | None:
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     """Return name and options of a word such as NAME@GPU:OPTION=VALUE."""
     named, at, rest = text.rpartition("@")
-    if not at or "/" in rest.partition(":")[0]:
+    if not at or "/" in rest or _is_file(text):
         return text, {}
     gpu, colon, pairs = rest.partition(":")
     if not gpu:
@@ -215,6 +215,13 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
             raise InvalidArgumentError(f"'{text[:80]}': {option} is given twice")
         options[option] = _whole(text, option, value) if option in ("seq", "batch") else value
     return named, options
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long, or contains a NUL
+        return False
 
 
 def _whole(text: str, option: str, value: str) -> int:

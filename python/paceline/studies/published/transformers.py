@@ -20,6 +20,7 @@ from paceline.catalog.models.families import model_of
 from paceline.catalog.models.memory import Checkpointing
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.nccl import overlap_slowdown
 from paceline.errors import InvalidArgumentError
 
 ONE_NODE = 8
@@ -67,9 +68,9 @@ class Case:
             return step
         volume = one.model.parameters * self.parameter_bytes * (ranks - 1) / ranks / one.hardware.bus_bandwidth
         if self.sharding in ("zero2", "zero3"):
-            return step + self.accumulate * volume * efficiency("overlap.hidden")
+            return step + self.accumulate * volume * overlap_slowdown()
         exposed = efficiency("overlap.exposed")
-        return step + volume * (exposed + (1 - exposed) * efficiency("overlap.hidden"))
+        return step + volume * (exposed + (1 - exposed) * overlap_slowdown())
 
     @property
     def forecast(self) -> float:
