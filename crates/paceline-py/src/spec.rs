@@ -1,9 +1,9 @@
 //! Parses the options of a simulation from JSON.
-use paceline_iteration::{IterationOptions, Optimizer, Reshard, Sharding};
+use paceline_iteration::{Group, IterationOptions, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
-use paceline_simulator::{Network, Options, Pull};
+use paceline_simulator::{CollectiveTime, CollectiveTimes, Network, Options, Pull};
 use serde::Deserialize;
 
 use crate::coordination;
@@ -32,8 +32,46 @@ struct Spec {
     seed: Option<u64>,
     coordination: Option<coordination::Spec>,
     iteration: Option<IterationSpec>,
+    collectives: Option<CollectivesSpec>,
     critical_path: Option<bool>,
     detail: Option<bool>,
+}
+
+/// How long the collectives of a plan take.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CollectivesSpec {
+    times: Vec<CollectiveSpec>,
+    slowdown: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CollectiveSpec {
+    collective: Collective,
+    size: u32,
+    stride: u32,
+    bytes: u64,
+    seconds: f64,
+    busy: f64,
+}
+
+impl CollectivesSpec {
+    fn times(self) -> Result<CollectiveTimes, String> {
+        if !(0.0..1.0).contains(&self.slowdown) {
+            return Err(format!("collectives: slowdown: {} is not a share below 1", self.slowdown));
+        }
+        let time = |it: CollectiveSpec| {
+            if !(0.0..=1.0).contains(&it.busy) || !(0.0..=3600.0).contains(&it.seconds) {
+                return Err(format!("collectives: {} s and {} of them busy are out of range", it.seconds, it.busy));
+            }
+            let group = Group { size: it.size, stride: it.stride };
+            let (time, busy) = (Time::from_seconds(it.seconds), it.busy);
+            Ok(CollectiveTime { collective: it.collective, group, bytes: it.bytes, time, busy })
+        };
+        let times = self.times.into_iter().map(time).collect::<Result<_, _>>()?;
+        Ok(CollectiveTimes { times, slowdown: self.slowdown })
+    }
 }
 
 /// What is sharded, and how.
@@ -98,6 +136,7 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.seed = spec.seed.unwrap_or(options.seed);
     options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
     options.iteration = spec.iteration.map(|it| it.options(&options)).transpose()?;
+    options.collectives = spec.collectives.map(CollectivesSpec::times).transpose()?;
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)

@@ -207,7 +207,8 @@ pub fn simulate_as(
     let programs = Programs::new(&plan, cluster, options)?;
     let sent = Sent { messages: programs.messages(), bytes: programs.bytes() };
     let few = sent.messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
-    let resolution = resolution.unwrap_or(if few { Resolution::Messages } else { Resolution::Collectives });
+    let by_message = few && options.collectives.is_none();
+    let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
     let executed = match resolution {
         Resolution::Messages => by_message::execute(&plan, programs, trace, cluster, options, shown)?,

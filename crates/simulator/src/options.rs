@@ -1,7 +1,7 @@
 //! The options of a simulation, other than trace and cluster.
-use paceline_iteration::IterationOptions;
+use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
-use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -25,6 +25,30 @@ pub enum Network {
     Fifo,
     /// Max-min fair between connections, which TCP approximates.
     Fluid,
+}
+
+/// How long collectives take by a model of their library, such as NCCL's, which chooses its algorithm for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectiveTimes {
+    /// One for every collective of the plan that differs from the others.
+    pub times: Vec<CollectiveTime>,
+    /// The share of its rate that computation loses while a collective runs.
+    pub slowdown: f64,
+}
+
+/// How long one collective takes if no other runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CollectiveTime {
+    /// Which one.
+    pub collective: Collective,
+    /// Between whom.
+    pub group: Group,
+    /// Of the whole.
+    pub bytes: u64,
+    /// From the first rank's begin to the last one's end.
+    pub time: Time,
+    /// The share of that time in which the links are busy, 0 to 1.
+    pub busy: f64,
 }
 
 /// The options of one simulation.
@@ -75,6 +99,8 @@ pub struct Options {
     pub coordination: Option<Coordination>,
     /// What is sharded, and how; `None`: nothing, and gradients are synchronised as the strategy does.
     pub iteration: Option<IterationOptions>,
+    /// For plans: how long their collectives take, by another model than that of the network's messages.
+    pub collectives: Option<CollectiveTimes>,
     /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
@@ -107,6 +133,7 @@ impl Options {
             seed: 0,
             coordination: None,
             iteration: None,
+            collectives: None,
             critical_path: true,
             detail: false,
         }

@@ -44,6 +44,8 @@ class Hardware:
     launch_s: float
     """Host time to launch one kernel, in seconds."""
     sources: tuple[str, ...]
+    node: str | None = None
+    """The cluster whose nodes are assumed if none is named: a built-in name."""
     aliases: tuple[str, ...] = ()
 
     def peak(self, precision: str) -> float:
@@ -116,6 +118,9 @@ def read_hardware(path: Path) -> Hardware:
     bandwidth, memory, launch = positive("memory_bandwidth"), positive("memory_bytes"), positive("launch_s")
     link = positive("link_bandwidth", required=False)
     bus = positive("bus_bandwidth", required=False)
+    node = document.pop("node", None)
+    if node is not None and not (isinstance(node, str) and node):
+        raise wrong("node", "give the name of a cluster, such as dgx-h100, or leave it out")
     aliases, sources = words("aliases"), words("sources")
     if not sources:
         raise wrong("sources", "say where the figures come from")
@@ -133,6 +138,7 @@ def read_hardware(path: Path) -> Hardware:
         bus_bandwidth=bus,
         launch_s=launch,
         sources=sources,
+        node=node,
         aliases=aliases,
     )
 

@@ -18,6 +18,7 @@ from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import PER_NODE, Library
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import sharding
+from paceline.forecast.nccl.plan_times import times_of
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -69,9 +70,14 @@ def lowered(scenario: Scenario) -> Lowered:
         options.pop("pull", None)
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
+    options |= {"strategy": strategy.name, "workers": workers}
+    if strategy.is_offloaded and iteration is not None and iteration["sharding"] != sharding.NONE:
+        times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
+        if times is not None:
+            options["collectives"] = times
     return Lowered(
         Cluster.from_json(json.dumps(fields).encode(), "cluster"),
-        {"strategy": strategy.name, "workers": workers, **options},
+        options,
         channel,
         flow,
         options.get("bucket_size"),

@@ -19,6 +19,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
+from paceline.catalog.hardware import find_hardware
 from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
@@ -170,7 +171,22 @@ class Sweep:
 
     def machine(self) -> Cluster:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
-        return load_cluster(self.get("cluster"), **self._fields())
+        return load_cluster(self._cluster(), **self._fields())
+
+    def _cluster(self) -> Any:  # noqa: ANN401 - a name, a file, or a Cluster
+        """Return the cluster given, or else the nodes in which a model's GPU is sold."""
+        given = self.get("cluster")
+        if given is not None:
+            return given
+        workload = self.workload(self.trace)
+        return None if workload is None else workload.hardware.node
+
+    def nodes_note(self) -> list[str]:
+        """Return which nodes are assumed, if no cluster is given."""
+        assumed = self._cluster() if self.get("cluster") is None else None
+        if assumed is None:
+            return []
+        return [f"nodes are {assumed}, in which this GPU is to be had; {self.spelling('cluster')} takes others"]
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
@@ -178,7 +194,7 @@ class Sweep:
         ways = self.get("tensor_parallel") or 1
         if ways == 1:
             return fields
-        own = json.loads(load_cluster(self.get("cluster"), **fields).to_json())
+        own = json.loads(load_cluster(self._cluster(), **fields).to_json())
         if own["gpus_per_node"] % ways:
             raise InvalidArgumentError(
                 f"{ways} does not divide the GPUs of a node, {own['gpus_per_node']}; see "
@@ -216,10 +232,20 @@ class Sweep:
     def workload(self, named: str | Path | Trace) -> Workload | None:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
         given = {name: self.get(name) for name in MODEL_OPTIONS}
-        found = find_workload(named, **given)
+        found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
         if found is None:
             refuse_on_recording(named, given)
         return found
+
+    def _gpu_of_cluster(self) -> str | None:
+        """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""
+        if self.get("cluster") is None:
+            return None
+        gpu: str | None = json.loads(load_cluster(self.get("cluster")).to_json()).get("gpu")
+        try:
+            return gpu if gpu is None else find_hardware(gpu).name
+        except InvalidArgumentError:
+            return None
 
     def _step(self, named: str | Path | Trace) -> Trace:
         workload = self.workload(named)
@@ -322,7 +348,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     if sweep.gpus_per_rank > 1:
         notes.append(_ranks_note(sweep))
-    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *sweep.nodes_note()])
     return Prepared(scenarios, list(said), frozenset(meant))
 
 

@@ -42,7 +42,9 @@ pub(super) fn execute(
     }
     let mut spans = vec![(0, 0); plan.steps.len()];
     let mut ready: Vec<usize> = (0..waits.len()).filter(|&step| waits[step] == 0).collect();
-    let mut computing: Option<(usize, u64)> = None;
+    // The step, and the picoseconds that are left of it.
+    let mut computing: Option<(usize, f64)> = None;
+    let slowdown = options.collectives.as_ref().map_or(0.0, |it| it.slowdown);
     let mut active: Vec<Active> = Vec::new();
     let mut links: Vec<LinkUse> = Vec::new();
     let (mut now, mut computed) = (0u64, 0u64);
@@ -52,7 +54,7 @@ pub(super) fn execute(
             match (duration(&plan.steps[step].work, factors[slowest]), programs.exchange_of[step]) {
                 (Some(time), _) => {
                     computed += time;
-                    computing = Some((step, now + time));
+                    computing = Some((step, time as f64));
                 }
                 (None, Some(exchange)) => {
                     let alone = collectives.alone(exchange)?;
@@ -64,13 +66,18 @@ pub(super) fn execute(
         }
         let rates = rates(&active);
         let ends = active.iter().zip(&rates).map(|(it, rate)| now + (it.left / rate).ceil() as u64);
-        let Some(next) = ends.chain(computing.map(|(_, end)| end)).min() else { break };
+        let pace = if active.is_empty() { 1.0 } else { 1.0 - slowdown };
+        let computed_at = computing.map(|(_, left)| now + (left / pace).ceil() as u64);
+        let Some(next) = ends.chain(computed_at).min() else { break };
         for (it, rate) in active.iter_mut().zip(&rates) {
             it.left -= (next - now) as f64 * rate;
         }
+        if let Some((_, left)) = &mut computing {
+            *left -= (next - now) as f64 * pace;
+        }
         now = next;
         let mut ended = Vec::new();
-        if let Some((step, _)) = computing.take_if(|(_, end)| *end == now) {
+        if let Some((step, _)) = computing.take_if(|(_, left)| *left < 1.0) {
             ended.push(step);
         }
         active.retain(|it| {

@@ -17,6 +17,7 @@ pub(super) const ELEMENT_BYTES: u64 = 1;
 
 /// A collective between groups of a size.
 pub(super) struct Part {
+    pub collective: Collective,
     pub group: Group,
     /// Of one group.
     pub schedule: Box<dyn Schedule>,
@@ -132,7 +133,7 @@ fn part(
     let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
     let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
     let leaves_node = topology.nodes() > 1;
-    Ok(Part { group, schedule, leaves_node })
+    Ok(Part { collective, group, schedule, leaves_node })
 }
 
 /// The programs of all groups, side by side.

@@ -28,11 +28,12 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LONGEST = 2**24
 
 
-def find_workload(source: object, **given: Any) -> Workload | None:  # noqa: ANN401
+def find_workload(source: object, *, default_gpu: str | None = None, **given: Any) -> Workload | None:  # noqa: ANN401
     """Return the workload that a word or a file stands for; None if it is not a model.
 
     Args:
         source: `NAME`, `NAME@GPU` or `NAME@GPU:OPTION=VALUE,…`, or a config.json, likewise.
+        default_gpu: The GPU of a model that names none, such as the cluster's.
         **given: `OPTIONS`; None counts as not given. Those in `source` and those given may not contradict.
 
     Raises:
@@ -50,6 +51,9 @@ def find_workload(source: object, **given: Any) -> Workload | None:  # noqa: ANN
     if "gpu" not in options:
         if is_recorded(named):
             return None
+        if default_gpu is not None:
+            options["gpu"] = default_gpu
+    if "gpu" not in options:
         known = ", ".join(device.name for device in all_hardware())
         raise InvalidArgumentError(
             f"{config.name} is a configuration, not a recording: its times are computed for a GPU; name one, as in "

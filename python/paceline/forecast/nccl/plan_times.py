@@ -1,0 +1,55 @@
+"""The times of a plan's collectives by NCCL's model, for the simulator, which knows nothing of algorithms and protocols."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from paceline._core import Cluster
+from paceline.catalog.nccl import overlap_slowdown
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.nccl.machine import Group, Machine
+from paceline.forecast.nccl.model import Kind, collective_time
+
+_KINDS: dict[str, Kind] = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reducescatter"}
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def times_of(plan: str, cluster: Cluster) -> dict[str, Any] | None:
+    """Return what the native module takes as `collectives`; None if NCCL's model does not know the cluster.
+
+    Args:
+        plan: The plan of an iteration, as JSON.
+        cluster: Nodes that name their GPU.
+    """
+    fields = json.loads(cluster.to_json())
+    if "gpu" not in fields or "racks" in fields or fields.get("fabric", {}).get("kind", "rails") != "rails":
+        return None
+    try:
+        machine = Machine.of(cluster)
+    except InvalidArgumentError:  # A degraded link that is not a node's.
+        return None
+    values, found = json.loads(plan), {}
+    for step in values["steps"]:
+        work = step["work"]
+        if work["op"] != "exchange":
+            continue
+        size, stride = work["group"]["size"], work["group"]["stride"]
+        sent = work["elements"] * _DTYPE_BYTES[work["dtype"]]
+        key = (work["collective"], size, stride, sent)
+        if key not in found:
+            layout = layout_of(size, stride, machine.gpus_per_node)
+            time = collective_time(_KINDS[work["collective"]], sent, layout, machine)
+            most = machine.network_of(layout) if layout.nodes > 1 else machine.link
+            found[key] = {"seconds": time.seconds, "busy": min(time.bus_bandwidth / most, 1.0)}
+    names = ("collective", "size", "stride", "bytes")
+    times = [dict(zip(names, key, strict=True)) | value for key, value in found.items()]
+    return {"times": times, "slowdown": overlap_slowdown()}
+
+
+def layout_of(size: int, stride: int, per_node: int) -> Group:
+    """Return how groups of `size` ranks, `stride` apart, lie on nodes of so many GPUs."""
+    if stride == 1:
+        return Group(size, min(size, per_node))
+    # Groups between which ranks alternate share the node's NICs.
+    return Group(size, min(size, max(1, per_node // stride)), min(stride, per_node))

@@ -1,0 +1,78 @@
+"""Sharded training on clusters that name their GPU: collectives take the times of NCCL's model."""
+
+import json
+
+import paceline
+import pytest
+from paceline.forecast.nccl import Group, collective_time
+from paceline.forecast.nccl.plan_times import layout_of, times_of
+from paceline.forecast.simulate import Scenario
+
+
+def simulated(*, workers=64, cluster="dgx-h100", sharding="zero3", **options):
+    return paceline.simulate("llama-3-8b@h100", cluster, "native", workers=workers, sharding=sharding, **options)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "layout"),
+    [
+        (64, 1, Group(64, 8)),
+        (4, 1, Group(4, 4)),
+        (8, 8, Group(8, 1, concurrent=8)),
+        (16, 4, Group(16, 2, concurrent=4)),
+        (4, 16, Group(4, 1, concurrent=8)),
+    ],
+)
+def test_ranks_of_a_group_lie_on_nodes(size, stride, layout):
+    assert layout_of(size, stride, 8) == layout
+
+
+def test_each_collective_of_a_plan_has_the_time_of_nccl():
+    scenario = Scenario.of(
+        paceline.load_trace("resnet-50"), paceline.load_cluster("dgx-h100"), "native", 64, sharding="hsdp:8"
+    )
+    plan = scenario.plan()
+    found = times_of(plan, scenario.cluster)
+    assert 0 < found["slowdown"] < 1
+    wanted = {
+        (work["collective"], work["group"]["size"], work["group"]["stride"])
+        for step in json.loads(plan)["steps"]
+        if (work := step["work"])["op"] == "exchange"
+    }
+    assert {(it["collective"], it["size"], it["stride"]) for it in found["times"]} == wanted
+    for it in found["times"]:
+        kind = it["collective"].replace("-", "")
+        layout = layout_of(it["size"], it["stride"], 8)
+        assert it["seconds"] == collective_time(kind, it["bytes"], layout, "dgx-h100").seconds
+        assert 0 < it["busy"] <= 1
+    # Elsewhere the strategy's messages are simulated.
+    assert times_of(plan, paceline.load_cluster(None)) is None
+    assert times_of(plan, paceline.load_cluster("dgx-h100", racks={"nodes_per_rack": 4, "oversubscription": 2})) is None
+
+
+def test_more_network_is_never_slower_and_one_gpu_communicates_nothing():
+    few, many = simulated(bandwidth="100Gbps"), simulated()
+    assert many.iteration_s < few.iteration_s
+    alone = simulated(workers=1)
+    assert alone.exposed_communication_s == pytest.approx(0, abs=1e-9)
+    assert many.iteration_s > alone.iteration_s - 0.1 * alone.optimizer_s - 1e-3
+
+
+def test_computation_is_slower_while_a_collective_runs():
+    result = simulated()
+    hidden = result.sharded.exposed
+    assert result.iteration_s > result.compute_s + hidden.all_gather_s + hidden.reduce_scatter_s
+
+
+def test_a_model_is_on_the_nodes_of_its_gpu_and_a_cluster_brings_its_gpu():
+    assumed = paceline.simulate("llama-3-8b@h100", None, "native", workers=16, sharding="zero3")
+    assert assumed.iteration_s == simulated(workers=16).iteration_s
+    own = paceline.simulate("internlm-7b", "internevo-a100", "native", workers=16, sharding="zero1")
+    assert (
+        own.iteration_s
+        == paceline.simulate(
+            "internlm-7b@a100-80gb", "internevo-a100", "native", workers=16, sharding="zero1"
+        ).iteration_s
+    )
+    with pytest.raises(paceline.InvalidArgumentError, match="is a configuration, not a recording"):
+        paceline.simulate("internlm-7b", "flat", "native", workers=16)
