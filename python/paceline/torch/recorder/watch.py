@@ -118,6 +118,8 @@ class Watcher:
     def _choose(self) -> None:
         if not self._may_record():
             self._give_up(None)
+            if self._simulation is not None:
+                raise SystemExit(0)  # Another process of the script records; this one would train nothing.
             return
         module, optimizer = largest(list(self._called_modules.values()), self._optimizers)
         if module is None or optimizer is None:

@@ -109,7 +109,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "does not have; record it on a device, or leave the operator out"
             ) from error
         fuse = simulation.compiled and not simulation.updating
-        cost = simulation.timer.cost(func, args, given, out, fuse=fuse)
+        cost = simulation.timer.cost(func, args, given, out, fuse=fuse, streams=simulation.updating)
         if cost is not None:
             fused = fuse and cost.kind == "memory"
             simulation.clock.run(cost.seconds, launches=0.0 if fused else 1.0)
