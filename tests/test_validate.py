@@ -21,7 +21,7 @@ from validate_workers.clusters import Invented, Local
 RATE = 500e6
 NETWORK = Network((RATE,))
 KEYS = {
-    *("trace", "strategy", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
+    *("trace", "strategy", "sharding", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "network", "simulated_fifo_s"),
     *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "cpu_share", "steal_s"),
     *("involuntary_switches", "realtime", "fidelity"),
@@ -74,6 +74,35 @@ def test_times_are_multiplied_where_many_ranks_share_a_core(monkeypatch):
     assert [cell.scale for cell in some("ring", 8, trace=all_cells.SMALL)] == [1]
     (few,), (many,) = some("ring", 4), some("ring", 8)
     assert many.shrink * many.scale == pytest.approx(few.shrink, rel=0.2)
+
+
+def test_sharded_cells_fuse_and_name_their_groups():
+    found = cells([Selection(("resnet-50",), ("all",), (2, 4), shardings=("zero1", "hsdp"))], NETWORK)
+    able = {"ring", "halving-doubling", "hierarchical"}
+    assert {cell.strategy.name for cell in found} <= able and "ring" in {cell.strategy.name for cell in found}
+    ring = [cell for cell in found if cell.strategy.name == "ring"]
+    assert [(cell.workers, cell.sharding, cell.ranks_per_host) for cell in ring] == [
+        (2, "zero1", 1),
+        (2, "hsdp:1", 1),
+        (4, "zero1", 1),
+        (4, "hsdp:2", 2),
+    ]
+    assert {cell.bucket_size for cell in ring} == {f"{int(25 * 2**20 / ring[0].shrink)}B"}
+    with pytest.raises(paceline.InvalidArgumentError, match="ps has no all-gather and reduce-scatter.*use .*ring"):
+        cells([Selection(("resnet-50",), ("ps",), (2,), shardings=("zero1",))], NETWORK)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sharding", "zero3", "--full"], "--sharding and --full cannot be combined"),
+        (["--sharding", "zero3", "--servers", "2"], "--sharding and --servers cannot be combined"),
+        (["--sharding", "zero9"], "zero9"),
+    ],
+)
+def test_mistakes_about_sharding_are_named(words, message):
+    code, _, said = run(*words)
+    assert code == 2 and message in said
 
 
 def test_a_hierarchy_has_hosts_with_two_ranks():

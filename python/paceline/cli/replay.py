@@ -14,11 +14,16 @@ import click
 from paceline._internal import units
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
-from paceline.errors import InvalidArgumentError
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast.sharding import OPTIONS
+from paceline.forecast.sharding import check as check_options
 from paceline.job import job
 from paceline.replay import traces
 from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import Played, measured
+
+SHARDED = tuple(name for name in OPTIONS if name != "optimizer")
+"""Options of a plan that change what is exchanged."""
 
 
 @click.command()
@@ -32,6 +37,7 @@ from paceline.replay.result import Played, measured
     "--warmup", type=types.whole(1, 1000), default="2", help="Iterations before the measured ones.  [default: 2]"
 )
 @types.options("replay", "bucket_size", "pull", "barrier", "overlap")
+@types.options("replay", "sharding", *SHARDED)
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
 @click.option("--json", "as_json", is_flag=True, help="Rank 0 prints the results of all ranks as JSON.")
 def main(
@@ -54,8 +60,13 @@ def main(
     if output is not None and not output.is_dir():
         raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
     step = traces.shrunk(load_trace(trace), shrink)
-    with job.join_named() as ranks:
-        played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, **options))
+    flags = types.flags("replay", options)
+    sharded = {name: options.pop(name) for name in ("sharding", *SHARDED)}
+    sharded = {name: value for name, value in sharded.items() if value is not None}
+    with naming(flags):
+        check_options([sharded["sharding"]] if "sharding" in sharded else None, sharded)
+    with job.join_named() as ranks, naming(flags):
+        played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, sharded=sharded, **options))
         if output is not None:
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
         everybody = gather(ranks, played)

@@ -25,6 +25,13 @@ _ADDING = 64
 _MEET: names.Strategy = "recursive-doubling"
 
 
+def meet(job: Job, clock: Clock) -> int:
+    """Return a moment in the near future, the same at all ranks of a job, in each rank's own clock."""
+    latest = np.array([clock.now() + clock.ahead + _MARGIN_NS])
+    job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
+    return int(latest[0]) - clock.ahead
+
+
 class JobExchange:
     """All-reduces between the ranks of a job."""
 
@@ -55,9 +62,7 @@ class JobExchange:
 
     def meet(self) -> int:
         """Return a moment in the near future, the same at all ranks, in each rank's own clock."""
-        latest = np.array([self._clock.now() + self._clock.ahead + _MARGIN_NS])
-        self._job.all_reduce(latest, "max", strategy=_MEET, name="the moment of the next iteration")
-        return int(latest[0]) - self._clock.ahead
+        return meet(self._job, self._clock)
 
     def issue(self, bucket: int) -> None:
         """Start the all-reduce of a bucket."""

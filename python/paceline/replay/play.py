@@ -6,9 +6,9 @@ import gc
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline._core import Cluster, Trace
 from paceline._internal.system import boot
@@ -20,7 +20,10 @@ from paceline.job import objects
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
-from paceline.replay.player import Mark, Player
+from paceline.replay.iteration_plan import IterationPlan
+from paceline.replay.plan_exchange import PlanExchange
+from paceline.replay.plan_player import PlanPlayer
+from paceline.replay.player import Iteration, Mark, Player
 from paceline.replay.result import Played, boundary
 from paceline.replay.worker_schedule import WorkerSchedule
 
@@ -47,25 +50,58 @@ class ReplaySpec:
     overlap: bool | None = None
     cluster: Cluster | None = None
     """The cluster whose stragglers and jitter apply to the workers."""
+    sharded: Mapping[str, Any] = field(default_factory=dict)
+    """`sharding` and its options, as `paceline.simulate` takes them; empty: gradients are all-reduced."""
 
 
 def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     """Replay; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = spec.cluster or load_cluster(None)
+    if spec.sharded:
+        return _play_plan(ranks, spec, clock)
     options = _core_options(ranks, spec, cluster)
     schedule = WorkerSchedule.of(spec.trace, cluster, options, ranks.rank, spec.warmup + spec.iterations)
     barrier = spec.barrier is not False
     limits = boundary(servers=schedule.servers, exchange_only=schedule.exchange_only, barrier=barrier)
     placed = ranks.settings.placed() if schedule.servers else {}
     exchange = JobExchange(ranks, schedule, placed, barrier=barrier, strategy=spec.strategy, clock=clock)
+    player = Player(schedule, exchange, clock, together=limits == "start", mark=_marks(ranks))
+    played = _measure(ranks, spec, clock, player, exchange)
+    return replace(played, boundary=limits, notes=tuple(_notes(schedule)))
+
+
+def _play_plan(ranks: Job, spec: ReplaySpec, clock: Clock) -> Played:
+    for name in ("pull", "barrier", "overlap"):
+        if getattr(spec, name) is not None:
+            raise InvalidArgumentError("has no effect with sharding; leave it out", setting=name)
+    strategy = spec.strategy or ranks.settings.strategy or "ring"
+    nodes = load_cluster(None, gpus_per_node=ranks.local_size or 1)
+    scenario = Scenario.of(spec.trace, nodes, strategy, ranks.size, bucket_size=spec.bucket_size, **spec.sharded)
+    plan = IterationPlan.from_json(scenario.plan())
+    exchange = PlanExchange(ranks, plan, clock)
+    slower = [1 / spec.speedup] * (spec.warmup + spec.iterations)
+    return _measure(ranks, spec, clock, PlanPlayer(plan, exchange, clock, slower=slower, mark=_marks(ranks)), exchange)
+
+
+class _Plays(Protocol):
+    def play(self) -> list[Iteration]:
+        """Play all iterations."""
+
+
+class _Checks(Protocol):
+    def check(self) -> int:
+        """Exchange known numbers; return how many results were compared."""
+
+
+def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: _Plays, exchange: _Checks) -> Played:
+    """Play between two checks of what is exchanged, with moments in the first rank's clock."""
     checked = exchange.check()
     names = _clocks(ranks, clock)
     before = offset(ranks, clock, names)
     clock.ahead = before.ahead
     gc.collect()
     gc.disable()
-    player = Player(schedule, exchange, clock, together=limits == "start", mark=_marks(ranks))
     iterations = player.play()
     gc.enable()
     common = Common(before, offset(ranks, clock, names))
@@ -74,15 +110,14 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
         size=ranks.size,
         host=platform.node(),
         clock=names[0],
-        trace=schedule.trace,
+        trace=json.loads(spec.trace.summary())["name"],
         strategy=spec.strategy or ranks.settings.strategy,
-        boundary=limits,
+        boundary="start",
         iterations=tuple(
             replace(one, begin=common(one.begin), handed=common(one.handed), end=common(one.end)) for one in iterations
         ),
         warmup=spec.warmup,
         sums_checked=checked + exchange.check(),
-        notes=tuple(_notes(schedule)),
         clock_error_s=common.error_s,
     )
 

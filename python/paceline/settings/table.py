@@ -539,7 +539,13 @@ _ALL: tuple[Setting, ...] = (
         help="What of the model is sharded: none, zero1, zero2, zero3 (fsdp), hsdp:RANKS; hsdp: ranks of a node.",
         default_words="none",
         section=_SHARDING,
-        uses=_in(SIMULATE, simulate=_SHARDINGS, report=_SHARDINGS, sweep=_SHARDINGS),
+        uses=_in(
+            *(SIMULATE, "replay"),
+            simulate=_SHARDINGS,
+            report=_SHARDINGS,
+            sweep=_SHARDINGS,
+            validate=replace(_SHARDINGS, help="Replay and simulate sharded iterations: zero1, zero3, hsdp, …."),
+        ),
     ),
     Setting(
         name="reshard_after_forward",
@@ -548,7 +554,7 @@ _ALL: tuple[Setting, ...] = (
         help="Free a gathered unit after its forward pass, keep it, or keep it sharded over N ranks.",
         default_words="yes",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="prefetch",
@@ -557,7 +563,7 @@ _ALL: tuple[Setting, ...] = (
         help="Units that are gathered ahead in the forward pass.",
         default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="accumulate",
@@ -566,7 +572,7 @@ _ALL: tuple[Setting, ...] = (
         help="Passes through the model before the optimizer's step, each of --batch samples.",
         default_words="1",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="accumulate_sync",
@@ -575,7 +581,7 @@ _ALL: tuple[Setting, ...] = (
         help="Exchange gradients after every pass, or only after the last one.",
         default_words="every pass if gradients are sharded",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="unit",
@@ -584,7 +590,7 @@ _ALL: tuple[Setting, ...] = (
         help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
         default_words="numbered blocks",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="param_dtype",
@@ -593,7 +599,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type of parameters, in which they are gathered.",
         default_words="the trace's",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="reduce_dtype",
@@ -602,7 +608,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type in which gradients are reduced.",
         default_words="the trace's",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
         name="optimizer",

@@ -12,9 +12,11 @@ from typing import Any
 from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.system import cores
+from paceline.catalog import libraries
 from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.sharding import able as can_shard
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
@@ -41,6 +43,8 @@ class Cell:
     bucket_size: str | None = None
     racks: int = 1
     """Racks among which the hosts are divided."""
+    sharding: str | None = None
+    """None: gradients are all-reduced, or go to servers."""
 
     @property
     def hosts(self) -> int:
@@ -65,6 +69,7 @@ class Cell:
         """Return a title for people."""
         where = units.count(self.workers, "worker")
         where += f", {units.count(self.servers, 'server')}" if self.servers else ""
+        where += f", {self.sharding}" if self.sharding is not None else ""
         return f"{self.trace}, {self.strategy.name}, {where}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +77,7 @@ class Cell:
         return {
             "trace": self.trace,
             "strategy": self.strategy.name,
+            "sharding": self.sharding,
             "workers": self.workers,
             "servers": self.servers,
             "ranks_per_host": self.ranks_per_host,
@@ -103,6 +109,7 @@ class Selection:
     strategies: Sequence[str]
     workers: Sequence[int]
     servers: Sequence[int] = (1,)
+    shardings: Sequence[str | None] = (None,)
 
 
 @dataclass(frozen=True)
@@ -140,16 +147,21 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
                 f"--workers: {too_many[0]} ranks do not fit on one machine; give at most {MOST_RANKS}"
             )
         strategies = strategies_of(one.strategies)
+        if one.shardings != (None,):
+            strategies = _sharding_strategies(strategies, all_of_them=ALL in one.strategies)
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
             loaded = load_trace(trace)
             sizes = {
                 workers: chosen(loaded, workers, bandwidth, network.shrink, network.scale) for workers in one.workers
             }
             for workers, strategy in product(one.workers, strategies):
-                for servers in one.servers if "servers" in strategy.knobs else (0,):
-                    ranks = _ranks_per_host(strategy, workers)
-                    where = (workers, servers, bandwidth, *sizes[workers], ranks, network.bucket_size, network.racks)
-                    found[Cell(trace, strategy, *where)] = None
+                every = product(one.servers if "servers" in strategy.knobs else (0,), one.shardings)
+                for servers, sharding in every:
+                    ranks = _ranks_per_host(strategy, workers, sharding)
+                    shrink, scale = sizes[workers]
+                    size = network.bucket_size if sharding is None else network.bucket_size or _bucket(shrink)
+                    where = (workers, servers, bandwidth, shrink, scale, ranks, size, network.racks)
+                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks))] = None
     return list(found)
 
 
@@ -186,9 +198,33 @@ def _computes(trace: Trace) -> bool:
     return bool(summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0)
 
 
-def _ranks_per_host(strategy: Strategy, workers: int) -> int:
-    """Return several ranks per host for a strategy with a hierarchy, otherwise one."""
-    return _HIERARCHY if "inside" in strategy.knobs and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
+def _ranks_per_host(strategy: Strategy, workers: int, sharding: str | None) -> int:
+    """Return several ranks per host for a strategy or sharding with a hierarchy, otherwise one."""
+    has_levels = "inside" in strategy.knobs or (sharding or "").startswith("hsdp")
+    return _HIERARCHY if has_levels and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
+
+
+def _bucket(shrink: float) -> str:
+    """Return DDP's size of buckets, divided as the trace's bytes are: libraries that shard states fuse gradients."""
+    return f"{int(libraries.find_library(libraries.DEFAULT).required('bucket_size') / shrink)}B"
+
+
+def _with_group(sharding: str | None, ranks_per_host: int) -> str | None:
+    """Return the sharding with the ranks of a host as its group, unless it names one."""
+    return f"hsdp:{ranks_per_host}" if sharding == "hsdp" else sharding
+
+
+def _sharding_strategies(strategies: Sequence[Strategy], *, all_of_them: bool) -> list[Strategy]:
+    """Leave out strategies without an all-gather and a reduce-scatter. Raises InvalidArgumentError for a named one."""
+    able = [strategy for strategy in strategies if can_shard(strategy.name)]
+    for strategy in strategies:
+        if not all_of_them and strategy not in able:
+            names = [one.name for one in all_strategies() if can_shard(one.name) and not one.is_offloaded]
+            raise InvalidArgumentError(
+                f"--strategy: {strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use "
+                f"{units.listed(names)}"
+            )
+    return able
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:

@@ -79,6 +79,7 @@ def run_of(
         "network": network,
         "compute_speedup": 1 / cell.scale,
         "bucket_size": cell.bucket_size,
+        "sharding": cell.sharding,
         "iterations": iterations,
         "critical_path": False,
         **(knobs or {}),

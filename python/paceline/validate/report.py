@@ -41,16 +41,19 @@ def _title(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    columns = [Column(_HEADERS[0], left=True), *(Column(header) for header in _HEADERS[1:])]
-    return render(columns, [[_cells(row) for row in rows]], highlight_first=False)
+    sharded = any(row.cell.sharding is not None for row in rows)
+    names = [*_HEADERS[:1], *(["sharding"] if sharded else []), *_HEADERS[1:]]
+    columns = [Column(name, left=name in ("strategy", "sharding")) for name in names]
+    return render(columns, [[_cells(row, sharded=sharded) for row in rows]], highlight_first=False)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, *, sharded: bool) -> list[str]:
     low, *_, high = row.observed.seconds * 2
     spread = (high - low) / 2 / row.measured_s
     several = f" ({row.cell.ranks_per_host} a host)" if row.cell.ranks_per_host > 1 else ""
     return [
         row.cell.strategy.name,
+        *([row.cell.sharding or "none"] if sharded else []),
         f"{row.cell.workers}{several}",
         str(row.cell.servers or "-"),
         units.duration(row.measured_s),

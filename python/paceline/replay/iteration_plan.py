@@ -1,0 +1,86 @@
+"""The plan of a sharded iteration, as the native module makes it: what each rank computes, gathers and scatters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
+COMPUTE = "compute"
+"""The stream of computation; every other stream exchanges."""
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks of one exchange: those of a block of `size * stride` ranks that are equal modulo `stride`."""
+
+    size: int
+    stride: int
+
+    def around(self, rank: int) -> list[int]:
+        """Return the ranks of the group in which a rank is, in order."""
+        block = rank - rank % (self.size * self.stride)
+        first = block + rank % self.stride
+        return [first + number * self.stride for number in range(self.size)]
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What is exchanged in a step: `elements` of the whole, of which each rank has an equal shard."""
+
+    collective: Collective
+    group: RankGroup
+    elements: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """A step. It begins when the step before it on its stream and all of `after` have ended."""
+
+    number: int
+    stream: str
+    kind: str
+    """forward, backward, optimizer, exchange."""
+    name: str
+    duration_s: float
+    """Of computation."""
+    exchanged: Exchanged | None
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class IterationPlan:
+    """What one rank does in one iteration. All ranks have the same plan."""
+
+    trace: str
+    sharding: str
+    world: int
+    steps: tuple[PlanStep, ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> IterationPlan:
+        """Return a plan that the native module has written."""
+        values = json.loads(text)
+        units = [unit["name"] for unit in values["units"]]
+        steps = tuple(_step(number, step, units) for number, step in enumerate(values["steps"]))
+        return cls(values["trace"], values["sharding"], values["world"], steps)
+
+    def streams(self) -> dict[str, list[PlanStep]]:
+        """Return the steps of each stream, in order."""
+        found: dict[str, list[PlanStep]] = {}
+        for step in self.steps:
+            found.setdefault(step.stream, []).append(step)
+        return found
+
+
+def _step(number: int, step: dict[str, Any], units: list[str]) -> PlanStep:
+    work, exchanged = step["work"], None
+    if work["op"] == "exchange":
+        group = RankGroup(work["group"]["size"], work["group"]["stride"])
+        exchanged = Exchanged(work["collective"], group, work["elements"], work["dtype"])
+    what = work["op"] if exchanged is None else exchanged.collective
+    name = what if step["unit"] is None else f"{what} {units[step['unit']]}"
+    duration_s = work.get("duration_ps", 0) * 1e-12
+    return PlanStep(number, step["stream"], work["op"], name, duration_s, exchanged, tuple(step["after"]))
