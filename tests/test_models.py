@@ -21,6 +21,7 @@ from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.cli.models import gpus, models
 from paceline.cli.simulate import simulate
+from paceline.studies.published.training import forecasts
 from paceline.studies.published.transformers import cases, read_rows, spread
 
 # As published with the weights: independent of the fields in models.json.
@@ -425,6 +426,14 @@ def test_rows_on_one_node_are_compared(tmp_path):
     assert [(case.workload.batch, case.accumulate) for case in found] == [(6, 1), (12, 4), (2, 4)]
     assert [case.sharding for case in found] == ["zero3", "zero3", "zero1"]
     assert found[1].workload.checkpointing == "full" and found[0].workload.checkpointing == "none"
+    trained, reasons = forecasts(read_rows(path))
+    assert [(it.case.name, it.case.gpus, it.sharding) for it in trained] == [
+        ("A", 8, "zero3"),
+        ("B", 8, "zero3"),
+        ("C", 8, "zero1"),
+        ("D", 16, "zero1"),
+    ]
+    assert "a collective" in reasons["E"] and all(abs(it.error) < 0.08 for it in trained)
     mean, worst = spread([case.error for case in found])
     assert mean < 0.03 and worst < 0.05
     path.write_text(ROWS.replace("seq_len", "length"), encoding="utf-8")

@@ -244,7 +244,7 @@ def test_published_rows_that_are_no_collectives_say_so(tmp_path):
     assert [row["id"] for row in told["rows"]] == ["C"]
     assert told["rows"][0]["algorithm"] == "nvls-tree" and abs(told["rows"][0]["error"]) < 0.05
     reasons = {row["id"]: row["reason"] for row in told["skipped"]}
-    assert reasons["A"].startswith("is training") and "inter_bw 'n/s'" in reasons["B"] and "no size" in reasons["D"]
+    assert reasons["A"].startswith("unknown model") and "inter_bw 'n/s'" in reasons["B"] and "no size" in reasons["D"]
     path.write_text(f"{head}\n{rows[0].replace(',1000,', ',many,')}\n")
     with pytest.raises(InvalidArgumentError, match="line 2, value: 'many' is not a number above 0"):
         run(data=path)

@@ -126,6 +126,7 @@ def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     summary, trace = recorded(tmp_path, "train.py", options=("--on", "a100-40gb"))
     assert summary["batch"] == 16
+    assert trace["library"] == "ddp"
     assert [layer["layer"] for layer in trace["workers"][0]["forward"]][:3] == ["conv", "bn", "body.0"]
     pixels = 16 * 32 * 32
     assert total(summary, "matmul", "forward", "flops") == 2 * 9 * 64 * (3 + 64) * pixels + 2 * 16 * 64 * 10

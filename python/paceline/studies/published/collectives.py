@@ -27,8 +27,10 @@ from paceline.catalog.nccl import Algorithm, Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.machine import Group, Machine
 from paceline.forecast.nccl.model import Caller, CollectiveTime, bus_factor, collective_time
+from paceline.studies.published import training, transformers
 from paceline.studies.published.data import Cells, read_cells
 from paceline.studies.published.engines import CannotForecastError
+from paceline.studies.published.training import Trained
 
 BUILT_IN = Path(__file__).parent / "collectives.csv"
 COLUMNS = (
@@ -316,11 +318,15 @@ class Collectives:
     rows: Sequence[Compared]
     skipped: Sequence[tuple[Row, str]]
     without_source: Sequence[Compared]
+    trained: Sequence[Trained] = ()
+    """Rows of training."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {
             "rows": [_plain(it) for it in self.rows],
+            "training": [it.to_dict() for it in self.trained],
+            "training_summary": {name: training.numbers(rows) for name, rows in training.parts(self.trained)},
             "skipped": [{"line": row.line, "id": row.id, "reason": reason} for row, reason in self.skipped],
             "summary": {name: _numbers(rows) for name, rows in _parts(self.rows)},
             "without_source": {name: _numbers(rows) for name, rows in _parts(self.without_source)},
@@ -352,6 +358,8 @@ class Collectives:
                     f"greatest {numbers['worst']:.1%}"
                 )
                 lines += wrapped(sentence, width)
+        if self.trained:
+            lines += ["", *training.table(self.trained, width)]
         if self.skipped:
             lines += ["", click.style("Not forecast", bold=True)]
             reasons = dict.fromkeys(reason for _, reason in self.skipped)
@@ -386,7 +394,11 @@ def run(
         progress(len(rows), len(rows))
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)
     title = f"{where}: {units.count(len(rows), 'row')}; error = forecast / published - 1"
-    return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]))
+    trained, reasons = training.forecasts(transformers.read_rows(data), progress) if data is not None else ([], {})
+    known = {it.case.name for it in trained}
+    skipped = [(row, reasons.get(row.id, why) if kind_of(row) is None else why) for row, why in skipped]
+    skipped = [(row, why) for row, why in skipped if row.id not in known or not row.id]
+    return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]), trained)
 
 
 def _parts(rows: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:

@@ -56,6 +56,8 @@ class Case:
     """Samples per second and GPU."""
     parameter_bytes: float
     """Bytes per parameter that collectives move in a microbatch or a step."""
+    bucket_size: str | None = None
+    """Of gradients; None: DDP's."""
 
     @property
     def step_s(self) -> float:
@@ -90,20 +92,22 @@ class _Software:
     words: str
     kernels: Kernels
     attention: AttentionKind
+    bucket_size: str | None = None
+    """Of gradients: Horovod's fusion threshold, InternEvo's and DeepSpeed's reduce_bucket_size; None: DDP's."""
     predictions: bool = False
     """Whether BERT's head sees the masked positions only, 20 of 128 tokens or 80 of 512."""
 
 
 _SOFTWARE = (
     _Software("Composer", "fused", "flash"),
-    _Software("InternEvo", "eager", "flash"),
+    _Software("InternEvo", "eager", "flash", "512MiB"),
     _Software("torch.compile", "compiled", "flash"),
     _Software("FMS", "compiled", "flash"),
     _Software("Megatron", "fused", "unfused"),
-    _Software("DeepSpeed", "fused", "unfused"),
-    _Software("TF1", "eager", "unfused", True),
-    _Software("TF2", "eager", "unfused", True),
-    _Software("NGC PyTorch", "eager", "unfused", False),
+    _Software("DeepSpeed", "fused", "unfused", "500MB"),
+    _Software("TF1", "eager", "unfused", "64MiB", predictions=True),
+    _Software("TF2", "eager", "unfused", "64MiB", predictions=True),
+    _Software("NGC PyTorch", "eager", "unfused"),
     _Software("PyTorch 2", "fused", "unfused"),
     _Software("PyTorch", "eager", "unfused"),
 )
@@ -118,6 +122,8 @@ _GPUS = (
 )
 _MODELS = {
     "internlm-7b": "internlm-7b",
+    "llama-2-like 7b": "llama-2-7b",
+    "llama-2-like 34b": "codellama-34b",
     "bert-large": "bert-large",
     "bert-base": "bert-base",
     "bert-base pretrain": "bert-base",
@@ -139,13 +145,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         raise InvalidArgumentError(f"{path}: not CSV ({error})") from None
 
 
-def cases(rows: Sequence[Mapping[str, str]]) -> tuple[list[Case], dict[str, str]]:
-    """Return the rows on one node as workloads, and why the others are left out, by id."""
+def cases(rows: Sequence[Mapping[str, str]], most: int = ONE_NODE) -> tuple[list[Case], dict[str, str]]:
+    """Return the rows with up to `most` GPUs as workloads, and why the others are left out, by id."""
     found: list[Case] = []
     left_out: dict[str, str] = {}
     for row in rows:
         try:
-            found.append(_case(row))
+            found.append(_case(row, most))
         except _CannotCompareError as error:
             left_out[row["id"]] = str(error)
     return found, left_out
@@ -155,11 +161,11 @@ class _CannotCompareError(Exception):
     pass
 
 
-def _case(row: Mapping[str, str]) -> Case:
+def _case(row: Mapping[str, str], most: int) -> Case:
     gpus = int(row["gpus"]) if row["gpus"].isdigit() else 0
     if "all-reduce" in row["model"] or "bus bandwidth" in row.get("metric", ""):
         raise _CannotCompareError("a collective, not training")
-    if not 1 <= gpus <= ONE_NODE:
+    if not 1 <= gpus <= most:
         raise _CannotCompareError(f"{row['gpus']} GPUs: more than one node of {ONE_NODE}")
     hardware, config = _hardware(row), _config(row)
     software = next((it for it in _SOFTWARE if it.words.lower() in f"{row['system']} {row['source']}".lower()), None)
@@ -192,6 +198,7 @@ def _case(row: Mapping[str, str]) -> Case:
         sharding,
         _rate(row, workload, gpus),
         moved,
+        software.bucket_size,
     )
 
 

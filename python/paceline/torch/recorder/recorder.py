@@ -93,7 +93,8 @@ class Recorder:
             check_writable(self._output)
         self._model: nn.Module | None = model
         self._optimizer: torch.optim.Optimizer | None = optimizer
-        self._distributed = job_size() > 1
+        # A simulated rank exchanges nothing.
+        self._distributed = simulation is None and job_size() > 1
         self._stepping = False
         self._device = _device_of(model)
         self._simulation = simulation
@@ -107,6 +108,8 @@ class Recorder:
         self._logs: list[list[RawEvent]] = []
         self._remarks: list[str] = _remarks(model) if self._distributed else []
         self._library = synchronising_library(model, optimizer) if self._distributed else ""
+        if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
+            self._library = "ddp"
         self._medians: Medians | None = None
         self._kept: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
