@@ -145,10 +145,11 @@ def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values:
     name = shardings.kind(candidate.setup.sharding)
     ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
     found = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
+    activations = found.activations + found.recomputed
     if values.get("param_dtype") is not None:
         # Parameters, and whether there is a master copy, are up to the element type.
-        return found.activations
-    return found.parameters + found.optimizer + found.activations
+        return activations
+    return found.parameters + found.optimizer + activations
 
 
 def _divisors(number: int) -> list[int]:

@@ -256,9 +256,8 @@ class Answer:
         for found in self.found:
             tried = units.count(found.candidates, "configuration")
             large = f"{found.too_large} do not fit in {units.size(found.capacity_bytes)}"
-            lines.append(
-                f"{found.gpus} GPUs: of {tried}, {large}, {found.simulated} were simulated, no other can be faster."
-            )
+            searched = f", {found.simulated} were simulated, no other can be faster" if found.options else ""
+            lines.append(f"{found.gpus} GPUs: of {tried}, {large}{searched}.")
             if self.rows.get(found.gpus):
                 lines += [_never(found)] if _never(found) else []
             for label in found.left_out:
@@ -282,7 +281,7 @@ def _never(found: Found) -> str:
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
     words = [f"{name} ({units.size(size)} or more)" for name, size in least.items() if name not in fit]
-    return f"{found.gpus} GPUs: {units.listed(words)} do not fit in any configuration." if words else ""
+    return f"{found.gpus} GPUs: in no configuration fits {units.listed(words)}." if words else ""
 
 
 def nothing_fits(found: Found, job: Job) -> str:

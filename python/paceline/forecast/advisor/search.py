@@ -103,6 +103,8 @@ class Job:
             global_batch=global_batch,
         )
         fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
+        if fixed.workload(fixed.trace) is None:
+            raise InvalidArgumentError("name the GPU that times are computed for, such as h100", setting="gpu")
         return cls(fixed, space, tuple(values["workers"]))
 
     @cached_property
@@ -125,8 +127,7 @@ class Job:
         key = batch, checkpointing
         if key not in self._workloads:
             found = self._with(batch, checkpointing).workload(self.sweep.trace)
-            if found is None:
-                raise InvalidArgumentError(f"{self.sweep.trace} needs a GPU to compute its times for", setting="gpu")
+            assert found is not None  # checked by `of`
             self._workloads[key] = found
         return self._workloads[key]
 
@@ -215,8 +216,8 @@ def _setups(job: Job, workers: int) -> list[Setup]:
             f"{words} shards nothing on {workers} ranks in nodes of {job.per_node}, or is zero3 there; add others",
             setting="sharding",
         )
-    # Where gradients are scattered after every pass, that can be put off to the last one.
-    sharded = [one for one in plain if shardings.kind(one.sharding) in ("zero2", *shardings.GATHERED)]
+    # Where gradients are scattered after every pass, that can be put off to the last one; zero2 then is zero1.
+    sharded = [one for one in plain if shardings.kind(one.sharding) in shardings.GATHERED]
     return [*plain, *(replace(one, local=True) for one in sharded)]
 
 
