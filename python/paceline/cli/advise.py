@@ -123,10 +123,10 @@ def advise(
     if objective == "cost" and price is None:
         raise click.UsageError("--objective cost: needs a price; give --price")
     values = _given(options, link)
-    job = search.Job.of(Sweep.of(_model(model, config), values, "advise", "flag"), global_batch)
-    typed = {name: value for name, value in values.items() if value is not None and name in job.sweep.values}
     rows: dict[int, list[report.Row]] = {}
-    with naming(job.sweep.sources):
+    with naming(types.flags("advise", values)):
+        job = search.Job.of(Sweep.of(_model(model, config), values, "advise", "flag"), global_batch)
+        typed = {name: value for name, value in values.items() if value is not None and name in job.sweep.values}
         # What is wrong with one number of GPUs is said before another one is searched.
         every = [search.start(job, gpus) for gpus in job.gpus]
         finished = _search(job, every, top)

@@ -94,7 +94,7 @@ class Job:
         """Divide what was given into what is searched and what is not. Raises InvalidArgumentError."""
         values = sweep.values
         if "workers" not in values:
-            raise InvalidArgumentError("give the number of GPUs, such as 16 or 16,64", setting="workers")
+            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64", setting="workers")
         space = Space(
             **({"shardings": values["sharding"]} if "sharding" in values else {}),
             checkpointings=values.get("checkpointing", CHECKPOINTINGS),
