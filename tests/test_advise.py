@@ -53,7 +53,7 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
     simulated = found.simulated
     best = {}
     pruned = 0
-    for setup, rate, least, one, result in everything(asked_job, found):
+    for setup, rate, least, _, result in everything(asked_job, found):
         peak = result.sharded.memory.peak_bytes
         # The bounds hold, so what they prune does not fit, or is not faster.
         assert least <= peak
