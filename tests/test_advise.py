@@ -155,7 +155,8 @@ def test_text_says_what_is_best_and_why():
     words = " ".join(text.split())
     assert words.startswith("gpt2-small on 16 A100 SXM4 80 GB is fastest: ")
     assert "for a billion tokens; " in words and "cost per" in text
-    assert "GPUs: of " in words and "no other can be faster" in words
+    assert "1 GPU: of " in words and "16 GPUs: of " in words and "no other can be faster" in words
+    assert "none is forecast without that" in words
     assert "The best in detail: paceline simulate gpt2-small --gpu a100" in words
     assert "\n   1  none" in text
 

@@ -17,6 +17,10 @@ from paceline.forecast.advisor.search import Found, Help, Job, Option
 from paceline.forecast.sharding import Sharded
 from paceline.settings.table import SETTINGS
 
+_UNSLOWED = (
+    "note: of sharded iterations on clusters with NCCL's times, computation takes longer while NCCL's kernels run beside "
+    "it; none is forecast without that, so that it looks a few per cent faster than it is."
+)
 Objective = Literal["throughput", "cost"]
 
 
@@ -176,6 +180,11 @@ class Answer:
                 lines.append("That is of the job, whatever its number of GPUs; give one number for its own --mtbf.")
         return lines
 
+    def _is_biased(self, best: Row) -> bool:
+        """Whether `none` is compared with shardings on NCCL's times, which slow computation down."""
+        shown = {row.sharded.sharding for row in self.rows[best.gpus]}
+        return shardings.NONE in shown and len(shown) > 1 and best.candidate.workers > 1
+
     def _of_best(self, row: Row) -> list[str]:
         workload = self.job.workload(1, self.job.space.checkpointings[0])
         result, own = row.option.result, row.sharded
@@ -195,7 +204,9 @@ class Answer:
         )
         if own.straggling_s > 0:
             waits += f", and the slowest rank computes {units.duration(own.straggling_s)} longer"
-        if row.option.help is not None:
+        if row.candidate.workers == 1:
+            lines.append("Nothing is communicated between ranks.")
+        elif row.option.help is not None:
             lines.append(f"{waits}; {_helps(row.option.help)}.")
         else:
             lines.append(f"{waits}; no faster network would help, only faster computation.")
@@ -254,21 +265,26 @@ class Answer:
         """Return what was searched and left out, and the command of the best."""
         lines = []
         for found in self.found:
+            where = units.count(found.gpus, "GPU")
+            if not found.candidates and not found.left_out:
+                lines.append(f"{where}: not searched.")
+                continue
             tried = units.count(found.candidates, "configuration")
             large = f"{found.too_large} do not fit in {units.size(found.capacity_bytes)}"
-            searched = f", {found.simulated} were simulated, no other can be faster" if found.options else ""
-            lines.append(f"{found.gpus} GPUs: of {tried}, {large}{searched}.")
+            searched = f", {found.simulated} had to be simulated, no other can be faster" if found.options else ""
+            lines.append(f"{where}: of {tried}, {large}{searched}.")
             if self.rows.get(found.gpus):
                 lines += [_never(found)] if _never(found) else []
             for label in found.left_out:
                 lines.append(
-                    f"{found.gpus} GPUs: {label} was left out, as its messages take long to simulate: "
+                    f"{where}: {label} was left out, as its messages take long to simulate: "
                     f"`paceline simulate` with --sharding {label}."
                 )
         best = self.best
         if best is not None:
             if self.job.space.global_batch is None and self.job.space.batch is None:
                 lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
+            lines += [_UNSLOWED] if self._is_biased(best) else []
             lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
             lines.append(f"The best in detail: {best.command}")
         return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
@@ -281,7 +297,7 @@ def _never(found: Found) -> str:
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
     words = [f"{name} ({units.size(size)} or more)" for name, size in least.items() if name not in fit]
-    return f"{found.gpus} GPUs: in no configuration fits {units.listed(words)}." if words else ""
+    return f"{units.count(found.gpus, 'GPU')}: in no configuration fits {units.listed(words)}." if words else ""
 
 
 def nothing_fits(found: Found, job: Job) -> str:
@@ -289,9 +305,10 @@ def nothing_fits(found: Found, job: Job) -> str:
     least = found.never_fit[0]
     one = least.candidate
     result = job.known.get(one)
+    where = units.count(found.gpus, "GPU")
     remedy = _remedy(job, one, None if result is None else result.sharded)
     return (
-        f"Nothing fits in {units.size(found.capacity_bytes)} on {found.gpus} GPUs: the least is {one.setup.label} with "
+        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {one.setup.label} with "
         f"{_in_words(one)}, {units.size(least.least_bytes)}; {remedy}."
     )
 
