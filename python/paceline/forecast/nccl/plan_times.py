@@ -1,4 +1,4 @@
-"""The times of a plan's collectives by NCCL's model, for the simulator, which knows nothing of algorithms and protocols."""
+"""The times of a plan's collectives by NCCL's model; the simulator knows nothing of algorithms and protocols."""
 
 from __future__ import annotations
 
