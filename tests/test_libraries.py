@@ -174,6 +174,22 @@ def test_a_single_stream_is_measured_at_25_gigabits():
     assert channels.stream_of("tcp", 100e9) == channels.constant("tcp.stream.100g")
 
 
+@pytest.mark.parametrize(("link", "racks"), [("node0", None), ("rack0", 1), ("rack0", 4)])
+def test_a_slow_link_is_at_worst_as_bad_as_slow_links_everywhere(link, racks):
+    """Few TCP connections carry 13.7 of 25 Gbit/s: half a link is more than half of that."""
+    shape = {} if racks is None else {"racks": {"nodes_per_rack": 2, "oversubscription": racks}}
+
+    def seconds(**fields):
+        nodes = {"gpus_per_node": 8, "bandwidth": "25Gbps", **shape}
+        return paceline.simulate("resnet-50", workers=64, strategy="native", **(nodes | fields)).iteration_s
+
+    whole, slow = seconds(), seconds(degraded=[{"link": link, "factor": 0.5}])
+    everywhere = seconds(bandwidth="12.5Gbps", latency="37us")
+    assert whole <= slow <= everywhere * 1.01
+    assert racks or slow > whole
+    assert seconds(degraded=[{"link": link, "factor": 1.0}]) == pytest.approx(whole, rel=1e-6)
+
+
 def test_horovod_fuses_more_where_steps_take_longer():
     library = find_library("horovod")
     assert fusion(library, 1e9, 0.0, 8) == library.required("fused_per_cycle")
