@@ -274,6 +274,18 @@ def test_outside_the_evidence_there_is_no_interval(words, reason):
     assert reason in text
 
 
+def test_an_interval_ends_where_computation_alone_does():
+    words = ["resnet-50", "--workers", 64, "--bandwidth", "100Gbps", "--strategy", "native"]
+    (found,) = told(*words)
+    alone = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
+    assert found["interval"]["clipped"]
+    assert found["interval"]["low_s"] == alone < found["iteration_s"]
+    text = " ".join(CliRunner().invoke(main, ["simulate", *map(str, words)]).output.split())
+    assert "97.26 ms (computation alone) to 153.2 ms, 13366 to 21056 samples/s (linear scaling)" in text
+    (slow,) = told("resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps", "--strategy", "native")
+    assert not slow["interval"]["clipped"]
+
+
 def test_bare_schedules_have_the_evidence_of_validate():
     (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
     assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]

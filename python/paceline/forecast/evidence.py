@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,6 +37,14 @@ class Interval:
     """Comparable measurements."""
     basis: str
     """What they are."""
+    clipped: bool = False
+    """Whether it would begin below `low_s`, the time of computation alone."""
+
+    def at_least(self, least_s: float) -> Interval:
+        """Return the interval without what is faster than this time, which nothing can be."""
+        if self.low_s >= least_s:
+            return self
+        return replace(self, low_s=least_s, high_s=max(self.high_s, least_s), clipped=True)
 
 
 @dataclass(frozen=True)

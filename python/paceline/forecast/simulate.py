@@ -286,7 +286,7 @@ class Scenario:
         return replace(
             found,
             bandwidth_bps=link,
-            interval=likely,
+            interval=None if likely is None else likely.at_least(min(found.compute_s, found.iteration_s)),
             evidence=evidence,
             library=self.library.name,
             channel=low.channel,

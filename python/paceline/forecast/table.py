@@ -219,12 +219,13 @@ def likely(result: Result) -> str:
     found = result.interval
     if found is None:
         return f"{result.strategy} has {result.evidence}."
-    times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
+    alone, linear = (" (computation alone)", " (linear scaling)") if found.clipped else ("", "")
+    times = f"{units.duration(found.low_s)}{alone} to {units.duration(found.high_s)}"
     mean, rates = units.duration(result.iteration_s), ""
     if result.samples_per_s is not None and result.compute_s > 0:
         low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
         mean += f", {units.digits(result.samples_per_s)} samples/s"
-        rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
+        rates = f", {units.digits(low)} to {units.digits(high)} samples/s{linear}"
     who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
     return (
         f"{who} takes {mean}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: so far off have "
