@@ -176,9 +176,13 @@ def _comparable(question: Question, cases: Sequence[Case], words: str, without: 
         return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
     most = max(case.gpus for case in cases)
     if question.workers > _FURTHER * most:
-        return {}, f"{words}: measurements end at {most} GPUs"
+        return {}, f"{words}: measurements end at {most} GPUs, and intervals at {_FURTHER * most:g}"
     links = [case.link_bps for case in cases]
     if question.nodes > 1 and not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
-        return {}, f"{words}: measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
+        least, fastest = min(links) / 1e9, max(links) / 1e9
+        return {}, (
+            f"{words}: measurements have links of {least:g} to {fastest:g} Gbit/s, and intervals reach from half the "
+            f"slowest to twice the fastest, {least / _FURTHER:g} to {fastest * _FURTHER:g} Gbit/s"
+        )
     found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
     return found, f"{words}: {', '.join(found)}"
