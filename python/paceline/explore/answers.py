@@ -15,6 +15,7 @@ from paceline.catalog.strategies import Strategy, all_strategies, feasible, find
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
 from paceline.forecast import style
+from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
@@ -144,7 +145,7 @@ def _ranked(result: Result) -> dict[str, Any]:
         "exposed_s": result.iteration_s - compute,
         "samples_per_s": result.samples_per_s,
         "efficiency": result.scaling_efficiency,
-        "bound": max(result.critical_path, key=lambda part: part.seconds).part if result.critical_path else "",
+        "path": path(result) if result.critical_path else "",
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.bottleneck import NOTEWORTHY, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, extras, named
@@ -37,10 +37,12 @@ def _verdict(group: Group) -> list[str]:
     sentences = [f"{_where(group)}: {name}{' is the fastest' if several else ''}, {_figures(fastest)}."]
     if several and first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
-        sentences.append(f"It is {times} times as fast as {named(first, group)}, which is {bound(first)}.")
+        sentences.append(
+            f"It is {times} times as fast as {named(first, group)}, {path_of(first, 'of whose critical path')}."
+        )
     sentences += _faster_still(group, fastest)
     if fastest.workers == 1:
-        return [*sentences, f"{name} is {bound(fastest)}."]
+        return [*sentences, sentence(name, fastest, [])]
     scenario = group.scenarios[group.results.index(fastest)]
     relieved = reliefs(scenario, fastest) if fastest.messages <= _MOST_MESSAGES else []
     sentences.append(sentence(name, fastest, relieved))

@@ -42,7 +42,7 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
 
 def summary(result: Result) -> str:
     """Return a table of one result, which notebooks show."""
-    from paceline.forecast.bottleneck import bound
+    from paceline.forecast.bottleneck import path
 
     scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)
     bus = result.bus_bandwidth_bps
@@ -56,7 +56,7 @@ def summary(result: Result) -> str:
         "scaling efficiency": scaling,
         "exposed communication": units.duration(result.exposed_communication_s),
         "bus bandwidth": "" if bus is None else units.rate(bus),
-        "bottleneck": bound(result) if result.critical_path else "",
+        "bottleneck": path(result) if result.critical_path else "",
         "notes": "; ".join(result.notes),
     }
     rows = "".join(

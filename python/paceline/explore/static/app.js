@@ -163,7 +163,7 @@ function draw(answer) {
   const ranked = [...answer.ranking].reverse();
   const bar = (key, name, color) => ({
     type: "bar", orientation: "h", name, marker: { color }, y: ranked.map(it => it.strategy), x: ranked.map(it => 1e3 * it[key]),
-    customdata: ranked.map(it => it.bound), hovertemplate: `%{x:.4g} ms ${name}<br>bound by %{customdata}<extra>%{y}</extra>`,
+    customdata: ranked.map(it => it.path), hovertemplate: `%{x:.4g} ms ${name}<br>%{customdata}<extra>%{y}</extra>`,
   });
   document.getElementById("ranking-title").textContent = `${state.workers} workers, fastest first`;
   const parts = ["computation", "exposed communication"];
