@@ -253,7 +253,10 @@ def test_few_sources_widen_an_interval():
     ("words", "reason"),
     [
         (["--workers", 288], "measurements end at 128 GPUs, and intervals at 256"),
-        (["--workers", 64, "--bandwidth", "1Gbps"], "links of 25 to 400 Gbit/s, and intervals reach from half the slowest"),
+        (
+            ["--workers", 64, "--bandwidth", "1Gbps"],
+            "links of 25 to 400 Gbit/s, and intervals reach from half the slowest",
+        ),
         (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
         (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
         (["--workers", 64, "--library", "byteps"], "nothing has been published"),

@@ -200,8 +200,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     rows = table.table(groups, most)
     if explanation is None:
         try:
-            largest = max(groups, key=lambda group: group.results[0].workers)
-            sentences = [*advise(groups), table.likely(table.with_evidence(largest))]
+            sentences = advise(groups)
         except KeyboardInterrupt:
             say(rows)
             raise

@@ -17,7 +17,7 @@ from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sen
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, likely
+from paceline.forecast.table import Group, likely, own
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
@@ -53,7 +53,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation of the fastest scenario with the most workers."""
+    """An explanation of what the library runs, or else of the fastest scenario, with the most workers."""
 
     result: Result
     knee: Knee
@@ -99,9 +99,9 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
+    """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = group.ranked()[0]
+    fastest = own(group) or group.ranked()[0]
     scenario = group.scenarios[group.results.index(fastest)]
     quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
     relieved = tuple(reliefs(scenario, fastest)) if quick else ()

@@ -208,29 +208,52 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
 
 
+def own(group: Group) -> Result | None:
+    """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one."""
+    pairs = zip(group.scenarios, group.results, strict=True)
+    runs = [result for it, result in pairs if not it.library.is_bare and result.strategy == it.library.strategy]
+    return min(runs, key=lambda result: result.iteration_s, default=None)
+
+
 def with_evidence(group: Group) -> Result:
     """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
     ranked = group.ranked()
     return next((result for result in ranked if result.interval is not None), ranked[0])
 
 
-def likely(result: Result) -> str:
-    """Return a sentence with the interval of a forecast and its basis, or why there is none."""
+def likely(result: Result, name: str = "") -> str:
+    """Return a sentence with the interval of a forecast and its basis, or why there is none.
+
+    `name`: what a reader who has not read its figures knows it by.
+    """
     found = result.interval
-    if found is None:
-        return f"{result.strategy} has {result.evidence}."
-    alone, linear = (" (computation alone)", " (linear scaling)") if found.clipped else ("", "")
-    times = f"{units.duration(found.low_s)}{alone} to {units.duration(found.high_s)}"
     mean, rates = units.duration(result.iteration_s), ""
     if result.samples_per_s is not None and result.compute_s > 0:
-        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
         mean += f", {units.digits(result.samples_per_s)} samples/s"
+        if name and result.scaling_efficiency is not None:
+            mean += f", {units.percent(result.scaling_efficiency)} of linear scaling"
+    who = name or result.strategy
+    if found is None:
+        return (
+            f"{library_with(result, who)} takes {mean}, with {result.evidence}."
+            if name
+            else f"{who} has {result.evidence}."
+        )
+    alone, linear = (" (computation alone)", " (linear scaling)") if found.clipped else ("", "")
+    times = f"{units.duration(found.low_s)}{alone} to {units.duration(found.high_s)}"
+    if result.samples_per_s is not None and result.compute_s > 0:
+        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
         rates = f", {units.digits(low)} to {units.digits(high)} samples/s{linear}"
-    who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
+    takes = f"{library_with(result, who)} takes {mean}"
     return (
-        f"{who} takes {mean}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: so far off have "
-        f"{found.cases} comparable forecasts been ({found.basis})."
+        f"{takes}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: "
+        f"so far off have {found.cases} comparable forecasts been ({found.basis})."
     )
+
+
+def library_with(result: Result, name: str) -> str:
+    """Return `ddp with native`, or the name alone for a bare schedule."""
+    return name if result.library == NONE else f"{result.library} with {name}"
 
 
 def notes(results: Sequence[Result]) -> list[str]:
