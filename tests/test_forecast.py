@@ -218,6 +218,16 @@ def test_plot(tmp_path):
         paceline.plot(results, tmp_path / "lines.gif")
 
 
+def test_the_line_without_communication_is_inside_the_axes():
+    results = paceline.sweep(
+        "resnet-50", strategy="native", workers=64, gpus_per_node=8, bandwidth=["10Gbps", "20Gbps", "25Gbps"]
+    )
+    _, throughput = paceline.plot(results).axes
+    highest = max(max(line.get_ydata()) for line in throughput.lines)
+    assert highest == pytest.approx(64 * 32 / results[0].compute_s)
+    assert highest < throughput.get_ylim()[1]
+
+
 def test_plots_are_the_same_bytes_every_time(tmp_path):
     pytest.importorskip("matplotlib")
     results = paceline.sweep(TINY, strategy=["ps", "ring"], workers=[2, 4])
