@@ -157,6 +157,21 @@ def test_the_verdict_begins_with_what_the_library_runs():
     assert explained.startswith("native with 64 workers is bound by")
 
 
+def test_the_channel_is_said_where_it_is_and_where_it_changes():
+    def text(*words):
+        return " ".join(call(TINY, "--workers", 16, "--strategy", "native", *words).stdout.split())
+
+    changes = "note: the channel changes with the rate: TCP up to 25 Gbit/s, RDMA from 26 Gbit/s; --channel keeps one"
+    both = text("--bandwidth", "20Gbps,25Gbps,26Gbps")
+    assert changes in both
+    slow = text("--bandwidth", "20Gbps,25Gbps")
+    assert "16 workers, over TCP, latency" in slow and "note: the channel" not in slow
+    assert "twice the bandwidth, still over TCP," in text("--bandwidth", "25Gbps")
+    assert "still over TCP" not in text("--bandwidth", "10Gbps")
+    kept = text("--bandwidth", "25Gbps", "--explain")
+    assert "16 workers, 25 Gbit/s over TCP, latency 37 us" in kept and "still over TCP" in kept
+
+
 def test_one_strategy_is_compared_with_the_others():
     words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
     assert "Of the other strategies ring would be the fastest" in words
@@ -456,7 +471,7 @@ def test_a_straggler_is_one_of_the_ranks():
 def test_the_verdict_comes_first_then_the_five_best():
     text = call(TINY, "--gpus", 16).stdout
     first = text.splitlines()[0]
-    assert first.startswith("tiny, 16 workers, 25 Gbit/s, latency 37 us: ddp with native takes")
+    assert first.startswith("tiny, 16 workers, 25 Gbit/s over TCP, latency 37 us: ddp with native takes")
     rows = text.partition("─\n")[2].partition("\nand ")[0].splitlines()
     assert len(rows) == 5 and not any(row.startswith(("ps", "sharded-ps")) for row in rows)
     assert f"and {len(paceline.all_strategies()) - 5} more with --all" in text

@@ -10,7 +10,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, extras, likely, named, own, with_evidence
+from paceline.forecast.table import Group, extras, likely, named, own, rate_of, with_evidence
 
 # What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
@@ -95,7 +95,7 @@ def _where(group: Group) -> str:
     first = group.results[0]
     speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
-    return f"{first.trace}, {units.count(first.workers, 'worker')}, {units.rate(first.bandwidth_bps)}{wait}{speed}"
+    return f"{first.trace}, {units.count(first.workers, 'worker')}, {rate_of(first)}{wait}{speed}"
 
 
 def _figures(result: Result) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._core import parse_time
 from paceline._internal import units
+from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
@@ -49,6 +50,8 @@ class Relief:
     what: str
     iteration_s: float
     gain: float
+    note: str = ""
+    """What stays as it is, although one may expect that it changes, too."""
 
 
 def resource_of(part: str) -> str:
@@ -155,8 +158,15 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
         except InvalidArgumentError:  # Twice the rate may exceed the maximum of a cluster.
             continue
         gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
-        found.append(Relief(resource, what, relieved.iteration_s, gain))
+        found.append(Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved)))
     return found
+
+
+def _kept(resource: str, result: Result, relieved: Result) -> str:
+    """Return a note where links of the new rate usually have another channel than the one that is kept."""
+    kept = result.channel
+    changes = resource == _NICS and kept not in ("none", auto(relieved.bandwidth_bps))
+    return f"still over {kept.upper()}" if changes and kept == auto(result.bandwidth_bps) else ""
 
 
 def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
@@ -245,8 +255,9 @@ def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
 
 
 def _effect(one: Relief) -> str:
+    what = f"{one.what}, {one.note}," if one.note else one.what
     if one.gain > NOTEWORTHY:
-        return f"{one.what} would make it {units.short(one.gain)} times faster"
+        return f"{what} would make it {units.short(one.gain)} times faster"
     if one.gain < 1 / NOTEWORTHY:
-        return f"{one.what} would make it {units.short(1 / one.gain)} times slower"
-    return f"{one.what} would not help"
+        return f"{what} would make it {units.short(1 / one.gain)} times slower"
+    return f"{what} would not help"

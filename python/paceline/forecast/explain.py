@@ -114,7 +114,7 @@ def _of_relief(relief: Relief) -> Change:
     if relief.gain < _HARM:
         note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
         return Change(relief.what, None, None, note)
-    return Change(relief.what, relief.iteration_s, relief.gain)
+    return Change(relief.what, relief.iteration_s, relief.gain, relief.note)
 
 
 # ---- the knee

@@ -199,8 +199,12 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         where.append(units.count(result.workers, "worker"))
     if not _varies([other.servers for other in results if other.servers]) and result.servers:
         where.append(units.count(result.servers, "server"))
-    if not _varies([other.bandwidth_bps for other in results]):
+    one_rate = not _varies([other.bandwidth_bps for other in results])
+    if one_rate:
         where.append(units.rate(result.bandwidth_bps))
+    if result.channel != "none" and not _varies([other.channel for other in results]):
+        over = f"over {result.channel.upper()}"
+        where = [*where[:-1], f"{where[-1]} {over}"] if one_rate else [*where, over]
     if cluster["gpus_per_node"] > 1:
         where.append(f"{cluster['gpus_per_node']} GPUs per node")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
@@ -257,8 +261,22 @@ def library_with(result: Result, name: str) -> str:
 
 
 def notes(results: Sequence[Result]) -> list[str]:
-    """Return the notes of results, each once."""
-    return list(dict.fromkeys(note for result in results for note in result.notes))
+    """Return the notes of results, each once, and one on a channel that changes with the rate."""
+    return list(dict.fromkeys([*(note for result in results for note in result.notes), *_channels(results)]))
+
+
+def _channels(results: Sequence[Result]) -> list[str]:
+    rates = {channel: [it.bandwidth_bps for it in results if it.channel == channel] for channel in ("tcp", "rdma")}
+    if not (rates["tcp"] and rates["rdma"] and max(rates["tcp"]) < min(rates["rdma"])):
+        return []
+    slow, fast = units.rate(max(rates["tcp"])), units.rate(min(rates["rdma"]))
+    return [f"the channel changes with the rate: TCP up to {slow}, RDMA from {fast}; --channel keeps one"]
+
+
+def rate_of(result: Result) -> str:
+    """Return `25 Gbit/s over TCP`; a bare schedule has no channel."""
+    over = "" if result.channel == "none" else f" over {result.channel.upper()}"
+    return f"{units.rate(result.bandwidth_bps)}{over}"
 
 
 def _varies(values: Sequence[object]) -> bool:
