@@ -172,6 +172,26 @@ def test_the_channel_is_said_where_it_is_and_where_it_changes():
     assert "16 workers, 25 Gbit/s over TCP, latency 37 us" in kept and "still over TCP" in kept
 
 
+def test_several_libraries_have_their_own_rows_and_verdicts():
+    words = [TINY, "--workers", "4,8", "--library", "ddp,byteps"]
+    found = runs(*words)
+    rows = [(one["library"], one["strategy"], one["workers"]) for one in found]
+    own = paceline.simulate(TINY, workers=8, library="byteps")
+    assert rows == [(name, of, n) for name, of in (("ddp", "native"), ("byteps", own.strategy)) for n in (4, 8)]
+    assert found[3]["iteration_s"] == own.iteration_s
+    said = call(*words).stdout
+    verdicts = said.partition("\n\n")[0]
+    assert "ddp with native takes" in verdicts and f"byteps with {own.strategy} takes" in verdicts
+    assert "\nlibrary " in said
+    both = runs(TINY, "--workers", 4, "--library", "ddp,horovod", "--strategy", "ring,tree")
+    assert [(one["library"], one["strategy"]) for one in both] == [
+        (library, strategy) for library in ("ddp", "horovod") for strategy in ("ring", "tree")
+    ]
+    swept = paceline.sweep(TINY, None, "native", workers=4, library=["ddp", "horovod"])
+    assert [one.library for one in swept] == ["ddp", "horovod"]
+    assert "listed twice" in refused(TINY, "--library", "ddp,ddp")
+
+
 def test_one_strategy_is_compared_with_the_others():
     words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
     assert "Of the other strategies ring would be the fastest" in words

@@ -77,8 +77,9 @@ def simulate(
     """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
 
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
-    --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
-    second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked incomplete.
+    --compute-speedup, --library and --coordinator take comma-separated lists; every combination is forecast. Rates are
+    in bits per second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked
+    incomplete.
 
     \b
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us

@@ -17,16 +17,16 @@ _MOST_MESSAGES = 3_000_000
 
 
 def advise(groups: Sequence[Group]) -> list[str]:
-    """Return the verdict on each trace's largest configuration, with its interval, its bottleneck, what would help.
+    """Return the verdict on the largest configuration of each trace and library, with its interval.
 
-    It is about what the library runs by itself, if that was forecast, because that is what a user gets; else about the
-    fastest strategy. Of a group that was not asked for servers, parameter servers are not the fastest; if they are
-    faster, it says so.
+    It says what bounds it and what would help. It is about what the library runs by itself, if that was forecast,
+    because that is what a user gets; else about the fastest strategy. Of a group that was not asked for servers,
+    parameter servers are not the fastest; if they are faster, it says so.
     """
-    by_trace: dict[int, list[Group]] = {}
+    about: dict[tuple[int, str], list[Group]] = {}
     for group in groups:
-        by_trace.setdefault(id(group.scenarios[0].trace), []).append(group)
-    return [line for own in by_trace.values() for line in _verdict(max(own, key=lambda it: it.results[0].workers))]
+        about.setdefault((id(group.scenarios[0].trace), group.results[0].library), []).append(group)
+    return [line for own in about.values() for line in _verdict(max(own, key=lambda it: it.results[0].workers))]
 
 
 def _verdict(group: Group) -> list[str]:

@@ -38,6 +38,7 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
     ("compute_speedup", "compute speed-up", 1.0, lambda value: f"compute {value:g} times as fast"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
     ("bucket_size", "bucket size (MB)", 1e6, _size),
+    ("library", "", 1.0, str),
     ("trace", "", 1.0, str),
 )
 
@@ -115,7 +116,7 @@ def figure(results: Sequence[Result]) -> Figure:
 
 def _is_axis(results: Sequence[Result], axis: Sequence[Any]) -> bool:
     """Return whether the values can be on a scale: not names, nor sizes of which one is "none"."""
-    return axis[0] != "trace" and all(getattr(result, axis[0]) is not None for result in results)
+    return axis[0] not in ("library", "trace") and all(getattr(result, axis[0]) is not None for result in results)
 
 
 def _relevant(results: Sequence[Result], axis: Sequence[Any]) -> list[Result]:
@@ -135,7 +136,7 @@ def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
 
 
 def _by_panels(results: Sequence[Result], axes: Sequence[Any]) -> Figure:
-    """Draw bars in a panel for each trace or bucket size."""
+    """Draw bars in a panel for each trace, library or bucket size."""
     panels = _panels(results, axes)
     _refuse_many(panels)
     drawn = style.new_figure(8.0, 0.8 + sum(1.1 + 0.36 * len(members) for members in panels.values()))

@@ -53,11 +53,11 @@ class Group:
 def grouped(
     scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
 ) -> list[Group]:
-    """One group per trace, workers, bandwidth, latency and compute speed-up, in order."""
-    groups: dict[tuple[int, int, float, float, float], Group] = {}
+    """One group per trace, library, workers, bandwidth, latency and compute speed-up, in order."""
+    groups: dict[tuple[int, str, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
         circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
-        group = groups.setdefault((id(scenario.trace), *circumstances), Group([], []))
+        group = groups.setdefault((id(scenario.trace), result.library, *circumstances), Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
     return [replace(group, meant=meant) for group in groups.values()]
@@ -87,6 +87,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     columns: list[tuple[Column, Cell]] = []
     if _varies([result.trace for result in results]):
         columns.append((Column("trace", left=True), lambda result, _: result.trace))
+    if _varies([result.library for result in results]):
+        columns.append((Column("library", left=True), lambda result, _: result.library))
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
