@@ -267,6 +267,18 @@ def test_a_notebook_shows_a_table():
         assert words in page
 
 
+def test_a_notebook_shows_what_a_forecast_depends_on():
+    told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
+    for name, value in (
+        ("cluster", "flat, 25 Gbit/s over TCP, latency 37 us"),
+        ("GPUs per node", "8"),
+        ("library", "ddp"),
+        ("80 % interval", "139.2 ms to 178.9 ms"),
+        ("bottleneck", "most of the critical path: computation (68 %, that of the slowest worker)"),
+    ):
+        assert f'{name}</th><td style="text-align: left">{value}</td>' in told
+
+
 def test_an_interrupted_sweep_keeps_what_is_done():
     def interrupt(done, _total):
         if done == 1:

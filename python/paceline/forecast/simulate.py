@@ -111,6 +111,8 @@ class Result:
     """Factor by which computation was sped up."""
     cluster: str = ""
     """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    gpus_per_node: int = 1
+    """Ranks that share a node's NIC."""
     latency_s: float = 0.0
     """One-way latency between two nodes."""
     bucket_size: int | None = None
@@ -293,6 +295,7 @@ class Scenario:
             flow_bandwidth_bps=low.flow_bps,
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),
             cluster=fields["name"],
+            gpus_per_node=int(fields["gpus_per_node"]),
             latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
             bucket_size=low.bucket_size,
         )

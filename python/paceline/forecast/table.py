@@ -14,6 +14,7 @@ from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.catalog.libraries import NONE
 from paceline.catalog.strategies import SWITCHES, find_strategy
+from paceline.forecast.evidence import Interval
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
@@ -245,16 +246,21 @@ def likely(result: Result, name: str = "") -> str:
             if name
             else f"{who} has {result.evidence}."
         )
-    alone, linear = (" (computation alone)", " (linear scaling)") if found.clipped else ("", "")
-    times = f"{units.duration(found.low_s)}{alone} to {units.duration(found.high_s)}"
+    linear = " (linear scaling)" if found.clipped else ""
     if result.samples_per_s is not None and result.compute_s > 0:
         low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
         rates = f", {units.digits(low)} to {units.digits(high)} samples/s{linear}"
     takes = f"{library_with(result, who)} takes {mean}"
     return (
-        f"{takes}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: "
+        f"{takes}; with a probability of {found.level * 100:.0f} % it is {range_of(found)}{rates}: "
         f"so far off have {found.cases} comparable forecasts been ({found.basis})."
     )
+
+
+def range_of(interval: Interval) -> str:
+    """Return `139.2 ms to 178.9 ms`, saying where it ends at computation alone."""
+    alone = " (computation alone)" if interval.clipped else ""
+    return f"{units.duration(interval.low_s)}{alone} to {units.duration(interval.high_s)}"
 
 
 def library_with(result: Result, name: str) -> str:
