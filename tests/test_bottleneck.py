@@ -120,5 +120,7 @@ def test_bound_by_is_what_gains_most_when_relieved():
     assert bottleneck(result) == "computation"
     assert bound(result, relieved) == "bound by the network's bandwidth"
     said = sentence("native", result, relieved)
-    assert said.startswith("native is bound by the network's bandwidth: twice the bandwidth would make it 1.29 times")
+    assert said.startswith(
+        "native is bound by the network's bandwidth: twice the bandwidth, still over TCP, would make"
+    )
     assert said.endswith("most of its critical path is computation (68 %, that of the slowest worker).")

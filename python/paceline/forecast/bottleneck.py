@@ -245,13 +245,15 @@ def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
         return f"{path}."
     others = sorted((one for one in relieved if one is not first), key=lambda one: -one.gain)
     helpful = [one for one in others if one.gain > NOTEWORTHY]
-    also = "".join(f"; {_effect(one)}" for one in (helpful or others[:1])[:2])
+    # Where another relief gains as much to a reader, it may still gain a trace more.
+    tried = sorted([first, *(helpful or others[:1])[:2]], key=lambda one: -one.gain)
+    effects = "; ".join(_effect(one) for one in tried)
     if first.gain <= NOTEWORTHY:
-        return f"{path}, but no single relief helps: {_effect(first)}{also}."
+        return f"{path}, but no single relief helps: {effects}."
     if first.resource == bottleneck(result):
-        return f"{subject} is {bound(result, relieved)}: {_effect(first)}{also}."
+        return f"{subject} is {bound(result, relieved)}: {effects}."
     beside = path_of(result, "of its critical path")
-    return f"{subject} is {bound(result, relieved)}: {_effect(first)}{also}; {beside}."
+    return f"{subject} is {bound(result, relieved)}: {effects}; {beside}."
 
 
 def _effect(one: Relief) -> str:
