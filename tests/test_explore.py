@@ -96,6 +96,15 @@ def test_the_switch_decides_what_is_shown():
     assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
 
 
+def test_the_switch_helps_only_where_it_is_ticked_or_a_cluster_says_so():
+    assert not (State().multicast or State().aggregation)
+    assert not (preset("flat")["multicast"] or preset("flat")["aggregation"])
+    told = answer(State(trace="resnet-18", workers=4))
+    assert "sharp" in told["left_out"]
+    assert told["bandwidth"] == "25 Gbit/s over TCP"
+    assert answer(State(trace="resnet-18", workers=4, bandwidth_gbps=100))["bandwidth"] == "100 Gbit/s over RDMA"
+
+
 def test_what_would_take_long_is_refused():
     with pytest.raises(InvalidArgumentError, match="611 buckets on 128 workers take longer than a slider should"):
         answer(State(trace="resnet-200", workers=128, bucket_mb=0))

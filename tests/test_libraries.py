@@ -174,6 +174,22 @@ def test_a_single_stream_is_measured_at_25_gigabits():
     assert channels.stream_of("tcp", 100e9) == channels.constant("tcp.stream.100g")
 
 
+@pytest.mark.parametrize(("link", "racks"), [("node0", None), ("rack0", 1), ("rack0", 4)])
+def test_a_slow_link_is_at_worst_as_bad_as_slow_links_everywhere(link, racks):
+    """Few TCP connections carry 13.7 of 25 Gbit/s: half a link is more than half of that."""
+    shape = {} if racks is None else {"racks": {"nodes_per_rack": 2, "oversubscription": racks}}
+
+    def seconds(**fields):
+        nodes = {"gpus_per_node": 8, "bandwidth": "25Gbps", **shape}
+        return paceline.simulate("resnet-50", workers=64, strategy="native", **(nodes | fields)).iteration_s
+
+    whole, slow = seconds(), seconds(degraded=[{"link": link, "factor": 0.5}])
+    everywhere = seconds(bandwidth="12.5Gbps", latency="37us")
+    assert whole <= slow <= everywhere * 1.01
+    assert racks or slow > whole
+    assert seconds(degraded=[{"link": link, "factor": 1.0}]) == pytest.approx(whole, rel=1e-6)
+
+
 def test_horovod_fuses_more_where_steps_take_longer():
     library = find_library("horovod")
     assert fusion(library, 1e9, 0.0, 8) == library.required("fused_per_cycle")
@@ -236,8 +252,11 @@ def test_few_sources_widen_an_interval():
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--workers", 288], "measurements end at 128 GPUs"),
-        (["--workers", 64, "--bandwidth", "1Gbps"], "measurements have links of 25 to 400 Gbit/s"),
+        (["--workers", 288], "measurements end at 128 GPUs, and intervals at 256"),
+        (
+            ["--workers", 64, "--bandwidth", "1Gbps"],
+            "links of 25 to 400 Gbit/s, and intervals reach from half the slowest",
+        ),
         (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
         (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
         (["--workers", 64, "--library", "byteps"], "nothing has been published"),
@@ -256,6 +275,18 @@ def test_outside_the_evidence_there_is_no_interval(words, reason):
         .output.split()
     )
     assert reason in text
+
+
+def test_an_interval_ends_where_computation_alone_does():
+    words = ["resnet-50", "--workers", 64, "--bandwidth", "100Gbps", "--strategy", "native"]
+    (found,) = told(*words)
+    alone = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
+    assert found["interval"]["clipped"]
+    assert found["interval"]["low_s"] == alone < found["iteration_s"]
+    text = " ".join(CliRunner().invoke(main, ["simulate", *map(str, words)]).output.split())
+    assert "97.26 ms (computation alone) to 153.2 ms, 13366 to 21056 samples/s (linear scaling)" in text
+    (slow,) = told("resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps", "--strategy", "native")
+    assert not slow["interval"]["clipped"]
 
 
 def test_bare_schedules_have_the_evidence_of_validate():

@@ -20,8 +20,8 @@ generated from the data files in `python/paceline/catalog`:
 python -m paceline.catalog.reference docs/reference/libraries.md
 ```
 
-`--library NAME` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without it,
-the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing it is `none`.
+`--library NAME,…` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without
+it, the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing, `none`.
 `none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
 Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
 `paceline libraries` prints the same, `--json` for programs.

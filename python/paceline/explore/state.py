@@ -43,8 +43,8 @@ class State:
     bucket_mb: float | None = None
     gpus_per_node: int = 1
     straggler: float = 1.0
-    multicast: bool = True
-    aggregation: bool = True
+    multicast: bool = False
+    aggregation: bool = False
     strategy: str = ""
     """Whose timeline is drawn; empty: the fastest's."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,6 +37,14 @@ class Interval:
     """Comparable measurements."""
     basis: str
     """What they are."""
+    clipped: bool = False
+    """Whether it would begin below `low_s`, the time of computation alone."""
+
+    def at_least(self, least_s: float) -> Interval:
+        """Return the interval without what is faster than this time, which nothing can be."""
+        if self.low_s >= least_s:
+            return self
+        return replace(self, low_s=least_s, high_s=max(self.high_s, least_s), clipped=True)
 
 
 @dataclass(frozen=True)
@@ -171,9 +179,13 @@ def _comparable(question: Question, cases: Sequence[Case], words: str, without: 
         return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
     most = max(case.gpus for case in cases)
     if question.workers > _FURTHER * most:
-        return {}, f"{words}: measurements end at {most} GPUs"
+        return {}, f"{words}: measurements end at {most} GPUs, and intervals at {_FURTHER * most:g}"
     links = [case.link_bps for case in cases]
     if question.nodes > 1 and not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
-        return {}, f"{words}: measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
+        least, fastest = min(links) / 1e9, max(links) / 1e9
+        return {}, (
+            f"{words}: measurements have links of {least:g} to {fastest:g} Gbit/s, and intervals reach from half the "
+            f"slowest to twice the fastest, {least / _FURTHER:g} to {fastest * _FURTHER:g} Gbit/s"
+        )
     found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
     return found, f"{words}: {', '.join(found)}"

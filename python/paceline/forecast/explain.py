@@ -13,11 +13,11 @@ from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.bottleneck import Relief, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, likely
+from paceline.forecast.table import Group, likely, own
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
@@ -38,7 +38,7 @@ class Knee:
     """None: not up to `tried`."""
     tried: int
     bound: str
-    """What dominates with `tried` workers, twice those at the knee."""
+    """What bounds it with `tried` workers, twice those at the knee."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation of the fastest scenario with the most workers."""
+    """An explanation of what the library runs, or else of the fastest scenario, with the most workers."""
 
     result: Result
     knee: Knee
@@ -67,7 +67,7 @@ class Explanation:
             "strategy": self.result.strategy,
             "workers": self.result.workers,
             "iteration_s": self.result.iteration_s,
-            "bound": bound(self.result),
+            "bound": bound(self.result, self.reliefs) if self.result.critical_path else "",
             "knee": vars(self.knee),
             "changes": [vars(change) for change in self.changes],
             "interval": None if self.result.interval is None else vars(self.result.interval),
@@ -99,9 +99,9 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
+    """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = group.ranked()[0]
+    fastest = own(group) or group.ranked()[0]
     scenario = group.scenarios[group.results.index(fastest)]
     quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
     relieved = tuple(reliefs(scenario, fastest)) if quick else ()
@@ -114,7 +114,7 @@ def _of_relief(relief: Relief) -> Change:
     if relief.gain < _HARM:
         note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
         return Change(relief.what, None, None, note)
-    return Change(relief.what, relief.iteration_s, relief.gain)
+    return Change(relief.what, relief.iteration_s, relief.gain, relief.note)
 
 
 # ---- the knee
@@ -163,8 +163,16 @@ def _messages(scenario: Scenario, workers: int) -> int:
 
 
 def _bound_at(scenario: Scenario, workers: int) -> str:
-    [result] = execute([_sized(scenario, workers)])
-    return bound(result) if result.critical_path else "with nothing to do"
+    there = _sized(scenario, workers)
+    [result] = execute([there])
+    if not result.critical_path:
+        return "nothing to do"
+    relieved = reliefs(there, result) if _messages(scenario, workers) <= _MOST_MESSAGES else []
+    best = max(relieved, key=lambda one: one.gain, default=None)
+    why = bound(result, relieved)
+    if best is None or best.gain <= NOTEWORTHY:
+        return why
+    return f"{why}: {best.what} would make it {units.short(best.gain)} times faster"
 
 
 def _knee_in_words(knee: Knee) -> str:
@@ -172,9 +180,10 @@ def _knee_in_words(knee: Knee) -> str:
         return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
         return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first one did."
+    verb = " it is" if knee.bound.startswith("bound by") else ","
     return (
         f"From {units.count(knee.workers, 'worker')} on, another one brings less than half of what the first one did: "
-        f"with {units.count(knee.tried, 'worker')} it is {knee.bound}."
+        f"with {units.count(knee.tried, 'worker')}{verb} {knee.bound}."
     )
 
 

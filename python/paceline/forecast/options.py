@@ -52,7 +52,10 @@ CORE = (
     "memory",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers", "sharding")
+_SWEPT = (
+    *("library", "workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers"),
+    "sharding",
+)
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
@@ -146,13 +149,15 @@ class Sweep:
         """GPUs of a data-parallel rank: tensor-parallel ones times stages."""
         return (self.get("tensor_parallel") or 1) * (self.get("pipeline_parallel") or 1)
 
-    def library_of(self, trace: Trace) -> Library:
-        """Return the library that was asked for, or else that of the trace, or else the usual one.
+    def libraries_of(self, trace: Trace) -> list[Library]:
+        """Return the libraries that were asked for, or else that of the trace, or else the usual one.
 
         A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
         one is Horovod. Raises InvalidArgumentError for a library that has none.
         """
-        name = self.get("library")
+        return [self._library(trace, name) for name in self.get("library") or [None]]
+
+    def _library(self, trace: Trace, name: str | None) -> Library:
         if name is None:
             summary = json.loads(trace.summary())
             computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
@@ -305,8 +310,7 @@ def prepare(sweep: Sweep) -> Prepared:
 def _prepared(sweep: Sweep) -> Prepared:
     _check_outputs(sweep)
     traces, machine = sweep.steps(), sweep.machine()
-    library = sweep.library_of(traces[0])
-    own = sweep.get("strategy") or _own(sweep, library)
+    own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
@@ -318,12 +322,17 @@ def _prepared(sweep: Sweep) -> Prepared:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep)
     scenarios: list[Scenario] = []
-    for named, trace in zip(sweep.traces, traces, strict=True):
-        its_library = sweep.library_of(trace)
+    asked = [
+        (named, trace, library)
+        for named, trace in zip(sweep.traces, traces, strict=True)
+        for library in sweep.libraries_of(trace)
+    ]
+    for named, trace, its_library in asked:
         clusters = sweep.machines(machine, its_library)
         how = coordinated(sweep, trace, machine)
         bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
-        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
+        its = _its_own(sweep, strategies, its_library)
+        able, unreachable = _only_reachable(sweep, its, by_name, how, (trace, clusters, its_library))
         notes += [*unreachable, *how.notes]
         workload = sweep.workload(named)
         planned = plan(
@@ -427,10 +436,17 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _own(sweep: Sweep, library: Library) -> list[str]:
-    """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
-    plain = not sharding.is_plan(sweep.values)
-    return ["all"] if plain and not sweep.one_strategy and sweep.get("library") is None else [library.strategy]
+def _own(sweep: Sweep, libraries: Sequence[Library]) -> list[str]:
+    """Return the strategies if none is named: all, or what libraries do by themselves if the question is about them."""
+    about = sweep.one_strategy or sweep.get("library") is not None or sharding.is_plan(sweep.values)
+    return [library.strategy for library in libraries] if about else ["all"]
+
+
+def _its_own(sweep: Sweep, strategies: list[Strategy], library: Library) -> list[Strategy]:
+    """Return the strategies of one of several libraries: its own, if none is named."""
+    if sweep.get("strategy") is not None or len(sweep.get("library") or ()) < 2:
+        return strategies
+    return [strategy for strategy in strategies if strategy.name == library.strategy]
 
 
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
@@ -484,15 +500,15 @@ def _only_reachable(
     strategies: list[Strategy],
     by_name: set[Strategy],
     how: Coordinated,
-    job: tuple[Trace, Sequence[Cluster]],
+    job: tuple[Trace, Sequence[Cluster], Library],
 ) -> tuple[list[Strategy], list[str]]:
     """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
     coordination = next((it for it in how.coordinations if it is not None), None)
     if coordination is None:
         return strategies, []
     unable = {}
-    trace, clusters = job
-    library, network = sweep.library_of(trace), sweep.get("network")
+    trace, clusters, library = job
+    network = sweep.get("network")
     sizes = sweep.get("bucket_size") or [how.bucket_size]
     for strategy, cluster, workers, size in product(strategies, clusters, sweep.workers, sizes):
         scenario = Scenario.of(

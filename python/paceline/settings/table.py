@@ -132,6 +132,7 @@ _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
 _SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
+_LIBRARIES = Use(kind=kinds.LIBRARIES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
@@ -186,7 +187,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whose costs and habits are forecast (`paceline libraries`); none: the bare schedule.",
         default_words="the trace's; ddp",
         section=_WHAT,
-        uses=_in(*FORECASTS),
+        uses=_in(SIMULATE, simulate=_LIBRARIES, report=_LIBRARIES, sweep=_LIBRARIES),
     ),
     Setting(
         name="servers",

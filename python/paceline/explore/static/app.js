@@ -125,7 +125,7 @@ async function ask() {
       if (!reply.ok) throw new Error(answer.error);
       draw(answer);
       status.className = "";
-      status.textContent = `${answer.simulations} simulations in ${answer.elapsed_ms.toFixed(0)} ms`;
+      status.textContent = `${answer.bandwidth}; ${answer.simulations} simulations in ${answer.elapsed_ms.toFixed(0)} ms`;
     } catch (error) {
       status.className = "wrong";
       status.textContent = error instanceof TypeError ? "paceline explore does not answer: is it still running?" : error.message;
@@ -161,22 +161,27 @@ function draw(answer) {
   }, CONFIG);
 
   const ranked = [...answer.ranking].reverse();
+  // Slow ones must not squeeze the others: their bars are cut, and their values say so.
+  const fastest = Math.min(...ranked.map(it => it.iteration_s)), longest = Math.max(...ranked.map(it => it.iteration_s));
+  const end = Math.min(longest, 4 * fastest);
+  const cut = it => ({ compute_s: Math.min(it.compute_s, end), exposed_s: Math.min(it.exposed_s, Math.max(0, end - it.compute_s)) });
   const bar = (key, name, color) => ({
-    type: "bar", orientation: "h", name, marker: { color }, y: ranked.map(it => it.strategy), x: ranked.map(it => 1e3 * it[key]),
-    customdata: ranked.map(it => it.bound), hovertemplate: `%{x:.4g} ms ${name}<br>bound by %{customdata}<extra>%{y}</extra>`,
+    type: "bar", orientation: "h", name, marker: { color }, y: ranked.map(it => it.strategy), x: ranked.map(it => 1e3 * cut(it)[key]),
+    customdata: ranked.map(it => [1e3 * it[key], it.path]),
+    hovertemplate: `%{customdata[0]:.4g} ms ${name}<br>%{customdata[1]}<extra>%{y}</extra>`,
   });
   document.getElementById("ranking-title").textContent = `${state.workers} workers, fastest first`;
   const parts = ["computation", "exposed communication"];
   // The value stands at the end of a bar; the axis leaves room for it.
   const ends = ranked.map(it => ({
-    x: 1e3 * it.iteration_s, y: it.strategy, text: ` ${show(1e3 * it.iteration_s)}`, xanchor: "left", showarrow: false,
+    x: 1e3 * Math.min(end, it.iteration_s), y: it.strategy, xanchor: "left", showarrow: false,
+    text: ` ${it.iteration_s > end ? "… " : ""}${show(1e3 * it.iteration_s)}`,
   }));
-  const longest = Math.max(...ranked.map(it => 1e3 * it.iteration_s));
   Plotly.react("ranking", ["compute_s", "exposed_s"].map((key, place) => bar(key, parts[place], answer.colours[parts[place]])), {
     ...LAYOUT, height: 150 + 24 * ranked.length, barmode: "stack", annotations: ends,
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     margin: { ...LAYOUT.margin, l: room(ranked.map(it => it.strategy)), b: 80 },
-    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2 * longest] }, yaxis: { tickfont: { size: LABEL } },
+    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2e3 * end] }, yaxis: { tickfont: { size: LABEL } },
   }, CONFIG);
 
   const { timeline } = answer;
@@ -200,6 +205,14 @@ function draw(answer) {
   document.getElementById("left-out").textContent = answer.left_out.length
     ? `Left out, because the switch does not do what they need: ${answer.left_out.join(", ")}` : "";
 }
+
+// Charts follow their place at once: what follows a resize later may be missing in a picture or on paper.
+const places = new ResizeObserver(entries => {
+  for (const { target } of entries) {
+    if (target._fullLayout && target._fullLayout.width !== target.clientWidth) Plotly.relayout(target, { width: target.clientWidth });
+  }
+});
+for (const name of ["curves", "ranking", "timeline"]) places.observe(document.getElementById(name));
 
 recall();
 choice("trace", "Model", told.traces);
