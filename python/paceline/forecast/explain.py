@@ -27,6 +27,8 @@ _MOST_MESSAGES = 6_000_000
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
+NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
+"""Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 28))
 
 
@@ -210,8 +212,10 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
     """Return the best strategy that uses the switch."""
     if kind in scenario.strategy.knobs:
         return f"{kind} in the switch", [], "already used"
-    switch = json.loads(scenario.cluster.to_json())["switch"]
-    able = load_cluster(scenario.cluster, switch={**switch, kind: True})
+    fields = json.loads(scenario.cluster.to_json())
+    if "fabric" in fields:
+        return f"{kind} in the switch", [], NOT_IN_A_FABRIC
+    able = load_cluster(scenario.cluster, switch={**fields["switch"], kind: True})
     changed = scenario.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
