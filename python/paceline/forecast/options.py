@@ -124,22 +124,25 @@ class Sweep:
         """Numbers of workers, at least one."""
         return self.get("workers") or DEFAULT_WORKERS
 
-    def library_of(self, trace: Trace) -> Library:
+    def library_of(self, trace: Trace, *, coordinated: bool | None = None) -> Library:
         """Return the library that was asked for, or else that of the trace, or else the usual one.
 
         A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
         one is Horovod. Raises InvalidArgumentError for a library that has none.
+
+        `coordinated`: whether it is of the rows with a coordinator; by default, if there are any.
         """
+        under = self.has_coordinator if coordinated is None else coordinated
         name = self.get("library")
         if name is None:
             summary = json.loads(trace.summary())
             computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
             recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
-            if self.has_coordinator and not find_library(recorded).coordinator:
+            if under and not find_library(recorded).coordinator:
                 recorded = COORDINATED
             name = recorded if computes else NONE
         found = find_library(name)
-        if self.has_coordinator and not (found.is_bare or found.coordinator):
+        if under and not (found.is_bare or found.coordinator):
             raise InvalidArgumentError(
                 f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
                 f"{self.spelling('library')} {COORDINATED}",
@@ -236,24 +239,38 @@ def _prepared(sweep: Sweep) -> Prepared:
     _check_stragglers(sweep)
     scenarios: list[Scenario] = []
     for trace in traces:
-        its_library = sweep.library_of(trace)
-        clusters = sweep.machines(machine, its_library)
         how = coordinated(sweep, trace, machine)
-        bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
-        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
-        notes += [*unreachable, *how.notes]
-        scenarios += plan(
-            [trace],
-            clusters,
-            able,
-            workers=sweep.workers,
-            servers=sweep.get("servers") or [None],
-            compute_speedups=sweep.get("compute_speedup") or [None],
-            library=its_library,
-            bucket_sizes=bucket_sizes,
-            options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
-            coordinations=how.coordinations,
-        )
+        under = [coordination for coordination in how.coordinations if coordination is not None]
+        sides = [
+            _Side.of(
+                sweep,
+                traces,
+                trace,
+                machine,
+                coordinations=coordinations,
+                fused=how.bucket_size if coordinations is under else None,
+            )
+            for coordinations in ([None] if len(under) < len(how.coordinations) else [], under)
+            if coordinations
+        ]
+        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, sides[-1].clusters))
+        notes += [*unreachable, *how.notes, *_of_two_libraries(sweep, sides)]
+        for count, place, speedup in product(
+            sweep.workers, range(len(sides[0].clusters)), sweep.get("compute_speedup") or [None]
+        ):
+            for side in sides:
+                scenarios += plan(
+                    [trace],
+                    [side.clusters[place]],
+                    able,
+                    workers=[count],
+                    servers=sweep.get("servers") or [None],
+                    compute_speedups=[speedup],
+                    library=side.library,
+                    bucket_sizes=side.bucket_sizes,
+                    options={name: sweep.get(name) for name in CORE} | {"placement": side.placement},
+                    coordinations=side.coordinations,
+                )
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
@@ -262,6 +279,44 @@ def _prepared(sweep: Sweep) -> Prepared:
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices])
     return Prepared(scenarios, list(said), frozenset(meant))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What the rows with a coordinator, or those without one, have in common: each is as if asked by itself."""
+
+    coordinations: Sequence[Coordination | None]
+    library: Library
+    clusters: Sequence[Cluster]
+    bucket_sizes: Sequence[int | str | None]
+    placement: str | list[int] | None
+
+    @classmethod
+    def of(
+        cls,
+        sweep: Sweep,
+        traces: Sequence[Trace],
+        trace: Trace,
+        machine: Cluster,
+        *,
+        coordinations: Sequence[Coordination | None],
+        fused: int | None,
+    ) -> _Side:
+        """`fused`: the size up to which a coordinator fuses, unless one was asked for."""
+        library = sweep.library_of(trace, coordinated=coordinations != [None])
+        clusters = sweep.machines(machine, library)
+        sizes = sweep.get("bucket_size") or [fused]
+        return cls(coordinations, library, clusters, sizes, _placement(sweep, traces, library))
+
+
+def _of_two_libraries(sweep: Sweep, sides: Sequence[_Side]) -> list[str]:
+    libraries = list(dict.fromkeys(side.library.name for side in sides))
+    if len(libraries) == 1:
+        return []
+    return [
+        f"rows without a coordinator are of {libraries[0]}, the others of {libraries[1]}: {sweep.spelling('library')} "
+        f"{libraries[1]} compares the same library"
+    ]
 
 
 def plan(
