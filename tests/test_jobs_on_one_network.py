@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
@@ -138,3 +139,14 @@ def test_a_cluster_with_slow_ranks_is_refused_by_file(tmp_path):
     slow.write_text(json.dumps({**fields, "stragglers": [{"rank": 1, "factor": 2.0}]}))
     with pytest.raises(InvalidArgumentError, match=r"^jobs\.toml: cluster: has stragglers by rank"):
         mix(job("a"), cluster=str(slow))
+
+
+def test_a_mesh_limits_jobs_as_it_limits_one():
+    fields = {"trace": "alexnet", "workers": 16, "strategy": "hierarchical", "inside": "root"}
+    alone = paceline.simulate(
+        "alexnet", "p3.16xlarge", "hierarchical", workers=16, inside="root", library="none", bucket_size=26214400
+    )
+    [found] = model.simulate_jobs(spec.mix({"cluster": "p3.16xlarge", "job": [fields]}, "jobs.toml")).jobs
+    assert found.alone_s == pytest.approx(alone.iteration_s, rel=0.02)
+    both = spec.mix({"cluster": "p3.16xlarge", "job": [fields, {**fields, "name": "b", "inside": "ring"}]}, "jobs.toml")
+    assert "b gets only the" in both.notes[0] and "mesh leaves to alexnet" in both.notes[0]

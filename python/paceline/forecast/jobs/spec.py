@@ -133,14 +133,16 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     jobs = tuple(_place(drafts, nodes, described))
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
+    inside, notes = _inside(drafts, described)
     return Mix(
-        load_cluster(cluster, bandwidth=as_rate(flow)),
+        load_cluster(cluster, bandwidth=as_rate(flow), intra_bandwidth=inside),
         nodes,
         # In this order, so that the order in the file makes no difference.
         tuple(sorted(jobs, key=lambda job: job.name)),
         shared.get("network", SETTINGS["network"].default or "fifo"),
         shared.get("iterations", DEFAULT_ITERATIONS),
         shared.get("seed", 0) if "jitter" in described else None,
+        notes,
     )
 
 
@@ -161,6 +163,27 @@ class _Draft:
     def count(self) -> int:
         """Nodes for its workers."""
         return -(-self.scenario.workers // self.gpus_per_node)
+
+
+def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the rate inside nodes where a mesh limits it, and a note if it does not limit all jobs.
+
+    A mesh limits what jobs exchange with `inside = "root"`; the jobs' nodes have one rate.
+    """
+    own = described["intra_bandwidth"]
+    several = [draft for draft in drafts if min(draft.gpus_per_node, draft.scenario.workers) > 1]
+    rates = {draft.name: json.loads(lowered(draft.scenario).cluster.to_json())["intra_bandwidth"] for draft in several}
+    limited = {name: rate for name, rate in rates.items() if rate != own}
+    if not limited:
+        return None, ()
+    slowest = min(limited.values(), key=_core.parse_rate)
+    others = sorted(name for name, rate in rates.items() if rate != slowest)
+    if not others:
+        return slowest, ()
+    return slowest, (
+        f"inside nodes, {units.listed(others)} {'gets' if len(others) == 1 else 'get'} only the {slowest} that the "
+        f"mesh leaves to {units.listed(sorted(limited))}: jobs on one network have one rate there",
+    )
 
 
 def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
