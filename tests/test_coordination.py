@@ -254,3 +254,10 @@ def test_each_row_is_what_the_single_question_gives():
     assert "library" in told.stdout and "--library horovod compares the same library" in told.stderr
     same = figures("--coordinator", "none,negotiate", "--library", "horovod")
     assert same == figures("--library", "horovod") | figures("--coordinator", "negotiate")
+
+
+def test_constants_are_given_once(tmp_path):
+    file = tmp_path / "constants.json"
+    file.write_text('{"cycle_ms": 1, "cycle_ms": 5}')
+    told = refused(*SUMMIT, "--workers", 6, "--coordinator", "graph", "--coordinator-constants", file)
+    assert "--coordinator-constants" in told and "'cycle_ms' is given twice" in told

@@ -270,7 +270,7 @@ _ALL: tuple[Setting, ...] = (
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(help="Cluster for the initial position of the sliders."),
+            explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of the sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
             bench=Use(help="Cluster for the forecast.", default=None),
         ),
