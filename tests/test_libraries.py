@@ -16,6 +16,7 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
+from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
 
 ROOT = Path(__file__).parent.parent
@@ -189,6 +190,24 @@ def test_a_channel_fills_in_what_a_cluster_does_not_say():
     assert (fields["channel"], fields["latency"]) == ("rdma", "2.54us")
     assert json.loads(with_channel(paceline.load_cluster(bandwidth="100Gbps")).to_json())["channel"] == "rdma"
     assert "channel" not in json.loads(with_channel(paceline.load_cluster(), bare=True).to_json())
+
+
+@pytest.mark.parametrize("how", [{"channel": "tcp"}, {"library": "ray-sgd", "strategy": "sharded-ps"}])
+def test_a_channel_leaves_what_a_cluster_measured(tmp_path, how):
+    def told(**fields):
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", **fields}))
+        given = {"cluster": path, "workers": 2, "strategy": "ps", **how}
+        [scenario] = prepare(Sweep.of("resnet-18", given, "paceline.simulate")).scenarios
+        found = json.loads(scenario.cluster.to_json())
+        return found["latency"], found["message_overhead"]
+
+    usual = told()
+    assert usual[0] != "0ps"
+    assert told(latency="3us", message_overhead="2us") == ("3us", "2us")
+    assert told(latency="0s", message_overhead="0s") == ("0ps", "0ps")
+    assert told(latency="3us") == ("3us", usual[1])
+    assert told(latency="0s", channel="tcp") == ("0ps", usual[1])
 
 
 def test_a_mesh_limits_reductions_to_one_gpu():

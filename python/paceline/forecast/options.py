@@ -18,7 +18,7 @@ from paceline._internal.files import check_writable
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
-from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
+from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
@@ -164,9 +164,12 @@ class Sweep:
                 f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
             )
         channel = self.get("channel") or library.channel or None
+        given = fields_given(self.get("cluster"))
         linked = [
             (
-                with_channel(load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare),
+                with_channel(
+                    load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare, given=given
+                ),
                 latency,
             )
             for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))

@@ -19,7 +19,7 @@ from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
-from paceline.catalog.library import load_cluster
+from paceline.catalog.library import fields_given, load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
@@ -194,7 +194,8 @@ def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
     if "servers_on" in fields:
         fields["servers"] = fields.pop("servers_on")
     try:
-        return with_channel(load_cluster(source, **fields), bare=True)
+        found = load_cluster(source, **fields)
+        return with_channel(found, bare=True, given=fields_given(source) | set(fields))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{where}: {error}") from None
 
