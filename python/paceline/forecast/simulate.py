@@ -15,6 +15,7 @@ from paceline.catalog import names
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
@@ -281,6 +282,8 @@ class Scenario:
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
+            communicates=found.messages > 0,
+            beyond=beyond(self, low),
         )
         likely, evidence = interval(found.iteration_s, question)
         return replace(
