@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_writable
+from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
@@ -46,6 +47,8 @@ CORE = (
 """Options of every scenario of a sweep."""
 _SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers")
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+_SIZES = ("bucket_size", "chunk")
+"""In a file, their values have units."""
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
 
@@ -93,6 +96,8 @@ class Sweep:
                 others[name] = value
                 continue
             sources.setdefault(name, setting.source(given_by, value, where))
+            if given_by == "key" and name in _SIZES:
+                _refuse_unitless(name, value, sources[name])
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
@@ -189,7 +194,10 @@ class Sweep:
         trace = load_trace(named)
         if self.get("add_module") is not None:
             with naming_core_errors():
-                trace = trace.with_modules(self.get("add_module"))
+                try:
+                    trace = trace.with_modules(self.get("add_module"))
+                except InvalidArgumentError as error:
+                    raise error.at("add_module") from None
         changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
         return adjusted(trace, **changes)
 
@@ -211,6 +219,14 @@ class Sweep:
         return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
 
 
+def _refuse_unitless(name: str, value: object, source: Source) -> None:
+    for size in value if isinstance(value, list) else [value]:
+        if isinstance(size, int | float) and not isinstance(size, bool):
+            raise InvalidArgumentError(
+                f'{shown(size)} has no unit; write "{shown(size)}MB"', setting=name, source=source
+            )
+
+
 @dataclass(frozen=True)
 class Prepared:
     """The scenarios, and notes for the user."""
@@ -230,16 +246,18 @@ def prepare(sweep: Sweep) -> Prepared:
 def _prepared(sweep: Sweep) -> Prepared:
     _check_outputs(sweep)
     traces, machine = sweep.steps(), sweep.machine()
+    sweep, small = _without_small(sweep, machine)
     library = sweep.library_of(traces[0])
     own = sweep.get("strategy") or _own(sweep, library)
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
+    notes += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
-    _check_stragglers(sweep)
+    _check_stragglers(sweep, machine)
     scenarios: list[Scenario] = []
     for trace in traces:
         how = coordinated(sweep, trace, machine)
@@ -479,15 +497,46 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _check_stragglers(sweep: Sweep) -> None:
+def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:
+    """Leave out the usual numbers of workers that do not have a slow rank, with a note."""
+    rank = _highest_slow_rank(machine)
+    able = [workers for workers in sweep.workers if workers > rank]
+    if sweep.get("workers") is not None or not able or len(able) == len(sweep.workers):
+        return sweep, []
+    small = units.listed([str(workers) for workers in sweep.workers if workers <= rank])
+    note = f"left out {small} workers: the cluster's stragglers include rank {rank}"
+    return replace(sweep, values={**sweep.values, "workers": able}), [note]
+
+
+def _highest_slow_rank(machine: Cluster) -> int:
+    return max((one["rank"] for one in json.loads(machine.to_json()).get("stragglers", ())), default=-1)
+
+
+def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
     """Refuse a slow rank that some of the numbers of workers do not have."""
-    fewest = min(sweep.workers)
-    for straggler in sweep.get("stragglers") or ():
-        if isinstance(rank := straggler.get("rank"), int) and rank >= fewest:
-            workers = units.count(fewest, "worker")
-            raise InvalidArgumentError(
-                f"there is no rank {rank} with {workers}, only 0 to {fewest - 1}", setting="stragglers"
-            )
+    fewest, rank = min(sweep.workers), _highest_slow_rank(machine)
+    if rank < fewest:
+        return
+    there_is = f"there is no rank {rank} with {units.count(fewest, 'worker')}, only 0 to {fewest - 1}"
+    if sweep.get("stragglers"):
+        raise InvalidArgumentError(there_is, setting="stragglers")
+    name = sweep.get("cluster")
+    where = json.loads(machine.to_json())["name"] if isinstance(name, Cluster) else name
+    more = f"give more than {rank} {sweep.spelling('workers')}"
+    raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
+
+
+def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
+    """Return a note for each trace that names a library which is not known, and so does not decide."""
+    if sweep.get("library") is not None:
+        return []
+    told = [json.loads(trace.summary()) for trace in traces]
+    return [
+        f"{one['name']}: was recorded with '{units.printable(one['library'][:80])}', which is not among the "
+        f"libraries; forecast as {sweep.library_of(trace).name} ({sweep.spelling('library')})"
+        for trace, one in zip(traces, told, strict=True)
+        if one["library"] and one["library"] not in library_names()
+    ]
 
 
 def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:

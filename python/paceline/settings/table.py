@@ -230,7 +230,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="samples_per_s",
         flag="--samples-per-s",
-        kind=kinds.POSITIVE,
+        kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
         uses=_in("simulate", "report", SIMULATE),

@@ -228,7 +228,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
     given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
     # What libraries cost is not known to several jobs at once; that they fuse gradients is.
     given["library"] = NONE
-    given.setdefault("bucket_size", int(find_library(DEFAULT).required("bucket_size")))
+    given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
     try:
         scenarios = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
     except InvalidArgumentError as error:
