@@ -74,7 +74,7 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
         ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: 2 are given, but 4 workers with 1 GPU"),
         ({"job": [job("a", start="soon")]}, "jobs.toml: job 1 (a): start: 'soon' is not a time"),
         ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a): servers: has no effect on ring"),
-        ({"job": [job("a", bucket_size=25.5)]}, "jobs.toml: job 1 (a): bucket_size: 25.5 is not a size"),
+        ({"job": [job("a", bucket_size=25.5)]}, "jobs.toml: job 1 (a): bucket_size: 25.5 has no unit"),
         ({"job": [job("a", chunk="1XB")]}, "jobs.toml: job 1 (a): chunk: "),
         ({"job": [job("a", nodes=[0, 1, 2, 10**14])]}, "jobs.toml: job 1 (a): nodes: there is no node 1000000"),
         ({"job": [job("a\nb")]}, "jobs.toml: job 1: name: 'a\\nb' has control characters"),

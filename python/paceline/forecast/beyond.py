@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from paceline import _core
 from paceline._internal import units
 from paceline.catalog import channels
-from paceline.settings.table import SETTINGS
+from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:
     from paceline.forecast.lowering import Lowered
@@ -58,8 +58,7 @@ def _is_changed(scenario: Scenario, name: str) -> bool:
         own = scenario.changed(bucket_size=None).bucket_size
         sizes = [size for size in (None if asked == "none" else asked, own) if size is not None]
         return len(sizes) == 1 or (len(sizes) == 2 and max(sizes) > FURTHER * min(sizes))
-    usual = {"barrier": True, "overlap": True, "network": "fifo"}
-    return bool(asked != scenario.library.options.get(name, usual.get(name)))
+    return bool(asked != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))
 
 
 def _named(name: str, value: object = None) -> str:
