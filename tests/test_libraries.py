@@ -16,6 +16,7 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
+from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
 
 ROOT = Path(__file__).parent.parent
@@ -207,6 +208,24 @@ def test_a_channel_fills_in_what_a_cluster_does_not_say():
     assert "channel" not in json.loads(with_channel(paceline.load_cluster(), bare=True).to_json())
 
 
+@pytest.mark.parametrize("how", [{"channel": "tcp"}, {"library": "ray-sgd", "strategy": "sharded-ps"}])
+def test_a_channel_leaves_what_a_cluster_measured(tmp_path, how):
+    def told(**fields):
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", **fields}))
+        given = {"cluster": path, "workers": 2, "strategy": "ps", **how}
+        [scenario] = prepare(Sweep.of("resnet-18", given, "paceline.simulate")).scenarios
+        found = json.loads(scenario.cluster.to_json())
+        return found["latency"], found["message_overhead"]
+
+    usual = told()
+    assert usual[0] != "0ps"
+    assert told(latency="3us", message_overhead="2us") == ("3us", "2us")
+    assert told(latency="0s", message_overhead="0s") == ("0ps", "0ps")
+    assert told(latency="3us") == ("3us", usual[1])
+    assert told(latency="0s", channel="tcp") == ("0ps", usual[1])
+
+
 def test_a_mesh_limits_reductions_to_one_gpu():
     trace = paceline.load_trace("resnet-50")
     ray = find_library("ray-sgd")
@@ -262,6 +281,13 @@ def test_few_sources_widen_an_interval():
         (["--workers", 64, "--library", "byteps"], "nothing has been published"),
         (["--workers", 64, "--library", "none"], "was run on up to 8 workers, one a node"),
         (["--workers", 1], "nothing is communicated"),
+        (["--workers", 1, "--strategy", "ps"], "no measurement is of a single worker with a server"),
+        (["--workers", 16, "--latency", "50s"], "--latency: measurements have at most 37 us"),
+        (["--workers", 16, "--straggler", "3:1000"], "--straggler: no measurement has a slow rank"),
+        (["--workers", 16, "--no-barrier"], "--no-barrier: measurements are of what ddp does by itself"),
+        (["--workers", 16, "--no-overlap"], "--no-overlap: measurements are of what ddp does by itself"),
+        (["--workers", 16, "--network", "fluid"], "--network: measurements are"),
+        (["--workers", 16, "--bucket-size", "none"], "--bucket-size: measurements are"),
     ],
 )
 def test_outside_the_evidence_there_is_no_interval(words, reason):
@@ -293,6 +319,18 @@ def test_bare_schedules_have_the_evidence_of_validate():
     (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
     assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]
     assert "emulated network, 2 to 8 workers" in ring["evidence"]
+    words = ("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
+    (fast,) = told(*words, "--bandwidth", "3200Gbps")
+    assert fast["interval"] is None and "stand for 0.5 to 53 Gbit/s" in fast["evidence"]
+
+
+def test_oversubscribed_racks_are_outside_the_evidence():
+    def of(oversubscription):
+        racks = {"nodes_per_rack": 4, "oversubscription": oversubscription}
+        return paceline.simulate("resnet-50", workers=16, strategy="ring", racks=racks)
+
+    assert of(1.0).interval is not None
+    assert of(1000.0).interval is None and "oversubscribed 1000:1" in of(1000.0).evidence
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`
 bandwidth. A cluster says its own (`channel` of the [cluster format](cluster-format.md)); the default cluster has TCP up
 to 25 Gbit/s and RDMA above; `--channel` overrides both. With a channel, `bandwidth` is the wire's rate. Messages get a
 share of it, or what the library's few TCP connections carry if that is less: under `ring` and `native` a node sends
-to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them.
+to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them;
+`"0s"` counts as given. What a cluster says was measured over its own channel: with another one, only options count.
 
 Each constant has a unit, a source, and an uncertainty: by how much more or less it may plausibly be. Constants that
 were fitted to measurements name them.

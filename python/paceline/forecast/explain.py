@@ -27,6 +27,8 @@ _MOST_MESSAGES = 6_000_000
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
+NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
+"""Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 28))
 
 
@@ -60,6 +62,8 @@ class Explanation:
     reliefs: tuple[Relief, ...]
     """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
+    row: str = ""
+    """What tells its row from those of other traces and networks; empty if there are none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -77,7 +81,7 @@ class Explanation:
     def sentences(self) -> list[str]:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result = self.result
-        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}"
+        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}{self.row}"
         dominated = sentence(subject, result, self.reliefs) if result.critical_path else f"{subject} takes no time."
         return [dominated, _knee_in_words(self.knee), likely(result)]
 
@@ -106,7 +110,23 @@ def explain(groups: Sequence[Group]) -> Explanation:
     quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
     relieved = tuple(reliefs(scenario, fastest)) if quick else ()
     changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
-    return Explanation(fastest, _knee(scenario), relieved, changes)
+    return Explanation(fastest, _knee(scenario), relieved, changes, _row(fastest, groups))
+
+
+def _row(result: Result, groups: Sequence[Group]) -> str:
+    """Return ` (vgg-16, 10 Gbit/s)`: what varies between groups besides workers."""
+    of = [group.results[0] for group in groups]
+    words = [
+        shown
+        for name, shown in (
+            ("trace", result.trace),
+            ("bandwidth_bps", units.rate(result.bandwidth_bps)),
+            ("latency_s", f"latency {units.duration(result.latency_s)}"),
+            ("compute_speedup", f"compute speed-up {result.compute_speedup:g}"),
+        )
+        if len({getattr(one, name) for one in of}) > 1
+    ]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _of_relief(relief: Relief) -> Change:
@@ -219,8 +239,10 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
     """Return the best strategy that uses the switch."""
     if kind in scenario.strategy.knobs:
         return f"{kind} in the switch", [], "already used"
-    switch = json.loads(scenario.cluster.to_json())["switch"]
-    able = load_cluster(scenario.cluster, switch={**switch, kind: True})
+    fields = json.loads(scenario.cluster.to_json())
+    if "fabric" in fields:
+        return f"{kind} in the switch", [], NOT_IN_A_FABRIC
+    able = load_cluster(scenario.cluster, switch={**fields["switch"], kind: True})
     changed = scenario.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
@@ -249,6 +271,8 @@ def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[st
         del document["workers"][slowest]
         trace = Trace.from_json(json.dumps(document).encode(), document["name"])
         return what, [scenario.changed(trace=trace)], f"recorded rank {slowest}"
+    if "jitter" in fields or scenario.core_options().get("spread") or document.get("backward_spread"):
+        return what, [], "none is slow by itself: ranks differ by chance"
     return what, [], "all ranks are alike here"
 
 

@@ -62,7 +62,10 @@ def lowered(scenario: Scenario) -> Lowered:
     if nodes > 1 and channel != "none" and not library.is_bare and "jitter" not in fields:
         options["spread"] = channels.constant(f"{channel}.jitter")
     if bucket_size is None:
-        bucket_size = fusion(library, flow, _core.parse_time(fields["latency"]), workers)
+        # Of the links that a ring uses.
+        rate = flow if nodes > 1 else _core.parse_rate(fields["intra_bandwidth"])
+        wait = _core.parse_time(fields["latency" if nodes > 1 else "intra_latency"])
+        bucket_size = fusion(library, rate, wait, workers)
     if bucket_size not in (None, "none"):
         options["bucket_size"] = bucket_size
     if iteration is not None:

@@ -16,6 +16,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
@@ -323,6 +324,8 @@ class Scenario:
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
             sharded=found.sharded is not None,
+            communicates=found.messages > 0,
+            beyond=beyond(self, low),
         )
         likely, evidence = interval(found.iteration_s, question)
         figures: dict[str, Any] = {}

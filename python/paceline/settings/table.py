@@ -234,7 +234,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="samples_per_s",
         flag="--samples-per-s",
-        kind=kinds.POSITIVE,
+        kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
         uses=_in("simulate", "report", SIMULATE),
@@ -352,7 +352,7 @@ _ALL: tuple[Setting, ...] = (
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(help="Cluster for the initial position of the sliders."),
+            explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of the sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
             bench=Use(help="Cluster for the forecast.", default=None),
         ),

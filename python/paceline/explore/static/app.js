@@ -16,8 +16,8 @@ const SLIDERS = [
   ["gpus_per_node", "GPUs a node", "", "linear", 1, 16, 1],
   ["straggler", "Slowest rank computes", "× as long", "linear", 1, 4, 0.05],
 ];
-// What the slider of bucket sizes shows while the library decides.
-const BUCKET_MB = 25;
+// What is the library's own until it is moved: what its slider shows meanwhile, and its checkbox.
+const OWN = { bucket_mb: [25, "Buckets as the library makes them"], servers: [1, "Servers as the library has them"] };
 const CHECKS = [["multicast", "The switch multicasts"], ["aggregation", "The switch aggregates"]];
 const NUMBERS = new Set(SLIDERS.map(([name]) => name));
 const LAYOUT = { margin: { l: 62, r: 12, t: 8, b: 44 }, font: { size: 12 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff" };
@@ -64,14 +64,14 @@ function slider([name, label, unit, scale, least, most, step]) {
   const output = element("output");
   range.reflect = () => {
     const own = state[name] === null;
-    range.value = to(Math.max(low, own ? BUCKET_MB : state[name]));
+    range.value = to(Math.max(low, own ? OWN[name][0] : state[name]));
     output.textContent = own ? "the library's" : `${show(state[name])} ${unit}`;
   };
   range.addEventListener("input", () => {
     const value = from(Number(range.value));
     state[name] = scale === "log" ? Number(value.toPrecision(3)) : value;
     output.textContent = `${show(state[name])} ${unit}`;
-    if (name === "bucket_mb") reflect();
+    if (name in OWN) reflect();
     ask();
   });
   form.append(element("label", {}, [element("span", { textContent: label }), output, range]));
@@ -84,11 +84,11 @@ function check([name, label]) {
   form.append(element("label", { className: "check" }, [box, element("span", { textContent: label })]));
 }
 
-function ownBuckets() {
-  const box = element("input", { type: "checkbox", name: "own_buckets" });
-  box.reflect = () => { box.checked = state.bucket_mb === null; };
-  box.addEventListener("change", () => { state.bucket_mb = box.checked ? null : BUCKET_MB; reflect(); ask(); });
-  form.append(element("label", { className: "check" }, [box, element("span", { textContent: "Buckets as the library makes them" })]));
+function own([name, [moved, label]]) {
+  const box = element("input", { type: "checkbox", name: `own_${name}` });
+  box.reflect = () => { box.checked = state[name] === null; };
+  box.addEventListener("change", () => { state[name] = box.checked ? null : moved; reflect(); ask(); });
+  form.append(element("label", { className: "check" }, [box, element("span", { textContent: label })]));
 }
 
 function reflect() {
@@ -219,7 +219,7 @@ choice("trace", "Model", told.traces);
 choice("cluster", "Cluster", told.clusters);
 choice("library", "Library", told.libraries);
 SLIDERS.forEach(slider);
-ownBuckets();
+Object.entries(OWN).forEach(own);
 CHECKS.forEach(check);
 choice("strategy", "Timeline of", ["", ...told.strategies]);
 reflect();
