@@ -116,11 +116,11 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
         )
     if question.sharded:
         return None, "no interval: forecasts of sharded training have not been compared with measurements yet"
-    if question.beyond:
-        return None, f"no interval, because this is outside the evidence: {question.beyond}"
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"
+    if question.beyond:
+        return None, f"no interval, because this is outside the evidence: {question.beyond}"
     size, cases = spread(residuals), sum(map(len, residuals.values()))
     return Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, cases, basis), basis
 

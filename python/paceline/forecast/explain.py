@@ -272,7 +272,7 @@ def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[st
         trace = Trace.from_json(json.dumps(document).encode(), document["name"])
         return what, [scenario.changed(trace=trace)], f"recorded rank {slowest}"
     if "jitter" in fields or scenario.core_options().get("spread") or document.get("backward_spread"):
-        return what, [], "none is slow by itself: ranks differ by chance"
+        return what, [], "ranks differ only by chance"
     return what, [], "all ranks are alike here"
 
 
