@@ -24,6 +24,7 @@ from paceline.job.failure import report_error
 # Name → module, attribute, and help text. Heavy modules are not loaded until their command is called.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
+    "advise": ("paceline.cli.advise", "advise", "Find the fastest configurations of a model that fit on given GPUs."),
     "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
     "bench": ("paceline.cli.bench", "bench", "Compare the images/s of training engines."),
     "emulate": ("paceline.cli.emulate", "emulate", "Emulate a cluster on this machine, with network namespaces."),

@@ -93,6 +93,17 @@ class Sharded:
         shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
         return replace(self, memory=Memory(**shares))
 
+    def recomputing(self, size: int) -> Sharded:
+        """Return it with the activations of the block that is recomputed in the backward pass.
+
+        The plan has what layers keep. The first block of the backward pass is recomputed while all others are kept.
+        """
+        if size == 0:
+            return self
+        memory = self.memory
+        kept = (memory.activations_bytes or 0) + size
+        return replace(self, memory=replace(memory, peak_bytes=memory.peak_bytes + size, activations_bytes=kept))
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
         """Return it from the native module's values."""

@@ -282,10 +282,12 @@ class Scenario:
             return _core.iteration_plan(self.trace, json.dumps(low.options))
 
     def _sharded(self, found: Result) -> Sharded | None:
-        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank."""
+        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank, and of recomputation."""
         if found.sharded is None:
             return None
-        own = found.sharded if self.workload is None else found.sharded.per_gpu(self.workload.tensor)
+        own = found.sharded
+        if self.workload is not None:
+            own = own.per_gpu(self.workload.tensor).recomputing(self.workload.recomputed_bytes)
         return replace(own, capacity_bytes=self.capacity_bytes)
 
     @property

@@ -123,7 +123,20 @@ _PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMUL
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
-PLACES = (*FORECASTS, "explore", "plan", "validate", "bench", "run", EMULATE_RUN, "replay", JOIN, RAY, "models")
+PLACES = (
+    *FORECASTS,
+    "explore",
+    "plan",
+    "validate",
+    "bench",
+    "run",
+    EMULATE_RUN,
+    "replay",
+    JOIN,
+    RAY,
+    "models",
+    "advise",
+)
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
@@ -160,6 +173,7 @@ _ALL: tuple[Setting, ...] = (
             python=_ONE,
             sweep=Use(default=None, default_words="required"),
             validate=Use(help="Ranks, each on its own host.", default=(4,)),
+            advise=Use(help="GPUs; the best configurations for each number.", default=None, default_words="required"),
         ),
     ),
     Setting(
@@ -246,7 +260,13 @@ _ALL: tuple[Setting, ...] = (
         help="Samples per worker and iteration.",
         default_words="the trace's; of a model 1",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE, models=Use(help="Samples of an iteration.", default_words="1")),
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            models=Use(help="Samples of an iteration.", default_words="1"),
+            advise=Use(help="Samples of a pass.", default_words="searched"),
+        ),
     ),
     Setting(
         name="dtype",
@@ -256,6 +276,7 @@ _ALL: tuple[Setting, ...] = (
         default_words="the trace's; of a model bf16, or fp16",
         section=_WHAT,
         uses=_in(
+            "advise",
             "simulate",
             "report",
             SIMULATE,
@@ -270,7 +291,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="seq",
@@ -279,7 +300,7 @@ _ALL: tuple[Setting, ...] = (
         help="Tokens of a sequence.",
         default_words="the model's context, at most 8192",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="checkpointing",
@@ -288,7 +309,13 @@ _ALL: tuple[Setting, ...] = (
         help="Activations that are recomputed in the backward pass.",
         default_words="none",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, "models"),
+        uses=_in(
+            "simulate",
+            "report",
+            SIMULATE,
+            "models",
+            advise=Use(kind=kinds.several(kinds.CHECKPOINTING), default_words="searched"),
+        ),
     ),
     Setting(
         name="attention",
@@ -297,7 +324,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whether attention is one kernel that stores no scores.",
         default_words="flash",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="kernels",
@@ -306,7 +333,7 @@ _ALL: tuple[Setting, ...] = (
         help="How far pointwise operators and the optimizer are fused.",
         default_words="fused",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
     ),
     Setting(
         name="tensor_parallel",
@@ -315,7 +342,7 @@ _ALL: tuple[Setting, ...] = (
         help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("advise", "simulate", "report", SIMULATE),
     ),
     Setting(
         name="pipeline_parallel",
@@ -355,6 +382,7 @@ _ALL: tuple[Setting, ...] = (
             explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of the sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
             bench=Use(help="Cluster for the forecast.", default=None),
+            advise=Use(default=None, default_words="nodes of the GPU; flat"),
         ),
     ),
     Setting(
@@ -371,6 +399,7 @@ _ALL: tuple[Setting, ...] = (
             python=Use(kind=kinds.RATE),
             validate=Use(help="Bandwidth of a host.", default=("500Mbps",)),
             bench=Use(kind=kinds.RATE, help="Bandwidth of a host, for the forecast.", default_words="the emulated one"),
+            advise=Use(kind=kinds.RATE),
         ),
     ),
     Setting(
@@ -380,7 +409,7 @@ _ALL: tuple[Setting, ...] = (
         help="What carries messages between nodes; none: they get the whole bandwidth.",
         default_words="the cluster's; for flat tcp up to 25 Gbit/s, rdma above",
         section=_CLUSTER,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="latency",
@@ -390,6 +419,7 @@ _ALL: tuple[Setting, ...] = (
         default_words="the cluster's; the channel's for flat",
         section=_CLUSTER,
         uses=_in(
+            "advise",
             *FORECASTS,
             simulate=_TIMES,
             report=_TIMES,
@@ -416,7 +446,7 @@ _ALL: tuple[Setting, ...] = (
         help="Ranks that share one NIC.",
         default_words="the cluster's; 1 for flat",
         section=_CLUSTER,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="intra_bandwidth",
@@ -425,7 +455,7 @@ _ALL: tuple[Setting, ...] = (
         help="Bandwidth of a rank inside its node, in each direction.",
         default_words="the cluster's; 100Gbps for flat",
         section=_CLUSTER,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="stragglers",
@@ -434,7 +464,7 @@ _ALL: tuple[Setting, ...] = (
         help="Ranks that compute slowly: 13:1.2 makes rank 13 take 1.2 times as long.",
         default_words="the cluster's; none for flat",
         section=_CLUSTER,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="degraded",
@@ -546,6 +576,7 @@ _ALL: tuple[Setting, ...] = (
             report=_SHARDINGS,
             sweep=_SHARDINGS,
             validate=replace(_SHARDINGS, help="Replay and simulate sharded iterations: zero1, zero3, hsdp, …."),
+            advise=Use(kind=kinds.SEVERAL_SHARDINGS, default_words="searched"),
         ),
     ),
     Setting(
@@ -564,7 +595,7 @@ _ALL: tuple[Setting, ...] = (
         help="Units that are gathered ahead in the forward pass.",
         default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
         section=_SHARDING,
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
         name="accumulate",
@@ -573,7 +604,11 @@ _ALL: tuple[Setting, ...] = (
         help="Passes through the model before the optimizer's step, each of --batch samples.",
         default_words="1",
         section=_SHARDING,
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in(
+            *FORECASTS,
+            "replay",
+            advise=Use(default_words="searched with --global-batch; 1"),
+        ),
     ),
     Setting(
         name="accumulate_sync",
@@ -591,7 +626,7 @@ _ALL: tuple[Setting, ...] = (
         help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
         default_words="numbered blocks",
         section=_SHARDING,
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
         name="param_dtype",
@@ -600,7 +635,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type of parameters, in which they are gathered.",
         default_words="the trace's",
         section=_SHARDING,
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
         name="reduce_dtype",
@@ -609,7 +644,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type in which gradients are reduced.",
         default_words="the trace's",
         section=_SHARDING,
-        uses=_in(*FORECASTS, "replay"),
+        uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
         name="optimizer",
@@ -618,7 +653,7 @@ _ALL: tuple[Setting, ...] = (
         help="Optimizer, for the memory of its states.",
         default_words="adam",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="memory",
@@ -627,7 +662,7 @@ _ALL: tuple[Setting, ...] = (
         help="Memory of a GPU: says whether the job fits.",
         default_words="that of --gpu",
         section=_SHARDING,
-        uses=_in(*FORECASTS),
+        uses=_in("advise", *FORECASTS),
     ),
     Setting(
         name="coordinator",

@@ -208,6 +208,12 @@ class Workload:
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
+    def recomputed_bytes(self) -> int:
+        """Activations of the block that one GPU is recomputing, beyond those that it keeps; 0 without checkpointing."""
+        under_way = min(self.pipeline, self.microbatches) if self.pipeline > 1 else 1
+        return self.memory().recomputed // under_way
+
+    @property
     def provenance(self) -> str:
         """How the trace was made, with the source of the configuration."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]

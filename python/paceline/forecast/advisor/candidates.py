@@ -1,0 +1,157 @@
+"""What is searched: configurations of a model on a number of GPUs, each with bounds that cost no simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding as shardings
+
+CHECKPOINTINGS = ("none", "selective", "full")
+_SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
+_MOST_PASSES = 10_000
+"""Of `--accumulate`."""
+_LARGEST_BATCH = 2**20
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A sharding with its switches."""
+
+    sharding: str
+    kept: bool = False
+    """Units stay gathered between the passes: `--reshard-after-forward no`."""
+    local: bool = False
+    """Gradients are exchanged after the last pass only: `--no-accumulate-sync`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its settings, without the sharding."""
+        return ({"reshard_after_forward": "no"} if self.kept else {}) | (
+            {"accumulate_sync": False} if self.local else {}
+        )
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.sharding + (", no reshard" if self.kept else "") + (", last sync" if self.local else "")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration."""
+
+    workers: int
+    """Data-parallel ranks."""
+    setup: Setup
+    batch: int
+    """Samples of a pass."""
+    accumulate: int
+    checkpointing: str
+
+    @property
+    def samples(self) -> int:
+        """Samples of a rank in an iteration."""
+        return self.batch * self.accumulate
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Settings of its iteration that are not those of the model."""
+        return self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may vary; values that are given do not."""
+
+    shardings: Sequence[str] = _SHARDINGS
+    checkpointings: Sequence[str] = CHECKPOINTINGS
+    batch: int | None = None
+    accumulate: int | None = None
+    global_batch: int | None = None
+
+    def setups(self, workers: int, per_node: int) -> list[Setup]:
+        """Return the shardings that differ on so many ranks.
+
+        One rank shards nothing; hsdp with one group is zero3, and with groups of one rank is none.
+        """
+        found = []
+        for name in self.shardings:
+            ranks = shard_ranks(name, workers, per_node)
+            is_hsdp = shardings.kind(name) == "hsdp"
+            if workers == 1 and name != shardings.NONE:
+                continue
+            if is_hsdp and (ranks in (1, workers) or workers % ranks):
+                continue
+            kept = (False, True) if shardings.kind(name) in shardings.GATHERED else (False,)
+            found += [Setup(name, one) for one in kept]
+        return found
+
+    def sizes(self, workers: int) -> Iterator[tuple[int, int]]:
+        """Return batches with their numbers of passes, smallest batch first; without end unless something is given.
+
+        Raises InvalidArgumentError if the global batch cannot be divided.
+        """
+        if self.global_batch is None:
+            batch = self.batch or 1
+            while batch <= _LARGEST_BATCH:
+                yield batch, self.accumulate or 1
+                if self.batch is not None:
+                    return
+                batch *= 2
+            return
+        if self.global_batch % workers:
+            near = max(1, round(self.global_batch / workers)) * workers
+            raise InvalidArgumentError(
+                f"--global-batch: {self.global_batch} samples are not a multiple of {workers} data-parallel ranks; "
+                f"give {near}, or other --gpus"
+            )
+        own = self.global_batch // workers
+        sizes = [
+            (batch, own // batch)
+            for batch in _divisors(own)
+            if own // batch <= _MOST_PASSES and self.batch in (None, batch) and self.accumulate in (None, own // batch)
+        ]
+        if not sizes:
+            given = [f"--batch {self.batch}"] * (self.batch is not None)
+            given += [f"--accumulate {self.accumulate}"] * (self.accumulate is not None)
+            raise InvalidArgumentError(
+                f"--global-batch: {own} samples of each of {workers} ranks cannot be made with {' and '.join(given)}; "
+                "leave one of them out"
+            )
+        yield from sizes
+
+
+def shard_ranks(sharding: str, workers: int, per_node: int) -> int:
+    """Return over how many ranks the optimizer's states are sharded."""
+    name, _, group = sharding.partition(":")
+    if name == shardings.NONE:
+        return 1
+    return (int(group) if group else min(per_node, workers)) if name == "hsdp" else workers
+
+
+def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> float:
+    """Return seconds that no iteration is shorter than: computation, with nothing exposed."""
+    ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
+    passes = candidate.accumulate * (workload.forward_s + workload.backward_s)
+    return passes + workload.optimizer_s / ranks
+
+
+def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values: Mapping[str, Any]) -> int:
+    """Return bytes that no peak is below: those held when the forward pass ends, without gathered units."""
+    name = shardings.kind(candidate.setup.sharding)
+    ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
+    found = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
+    activations = found.activations + found.recomputed
+    if values.get("param_dtype") is not None:
+        # Parameters, and whether there is a master copy, are up to the element type.
+        return activations
+    return found.parameters + found.optimizer + activations
+
+
+def _divisors(number: int) -> list[int]:
+    low = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
+    return sorted({*low, *(number // one for one in low)})

@@ -1,0 +1,359 @@
+"""What `paceline advise` prints: a verdict, a table for each number of GPUs, and the same as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline._internal import units
+from paceline._internal.console import Column, render
+from paceline.forecast import sharding as shardings
+from paceline.forecast.advisor.candidates import Candidate
+from paceline.forecast.advisor.goodput import Failures
+from paceline.forecast.advisor.search import Found, Help, Job, Option
+from paceline.forecast.sharding import Sharded
+from paceline.settings.table import SETTINGS
+
+Objective = Literal["throughput", "cost"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What turns a rate into money and time."""
+
+    price: float | None = None
+    """Of a GPU for an hour, in any currency."""
+    failures: Failures | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration that fits, with what it costs."""
+
+    gpus: int
+    candidate: Candidate
+    option: Option
+    goodput: float
+    """1 without failures."""
+    price: float | None
+    """Of a GPU for an hour."""
+    command: str
+    """The command that forecasts it."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of an iteration."""
+        return self.candidate.samples * self.candidate.workers
+
+    @property
+    def kept_per_s(self) -> float:
+        """Samples per second of all GPUs that are kept, with failures."""
+        assert self.option.result.samples_per_s is not None
+        return self.option.result.samples_per_s * self.goodput
+
+    @property
+    def sharded(self) -> Sharded:
+        """What its forecast says of memory and exposed communication."""
+        assert self.option.result.sharded is not None
+        return self.option.result.sharded
+
+    def cost(self, samples: float) -> float | None:
+        """Return the price of so many samples, with failures."""
+        if self.price is None or not self.kept_per_s:
+            return None
+        return samples / self.kept_per_s / 3600 * self.gpus * self.price
+
+    def to_dict(self, tokens: int | None) -> dict[str, Any]:
+        """Return it as `--json` prints it; `tokens`: of a sample, None for images."""
+        one, result, own = self.candidate, self.option.result, self.sharded
+        found: dict[str, Any] = {
+            "sharding": own.sharding,
+            "reshard_after_forward": not one.setup.kept if shardings.kind(own.sharding) in shardings.GATHERED else None,
+            "accumulate_sync": not one.setup.local if one.accumulate > 1 else None,
+            "batch": one.batch,
+            "accumulate": one.accumulate,
+            "global_batch": self.global_batch,
+            "checkpointing": one.checkpointing,
+            "iteration_s": result.iteration_s,
+            "samples_per_s": result.samples_per_s,
+            "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
+            "mfu": result.mfu,
+            "exposed_communication_s": result.exposed_communication_s,
+            "exposed": vars(own.exposed),
+            "memory": vars(own.memory),
+            "capacity_bytes": own.capacity_bytes,
+            "faster_with": None if self.option.help is None else vars(self.option.help),
+            "interval": None if result.interval is None else vars(result.interval),
+            "evidence": result.evidence,
+            "command": self.command,
+        }
+        if self.price is not None:
+            name, size = _costed(tokens)
+            found[f"cost_per_{name.replace(' ', '_')}"] = self.cost(size)
+        return found
+
+
+def exposed(own: Sharded) -> float:
+    """Return the seconds in which the slowest rank's computation waits for a collective."""
+    return own.exposed.all_gather_s + own.exposed.reduce_scatter_s + own.exposed.all_reduce_s
+
+
+def _costed(tokens: int | None) -> tuple[str, float]:
+    """Return what a cost is given for, and how many samples that is."""
+    return ("million images", 1e6) if tokens is None else ("billion tokens", 1e9 / tokens)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that was found."""
+
+    job: Job
+    found: tuple[Found, ...]
+    rows: Mapping[int, Sequence[Row]]
+    """By number of GPUs, fastest first."""
+    objective: Objective
+    costs: Costs
+    finished: bool = True
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of a sample; None for images."""
+        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        return workload.tokens if workload.is_text else None
+
+    @property
+    def best(self) -> Row | None:
+        """The best of all numbers of GPUs: the most throughput, or the least cost."""
+        firsts = [rows[0] for rows in self.rows.values() if rows]
+        if self.objective == "cost":
+            return max(firsts, key=lambda row: row.kept_per_s / row.gpus, default=None)
+        return max(firsts, key=lambda row: row.kept_per_s, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        tokens, best = self.tokens, self.best
+        found = {
+            "schema_version": 1,
+            "model": self.job.workload(1, self.job.space.checkpointings[0]).model.name,
+            "gpu": self.job.workload(1, self.job.space.checkpointings[0]).hardware.name,
+            "objective": self.objective,
+            "verdict": self.verdict(),
+            "best": None if best is None else {"gpus": best.gpus, **best.to_dict(tokens)},
+            "failures": None if self.costs.failures is None else self.costs.failures.to_dict(),
+            "gpus": [
+                {
+                    "gpus": one.gpus,
+                    "capacity_bytes": one.capacity_bytes,
+                    "configurations": one.candidates,
+                    "do_not_fit": one.too_large,
+                    "simulated": one.simulated,
+                    "left_out": one.left_out,
+                    "never_fit": [
+                        {"sharding": it.candidate.setup.label, **_how(it.candidate), "least_bytes": it.least_bytes}
+                        for it in one.never_fit
+                    ],
+                    "rows": [row.to_dict(tokens) for row in self.rows.get(one.gpus, ())],
+                }
+                for one in self.found
+            ],
+            "notes": list(self.job.notes),
+        }
+        return found if self.finished else found | {"incomplete": True}
+
+    def verdict(self) -> list[str]:
+        """Return sentences: the best, what would make it faster, and what does not fit."""
+        best = self.best
+        lines = [] if best is None else self._of_best(best)
+        for found in self.found:
+            if not self.rows.get(found.gpus) and found.never_fit:
+                lines.append(nothing_fits(found, self.job))
+        if self.costs.failures is not None:
+            lines.append(self.costs.failures.sentence())
+            if len(self.found) > 1:
+                lines.append("That is of the job, whatever its number of GPUs; give one number for its own --mtbf.")
+        return lines
+
+    def _of_best(self, row: Row) -> list[str]:
+        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        result, own = row.option.result, row.sharded
+        kind = "" if len(self.rows) == 1 else "cheapest" if self.objective == "cost" else "fastest"
+        what = f"{workload.model.name} on {row.gpus} {workload.hardware.title}"
+        per_gpu = _rate(row, self.tokens)
+        lines = [
+            f"{what}{f' is {kind}' if kind else ''}: {row.candidate.setup.label} with {_in_words(row.candidate)}: "
+            f"{per_gpu}, {units.duration(result.iteration_s)} an iteration of {units.count(row.global_batch, 'sample')}"
+            f"{self._money(row)}; {units.size(own.memory.peak_bytes)} of the {units.size(self.job.capacity_bytes)} "
+            "of a GPU."
+        ]
+        waits = (
+            f"{units.duration(exposed(own))} of communication are exposed"
+            if exposed(own)
+            else "All communication is hidden"
+        )
+        if own.straggling_s > 0:
+            waits += f", and the slowest rank computes {units.duration(own.straggling_s)} longer"
+        if row.option.help is not None:
+            lines.append(f"{waits}; {_helps(row.option.help)}.")
+        else:
+            lines.append(f"{waits}; no faster network would help, only faster computation.")
+        return lines
+
+    def _money(self, row: Row) -> str:
+        name, size = _costed(self.tokens)
+        cost = row.cost(size)
+        return "" if cost is None else f", {units.short(cost, 4)} for a {name}"
+
+    def table(self) -> list[str]:
+        """Return the table, with an empty line between numbers of GPUs."""
+        name, size = _costed(self.tokens)
+        throughput = "tokens/s\nper GPU" if self.tokens is not None else "images/s\nper GPU"
+        has_passes = any(row.candidate.accumulate > 1 for rows in self.rows.values() for row in rows)
+        columns = [
+            Column("GPUs"),
+            Column("sharding", left=True),
+            Column("batch\nper GPU"),
+            *([Column("passes")] if has_passes else []),
+            Column("global\nbatch"),
+            Column("check-\npointing", left=True),
+            Column(throughput),
+            Column("MFU"),
+            Column("iteration\ns"),
+            Column("exposed\ns"),
+            Column("memory\nGB"),
+            *([Column(f"cost per\n{name}")] if self.costs.price is not None else []),
+            Column("faster with", left=True),
+        ]
+        groups = [
+            [self._cells(row, size, has_passes=has_passes) for row in rows] for rows in self.rows.values() if rows
+        ]
+        return render(columns, groups, highlight_first=True) if groups else []
+
+    def _cells(self, row: Row, size: float, *, has_passes: bool) -> list[str]:
+        one, result, own = row.candidate, row.option.result, row.sharded
+        cost = row.cost(size)
+        return [
+            str(row.gpus),
+            one.setup.label,
+            str(one.batch),
+            *([str(one.accumulate)] if has_passes else []),
+            str(row.global_batch),
+            one.checkpointing,
+            units.digits(_per_gpu(row, self.tokens)),
+            "-" if result.mfu is None else units.percent(result.mfu),
+            units.digits(result.iteration_s),
+            units.digits(result.exposed_communication_s, 3),
+            units.digits(own.memory.peak_bytes / 1e9, 3),
+            *([] if self.costs.price is None else ["-" if cost is None else units.digits(cost)]),
+            "computation" if row.option.help is None else f"{row.option.help.what}: {row.option.help.gain:.2f}x",
+        ]
+
+    def remarks(self) -> list[str]:
+        """Return what was searched and left out, and the command of the best."""
+        lines = []
+        for found in self.found:
+            tried = units.count(found.candidates, "configuration")
+            large = f"{found.too_large} do not fit in {units.size(found.capacity_bytes)}"
+            searched = f", {found.simulated} were simulated, no other can be faster" if found.options else ""
+            lines.append(f"{found.gpus} GPUs: of {tried}, {large}{searched}.")
+            if self.rows.get(found.gpus):
+                lines += [_never(found)] if _never(found) else []
+            for label in found.left_out:
+                lines.append(
+                    f"{found.gpus} GPUs: {label} was left out, as its messages take long to simulate: "
+                    f"`paceline simulate` with --sharding {label}."
+                )
+        best = self.best
+        if best is not None:
+            if self.job.space.global_batch is None and self.job.space.batch is None:
+                lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
+            lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
+            lines.append(f"The best in detail: {best.command}")
+        return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
+
+
+def _never(found: Found) -> str:
+    """Return which shardings never fit, with the least that they need."""
+    fit = {option.candidate.setup.sharding for option in found.options}
+    least: dict[str, int] = {}
+    for one in found.never_fit:
+        least.setdefault(one.candidate.setup.sharding, one.least_bytes)
+    words = [f"{name} ({units.size(size)} or more)" for name, size in least.items() if name not in fit]
+    return f"{found.gpus} GPUs: in no configuration fits {units.listed(words)}." if words else ""
+
+
+def nothing_fits(found: Found, job: Job) -> str:
+    """Return what the least configuration needs, and the remedy."""
+    least = found.never_fit[0]
+    one = least.candidate
+    result = job.known.get(one)
+    remedy = _remedy(job, one, None if result is None else result.sharded)
+    return (
+        f"Nothing fits in {units.size(found.capacity_bytes)} on {found.gpus} GPUs: the least is {one.setup.label} with "
+        f"{_in_words(one)}, {units.size(least.least_bytes)}; {remedy}."
+    )
+
+
+def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
+    given = [
+        f"--{name}"
+        for name, all_ in (("sharding", 5), ("checkpointing", 3))
+        if len(getattr(job.space, f"{name}s")) < all_
+    ]
+    if one.batch > 1:
+        given.append("--batch" if job.space.batch else "--global-batch or --accumulate")
+    if given:
+        return f"it may with more freedom: leave out {units.listed(given)}"
+    activations = own.memory.activations_bytes if own is not None else None
+    if own is not None and activations and activations > own.memory.peak_bytes / 2:
+        return "most of it is activations: shorter sequences (--seq), or --tensor-parallel"
+    return "more GPUs, --tensor-parallel, GPUs with more memory, or an optimizer with fewer states (--optimizer)"
+
+
+def _rate(row: Row, tokens: int | None) -> str:
+    what = "tokens/s" if tokens is not None else "images/s"
+    mfu = row.option.result.mfu
+    return f"{units.digits(_per_gpu(row, tokens))} {what} per GPU" + (
+        "" if mfu is None else f", MFU {units.percent(mfu)}"
+    )
+
+
+def _per_gpu(row: Row, tokens: int | None) -> float:
+    assert row.option.result.samples_per_s is not None
+    return row.option.result.samples_per_s / row.gpus * (tokens or 1)
+
+
+def _helps(help_: Help) -> str:
+    return f"{help_.what} would make it {units.short(help_.gain)} times faster"
+
+
+def _how(one: Candidate) -> dict[str, Any]:
+    return {"batch": one.batch, "accumulate": one.accumulate, "checkpointing": one.checkpointing}
+
+
+def _in_words(one: Candidate) -> str:
+    words = [f"batch {one.batch}"] + [f"{one.accumulate} passes"] * (one.accumulate > 1)
+    words.append("no checkpointing" if one.checkpointing == "none" else f"{one.checkpointing} checkpointing")
+    return units.listed(words)
+
+
+def row_of(job: Job, gpus: int, option: Option, costs: Costs, given: Mapping[str, object]) -> Row:
+    """Return a row of the table; `given` are the options that were typed and do not vary."""
+    goodput = 1.0 if costs.failures is None else costs.failures.goodput
+    return Row(gpus, option.candidate, option, goodput, costs.price, command(job, given, gpus, option.candidate))
+
+
+def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) -> str:
+    """Return the command that forecasts a candidate; `given` are the options that were typed and do not vary."""
+    trace = job.sweep.trace
+    words = ["paceline", "simulate", *(["--config", str(trace)] if isinstance(trace, Path) else [str(trace)])]
+    for name, value in given.items():
+        words += [SETTINGS[name].flag, str(value)]
+    words += ["--gpus", str(gpus), "--sharding", one.setup.sharding, "--batch", str(one.batch)]
+    words += ["--checkpointing", one.checkpointing] if one.checkpointing != "none" else []
+    words += ["--accumulate", str(one.accumulate)] if one.accumulate > 1 else []
+    words += ["--reshard-after-forward", "no"] if one.setup.kept else []
+    words += ["--no-accumulate-sync"] if one.setup.local else []
+    return shlex.join(words)

@@ -1,0 +1,237 @@
+"""`paceline advise`: the best configurations that fit, against brute force, and costs against closed forms."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from paceline import InvalidArgumentError
+from paceline.cli.main import main
+from paceline.forecast.advisor import search
+from paceline.forecast.advisor.candidates import Space
+from paceline.forecast.advisor.goodput import Failures
+from paceline.forecast.options import Sweep
+
+SMALL = ("gpt2-small", "--gpu", "a100", "--network", "25Gbps", "--seq", "256")
+
+
+def call(*words, code=0):
+    result = CliRunner().invoke(main, ["advise", *map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def asked(*words):
+    return json.loads(call(*words, "--json"))
+
+
+def job(gpus, global_batch=None, model="gpt2-small", **options):
+    given = {"gpu": "a100", "bandwidth": "25Gbps", "seq": 256, "workers": gpus, **options}
+    return search.Job.of(Sweep.of(model, given, "advise"), global_batch)
+
+
+def everything(asked_job, found):
+    """Forecast all configurations, whatever their bounds say."""
+    for setup in search._setups(asked_job, found.workers):
+        for rate, least, one in search.candidates(asked_job, setup, found.workers):
+            yield setup, rate, least, one, asked_job.result(one)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "global_batch", "options"),
+    [
+        (16, 64, {"memory": "1.9GB"}),
+        (8, None, {"memory": "4GB", "gpus_per_node": 4}),
+        (4, 24, {"memory": "2.2GB", "gpus_per_node": 1, "checkpointing": "none,full"}),
+    ],
+)
+def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, options):
+    asked_job = job(gpus, global_batch, **options)
+    found = search.start(asked_job, gpus)
+    search.search(asked_job, found)
+    simulated = found.simulated
+    best = {}
+    pruned = 0
+    for setup, rate, least, _, result in everything(asked_job, found):
+        peak = result.sharded.memory.peak_bytes
+        # The bounds hold, so what they prune does not fit, or is not faster.
+        assert least <= peak
+        assert result.samples_per_s <= rate * found.workers * (1 + 1e-9)
+        pruned += least > asked_job.capacity_bytes
+        if peak <= asked_job.capacity_bytes:
+            best[setup] = max(best.get(setup, 0), result.samples_per_s)
+    assert best and pruned
+    assert {option.candidate.setup: option.result.samples_per_s for option in found.options} == best
+    assert simulated < found.candidates
+    rates = [option.result.samples_per_s for option in found.options]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():
+    for options in ({"tensor_parallel": 2}, {"param_dtype": "float32"}, {"dtype": "fp32"}, {"optimizer": "sgd"}):
+        asked_job = job(8, 16, gpus_per_node=4, **options)
+        found = search.start(asked_job, 8)
+        for _, rate, least, _, result in everything(asked_job, found):
+            assert least <= result.sharded.memory.peak_bytes
+            assert result.samples_per_s <= rate * found.workers * (1 + 1e-9)
+
+
+def test_the_command_of_a_row_forecasts_that_row():
+    words = (*SMALL, "--gpus", 8, "--gpus-per-node", 4, "--global-batch", 64, "--memory", "3GB", "--top", 20)
+    [group] = asked(*words)["gpus"]
+    assert len(group["rows"]) > 4
+    assert any("--no-accumulate-sync" in row["command"] for row in group["rows"])
+    for row in group["rows"]:
+        assert row["batch"] * row["accumulate"] * 8 == row["global_batch"] == 64
+        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        [result] = json.loads(again.stdout)
+        assert result["iteration_s"] == row["iteration_s"]
+        assert result["sharded"]["memory"] == row["memory"]
+        assert result["sharded"]["fits"]
+
+
+def test_cost_is_price_over_tokens_and_goodput_that_of_daly():
+    words = (*SMALL, "--gpus", "8,16", "--batch", 4, "--price", 2.5, "--mtbf", "8h", "--checkpoint-seconds", 60)
+    found = asked(*words, "--restart-seconds", 120)
+    mean, cost, again = 8 * 3600.0, 60.0, 120.0
+    interval = math.sqrt(2 * cost * mean) - cost
+    goodput = interval / (mean * math.exp(again / mean) * (math.exp((interval + cost) / mean) - 1))
+    assert found["failures"]["interval_s"] == pytest.approx(interval)
+    assert found["failures"]["goodput"] == pytest.approx(goodput)
+    assert 0.9 < goodput < 1
+    for group in found["gpus"]:
+        for row in group["rows"]:
+            hours = 1e9 / (row["tokens_per_s_per_gpu"] * goodput) / 3600
+            assert row["cost_per_billion_tokens"] == pytest.approx(2.5 * hours)
+
+
+def test_the_interval_of_young_and_daly_loses_least():
+    failures = Failures(8 * 3600.0, 60.0, 0.0)
+
+    def kept(interval):
+        return interval / (failures.mtbf_s * math.expm1((interval + failures.checkpoint_s) / failures.mtbf_s))
+
+    best = max(range(60, 20_000, 10), key=kept)
+    assert failures.goodput == pytest.approx(kept(best), rel=1e-4)
+    assert Failures(1e9, 1e-6, 0.0).goodput == pytest.approx(1, abs=1e-6)
+    assert Failures(100.0, 10.0, 1e6).goodput == 0
+    with pytest.raises(InvalidArgumentError, match="nothing would ever be computed"):
+        Failures(10.0, 20.0, 0.0)
+
+
+def test_the_objective_decides_between_numbers_of_gpus():
+    words = ("gpt2-small", "--gpu", "a100", "--gpus", "8,64", "--batch", 8, "--sharding", "zero3", "--price", 1)
+    assert asked(*words)["best"]["gpus"] == 64
+    assert asked(*words, "--objective", "cost")["best"]["gpus"] == 8
+
+
+def test_what_does_not_fit_is_counted_and_named():
+    found = asked("llama-3-70b", "--gpu", "h100", "--gpus", 8, "--sharding", "none,zero3")
+    [group] = found["gpus"]
+    assert found["best"] is None and not group["rows"]
+    assert group["do_not_fit"] == group["configurations"] > 0
+    least = group["never_fit"][0]
+    assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "full", 1)
+    text = " ".join(call("llama-3-70b", "--gpu", "h100", "--gpus", 8).split())
+    assert text.startswith("Nothing fits in 80 GB on 8 GPUs: the least is zero3 with batch 1 and full checkpointing, ")
+    assert "more GPUs, --tensor-parallel" in text
+    assert "leave out --sharding" in call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--sharding", "none")
+    assert "in no configuration fits none (" in call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048)
+
+
+def test_recomputed_activations_count():
+    asked_job = job(8, checkpointing="none,full", batch=4, sharding="zero3")
+    found = search.start(asked_job, 8)
+    for _, _, _, one, result in everything(asked_job, found):
+        workload = asked_job.workload(one.batch, one.checkpointing)
+        plain = replace(asked_job.scenario(one), workload=None).result()
+        assert (workload.recomputed_bytes > 0) == (one.checkpointing == "full")
+        assert result.sharded.memory.peak_bytes - plain.sharded.memory.peak_bytes == workload.recomputed_bytes
+
+
+def test_text_says_what_is_best_and_why():
+    text = call(*SMALL, "--gpus", "1,16", "--memory", "4GB", "--price", 2)
+    words = " ".join(text.split())
+    assert words.startswith("gpt2-small on 16 A100 SXM4 80 GB is fastest: ")
+    assert "for a billion tokens; " in words and "cost per" in text
+    assert "GPUs: of " in words and "no other can be faster" in words
+    assert "The best in detail: paceline simulate gpt2-small --gpu a100" in words
+    assert "\n   1  none" in text
+
+
+def test_a_configuration_file_is_a_model(tmp_path):
+    fields = {"model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 512, "vocab_size": 1000}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(fields))
+    options = ("--gpu", "a100", "--gpus", 4, "--batch", 2, "--sharding", "zero1")
+    first, second = asked("--config", path, *options), asked(path, *options)
+    assert first["best"]["iteration_s"] == second["best"]["iteration_s"]
+    assert f"--config {path}" in first["best"]["command"]
+
+
+def test_images_have_no_tokens():
+    found = asked("vit-large", "--gpu", "a100", "--gpus", 8, "--batch", 8, "--price", 1)
+    best = found["best"]
+    assert best["tokens_per_s_per_gpu"] is None
+    assert best["cost_per_million_images"] == pytest.approx(8 * 1e6 / best["samples_per_s"] / 3600)
+
+
+def test_ctrl_c_keeps_what_is_done(monkeypatch):
+    best = search._best
+
+    def interrupted(asked_job, setup, found):
+        if found.gpus == 16 and setup.sharding == "zero2":
+            raise KeyboardInterrupt
+        return best(asked_job, setup, found)
+
+    monkeypatch.setattr(search, "_best", interrupted)
+    # Threads of finished simulations may still be alive; leaving them would end the tests.
+    monkeypatch.setattr("paceline.cli.main.leave_threads", lambda code: None)
+    result = CliRunner().invoke(main, ["advise", *SMALL, "--gpus", "8,16", "--batch", "2", "--json"])
+    assert result.exit_code == 130
+    found = json.loads(result.stdout)
+    assert found["incomplete"]
+    assert [{row["sharding"] for row in group["rows"]} for group in found["gpus"]][1] == {"none", "zero1"}
+    assert "interrupted" in result.stderr
+
+
+def test_long_simulations_are_left_out_and_said():
+    [group] = asked(*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")["gpus"]
+    assert group["left_out"] == ["none"]
+    assert [row["sharding"] for row in group["rows"]] == ["zero1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("resnet-50", "--gpus", 4), "'resnet-50' is no configuration of a model"),
+        (("allreduce:1GB", "--gpus", 4), "is no configuration of a model"),
+        (("gpt2-smal", "--gpu", "a100", "--gpus", 4), "did you mean 'gpt2-small'"),
+        (("gpt2-small", "--gpus", 4), "--gpu: name the GPU"),
+        (("gpt2-xl", "--gpus", 4), "name one, as in gpt2-xl@h100 or --gpu h100"),
+        (("gpt2-small", "--gpu", "a100"), "--workers: give the number of GPUs, such as --gpus"),
+        (("--gpu", "a100", "--gpus", 4), "name one model"),
+        ((*SMALL, "--gpus", 8, "--bandwidth", "1Gbps"), "means the same as --bandwidth"),
+        ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
+        ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
+        ((*SMALL, "--gpus", 8, "--objective", "cost"), "--objective cost: needs a price"),
+        ((*SMALL, "--gpus", 8, "--mtbf", "8h"), "--mtbf: how long does a checkpoint take"),
+        ((*SMALL, "--gpus", 8, "--checkpoint-seconds", 6), "--checkpoint-seconds: has no effect without failures"),
+        ((*SMALL, "--gpus", 8, "--mtbf", "8x", "--checkpoint-seconds", 6), "--mtbf"),
+        ((*SMALL, "--gpus", 8, "--mtbf", "10s", "--checkpoint-seconds", 60), "nothing would ever be computed"),
+        ((*SMALL, "--gpus", 8, "--sharding", "hsdp:8"), "hsdp:8 shards nothing on 8 ranks"),
+        ((*SMALL, "--gpus", 8, "--sharding", "zero9"), "--sharding"),
+        ((*SMALL, "--gpus", 8, "--sharding", "none", "--prefetch", 2), "--prefetch: has no effect with none"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    assert message in call(*words, code=2)
+
+
+def test_sizes_without_a_global_batch_double():
+    sizes = Space().sizes(4)
+    assert [next(sizes) for _ in range(3)] == [(1, 1), (2, 1), (4, 1)]
+    assert list(Space(global_batch=48).sizes(4)) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
+    assert list(Space(global_batch=48, accumulate=3).sizes(4)) == [(4, 3)]
+    assert list(Space(batch=3, accumulate=2).sizes(4)) == [(3, 2)]
