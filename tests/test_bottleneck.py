@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import advise
-from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
 from paceline.forecast.simulate import Scenario
 from paceline.forecast.table import grouped
 
@@ -46,13 +46,14 @@ def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
     by_resource = {one.resource: one.gain for one in relieved}
     named = by_resource[bottleneck(result)]
     assert relieved[0].resource == bottleneck(result)
-    if said.startswith("it is bound by") and "no single relief helps" not in said:
-        assert named * NOTEWORTHY >= max(by_resource.values())
-    elif "no single relief helps" in said:
+    if "no single relief helps" in said:
         assert max(by_resource.values()) <= NOTEWORTHY
-    else:
-        assert "another relief gains more" in said
+        assert "bound by" not in said
+    elif "of its critical path is" in said:
         assert max(by_resource.values()) > named
+    else:
+        assert said.startswith("it is bound by")
+        assert named * NOTEWORTHY >= max(by_resource.values())
     # Gains come in falling order after the first.
     gains = [float(gain) for gain in re.findall(r"make it ([\d.]+) times faster", said)]
     assert gains == sorted(gains, reverse=True)
@@ -66,7 +67,7 @@ def test_the_link_inside_the_node_is_relieved_by_name():
     )
     result = scenario.result()
     said = sentence("it", result, reliefs(scenario, result))
-    assert said.startswith("it is bound by inside the node")
+    assert said.startswith("it is bound by links inside the node")
     assert re.search(r"path\): twice the bandwidth inside the node would make it 1\.[5-9]\d* times faster", said)
 
 
@@ -93,7 +94,7 @@ def test_bound_names_the_resource_with_the_largest_share():
             result = paceline.simulate("resnet-50", "p3.16xlarge", strategy.name, workers=16, bucket_size="25MB")
         except InvalidArgumentError:
             continue
-        share = int(re.search(r"\((\d+) %", bound(result))[1])
+        share = int(re.search(r"\((\d+) %", path(result))[1])
         assert share >= 100 / 6
         assert json.dumps(result.to_dict())
 
@@ -101,4 +102,25 @@ def test_bound_names_the_resource_with_the_largest_share():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_worker_is_bound_by_computation(workers):
     result = paceline.simulate("resnet-50", workers=workers, bandwidth="100Gbps")
-    assert "computation" in bound(result)
+    assert "of the critical path: computation" in path(result)
+    assert path(result) == bound(result, [])
+
+
+def test_bound_by_is_what_gains_most_when_relieved():
+    """Two thirds of the path are computation, and twice the bandwidth gains more than twice the computation."""
+    scenario = Scenario.of(
+        paceline.load_trace("resnet-50"),
+        paceline.load_cluster(None, gpus_per_node=8, bandwidth="25Gbps"),
+        "native",
+        64,
+        library="ddp",
+    )
+    result = scenario.result()
+    relieved = reliefs(scenario, result)
+    assert bottleneck(result) == "computation"
+    assert bound(result, relieved) == "bound by the network's bandwidth"
+    said = sentence("native", result, relieved)
+    assert said.startswith(
+        "native is bound by the network's bandwidth: twice the bandwidth, still over TCP, would make"
+    )
+    assert said.endswith("most of its critical path is computation (68 %, that of the slowest worker).")

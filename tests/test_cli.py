@@ -148,6 +148,9 @@ def test_lists_for_people():
     assert "tiny" in call("traces", EXAMPLES / "tiny.json").stdout
     assert call("traces", "allreduce:5MB").exit_code == 0
     assert call("clusters", "nowhere").exit_code == 2
+    # Forecasts take the channel's.
+    (flat,) = [line for line in call("clusters").stdout.splitlines() if line.startswith("flat ")]
+    assert "37us" in flat
 
 
 def test_export_and_use(tmp_path):

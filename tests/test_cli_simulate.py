@@ -145,6 +145,53 @@ def test_the_last_words_are_computed():
     assert f"twice the bandwidth would make it {ring / faster:.2f} times faster" in words
 
 
+def test_the_verdict_begins_with_what_the_library_runs():
+    words = ["resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps"]
+    said = " ".join(call(*words).stdout.split("\n\n")[0].split())
+    first, second, *_ = said.split(". ")
+    assert ": ddp with native takes 157.8 ms, 12979 samples/s, 61.6 % of linear scaling; with a probability" in first
+    assert second.startswith("halving-doubling would be 1.33 times faster, 17232 samples/s")
+    assert "(no measurement of ddp with halving-doubling has been published)" in second
+    assert "is the fastest" not in said
+    explained = " ".join(call(*words, "--explain").stdout.split())
+    assert explained.startswith("native with 64 workers is bound by")
+
+
+def test_the_channel_is_said_where_it_is_and_where_it_changes():
+    def text(*words):
+        return " ".join(call(TINY, "--workers", 16, "--strategy", "native", *words).stdout.split())
+
+    changes = "note: the channel changes with the rate: TCP up to 25 Gbit/s, RDMA from 26 Gbit/s; --channel keeps one"
+    both = text("--bandwidth", "20Gbps,25Gbps,26Gbps")
+    assert changes in both
+    slow = text("--bandwidth", "20Gbps,25Gbps")
+    assert "16 workers, over TCP, latency" in slow and "note: the channel" not in slow
+    assert "twice the bandwidth, still over TCP," in text("--bandwidth", "25Gbps")
+    assert "still over TCP" not in text("--bandwidth", "10Gbps")
+    kept = text("--bandwidth", "25Gbps", "--explain")
+    assert "16 workers, 25 Gbit/s over TCP, latency 37 us" in kept and "still over TCP" in kept
+
+
+def test_several_libraries_have_their_own_rows_and_verdicts():
+    words = [TINY, "--workers", "4,8", "--library", "ddp,byteps"]
+    found = runs(*words)
+    rows = [(one["library"], one["strategy"], one["workers"]) for one in found]
+    own = paceline.simulate(TINY, workers=8, library="byteps")
+    assert rows == [(name, of, n) for name, of in (("ddp", "native"), ("byteps", own.strategy)) for n in (4, 8)]
+    assert found[3]["iteration_s"] == own.iteration_s
+    said = call(*words).stdout
+    verdicts = said.partition("\n\n")[0]
+    assert "ddp with native takes" in verdicts and f"byteps with {own.strategy} takes" in verdicts
+    assert "\nlibrary " in said
+    both = runs(TINY, "--workers", 4, "--library", "ddp,horovod", "--strategy", "ring,tree")
+    assert [(one["library"], one["strategy"]) for one in both] == [
+        (library, strategy) for library in ("ddp", "horovod") for strategy in ("ring", "tree")
+    ]
+    swept = paceline.sweep(TINY, None, "native", workers=4, library=["ddp", "horovod"])
+    assert [one.library for one in swept] == ["ddp", "horovod"]
+    assert "listed twice" in refused(TINY, "--library", "ddp,ddp")
+
+
 def test_one_strategy_is_compared_with_the_others():
     words = " ".join(call(TINY, "--workers", 16, "--strategy", "ps", "--library", "none").stdout.split())
     assert "Of the other strategies ring would be the fastest" in words
@@ -444,7 +491,7 @@ def test_a_straggler_is_one_of_the_ranks():
 def test_the_verdict_comes_first_then_the_five_best():
     text = call(TINY, "--gpus", 16).stdout
     first = text.splitlines()[0]
-    assert first.startswith("tiny, 16 workers, 25 Gbit/s, latency 37 us: halving-doubling is the fastest,")
+    assert first.startswith("tiny, 16 workers, 25 Gbit/s over TCP, latency 37 us: ddp with native takes")
     rows = text.partition("─\n")[2].partition("\nand ")[0].splitlines()
     assert len(rows) == 5 and not any(row.startswith(("ps", "sharded-ps")) for row in rows)
     assert f"and {len(paceline.all_strategies()) - 5} more with --all" in text

@@ -239,3 +239,25 @@ def test_a_coordinator_is_that_of_a_library():
     assert refused(*words, "--coordinator", "negotiate", "--library", "ddp") == (
         "--coordinator: has no effect on ddp, whose ranks need not agree; leave it out, or give --library horovod"
     )
+
+
+def test_each_row_is_what_the_single_question_gives():
+    words = ("resnet-50", "--workers", "2,8", "--strategy", "ring")
+    fields = ("workers", "library", "bucket_size", "iteration_s")
+
+    def figures(*more):
+        return {tuple(row[name] for name in fields) for row in runs(*words, *more)}
+
+    both = figures("--coordinator", "none,negotiate")
+    assert both == figures("--coordinator", "none") | figures("--coordinator", "negotiate")
+    told = call(*words, "--coordinator", "none,negotiate")
+    assert "library" in told.stdout and "--library horovod compares the same library" in told.stderr
+    same = figures("--coordinator", "none,negotiate", "--library", "horovod")
+    assert same == figures("--library", "horovod") | figures("--coordinator", "negotiate")
+
+
+def test_constants_are_given_once(tmp_path):
+    file = tmp_path / "constants.json"
+    file.write_text('{"cycle_ms": 1, "cycle_ms": 5}')
+    told = refused(*SUMMIT, "--workers", 6, "--coordinator", "graph", "--coordinator-constants", file)
+    assert "--coordinator-constants" in told and "'cycle_ms' is given twice" in told

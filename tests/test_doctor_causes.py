@@ -44,7 +44,7 @@ def test_a_slow_rank():
     first = report.diagnoses[0]
     assert first.name == "straggler"
     assert first.seconds == pytest.approx(0.010)
-    assert report.verdict.startswith("A step takes 40 ms, 25 % of it waiting for rank 1")
+    assert report.verdict.startswith("A step takes 40 ms on average, 25 % of it waiting for rank 1")
     assert "rank 1 is the last in 9 of the 9 steps" in first.says
     assert "its forward pass takes 12 ms, that of the others 2 ms" in first.says
     assert dict(first.evidence) == {

@@ -80,7 +80,7 @@ def test_the_json(tmp_path):
 
 EXPECTED = """\
 run.json: 2 ranks, 6 steps after 2 of warm-up; a step: median 60 ms, the middle half 60 ms to 60 ms
-A step takes 60 ms, 37 % of it moving gradients; exposed communication is 58 % in all.
+A step takes 60 ms on average, 37 % of it moving gradients; exposed communication is 58 % in all.
 
        step  input  forward  backward  optimizer  exposed =  straggler +  negotiation +  transfer
 rank     ms     ms       ms        ms         ms         ms           ms             ms        ms

@@ -104,3 +104,10 @@ def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
     text = " ".join(call("allreduce:100MB", "--workers", "8,16", "--strategy", "ring", "--explain").split())
     assert "Nothing is computed" in text
     assert "another one brings more than half" not in text and "trace's own error" not in text
+
+
+def test_a_fabric_has_no_help_in_the_switch():
+    _, changes = explained("allreduce:1MB", "--cluster", "fat-tree-k16", "--workers", 8, "--strategy", "ring")
+    for kind in ("multicast", "aggregation"):
+        assert changes[f"{kind} in the switch"]["note"].startswith("a fabric's switches have none")
+        assert changes[f"{kind} in the switch"]["iteration_s"] is None

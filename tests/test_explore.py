@@ -11,6 +11,9 @@ from contextlib import contextmanager
 import paceline
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
+from click.testing import CliRunner
+from paceline.catalog.libraries import find_library
+from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.explore.answers import answer, cluster_of, preset
 from paceline.explore.state import LIMITS, State, parse
@@ -27,8 +30,8 @@ def test_limits(name):
     for value in (least - 1, most + 1):
         with pytest.raises(InvalidArgumentError, match=f"{name}: .* is not from"):
             parse(json.dumps({name: value}).encode())
-    # No bucket size: the library decides.
-    for value in ("3", True, [1], *([None] if name != "bucket_mb" else [])):
+    # No bucket size and no servers: the library decides.
+    for value in ("3", True, [1], *([None] if name not in ("bucket_mb", "servers") else [])):
         with pytest.raises(InvalidArgumentError, match=f"{name}: is not a number"):
             parse(json.dumps({name: value}).encode())
 
@@ -55,6 +58,7 @@ def test_limits(name):
         (rb'{"strategy": "\udfff"}', "not JSON"),
         (rb'{"\ud800": 1}', "not JSON"),
         (rb'{"strategy": "\u0000"}', "unknown strategy"),
+        (b'{"workers": 2, "workers": 4}', "'workers' is given twice"),
     ],
 )
 def test_mistakes_are_named(text, message):
@@ -96,6 +100,15 @@ def test_the_switch_decides_what_is_shown():
     assert not set(told["left_out"]) & {it["strategy"] for it in told["ranking"]}
 
 
+def test_the_switch_helps_only_where_it_is_ticked_or_a_cluster_says_so():
+    assert not (State().multicast or State().aggregation)
+    assert not (preset("flat")["multicast"] or preset("flat")["aggregation"])
+    told = answer(State(trace="resnet-18", workers=4))
+    assert "sharp" in told["left_out"]
+    assert told["bandwidth"] == "25 Gbit/s over TCP"
+    assert answer(State(trace="resnet-18", workers=4, bandwidth_gbps=100))["bandwidth"] == "100 Gbit/s over RDMA"
+
+
 def test_what_would_take_long_is_refused():
     with pytest.raises(InvalidArgumentError, match="611 buckets on 128 workers take longer than a slider should"):
         answer(State(trace="resnet-200", workers=128, bucket_mb=0))
@@ -108,6 +121,22 @@ def test_a_library_brings_its_buckets():
     assert fastest() == fastest(bucket_mb=25) != fastest(bucket_mb=1)
     assert fastest(library="none") == fastest(library="none", bucket_mb=0) != fastest()
     assert fastest(library="horovod") != fastest()
+
+
+@pytest.mark.parametrize("library", ["tensorflow-grpc", "byteps"])
+def test_a_library_brings_its_servers(library):
+    def ps(**fields):
+        ranking = answer(State(trace="resnet-18", workers=4, library=library, **fields))["ranking"]
+        return next(row for row in ranking if row["strategy"] == find_library(library).strategy)
+
+    own = paceline.simulate("resnet-18", workers=4, library=library, bandwidth="25Gbps", latency="0us")
+    assert (ps()["servers"], ps()["iteration_s"]) == (own.servers, own.iteration_s)
+    assert ps()["servers"] == 4 and ps(servers=1)["servers"] == 1
+
+
+def test_the_preset_is_a_name_and_the_help_says_so():
+    told = CliRunner().invoke(main, ["explore", "--help"]).output
+    assert "--cluster NAME" in told and "FILE" not in told
 
 
 def test_another_strategys_timeline():

@@ -218,6 +218,16 @@ def test_plot(tmp_path):
         paceline.plot(results, tmp_path / "lines.gif")
 
 
+def test_the_line_without_communication_is_inside_the_axes():
+    results = paceline.sweep(
+        "resnet-50", strategy="native", workers=64, gpus_per_node=8, bandwidth=["10Gbps", "20Gbps", "25Gbps"]
+    )
+    _, throughput = paceline.plot(results).axes
+    highest = max(max(line.get_ydata()) for line in throughput.lines)
+    assert highest == pytest.approx(64 * 32 / results[0].compute_s)
+    assert highest < throughput.get_ylim()[1]
+
+
 def test_plots_are_the_same_bytes_every_time(tmp_path):
     pytest.importorskip("matplotlib")
     results = paceline.sweep(TINY, strategy=["ps", "ring"], workers=[2, 4])
@@ -255,6 +265,18 @@ def test_a_notebook_shows_a_table():
     page = result._repr_html_()
     for words in ("<table", "tiny", "ring", "samples/s", "25 Gbit/s", "3 us", "computation"):
         assert words in page
+
+
+def test_a_notebook_shows_what_a_forecast_depends_on():
+    told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
+    for name, value in (
+        ("cluster", "flat, 25 Gbit/s over TCP, latency 37 us"),
+        ("GPUs per node", "8"),
+        ("library", "ddp"),
+        ("80 % interval", "139.2 ms to 178.9 ms"),
+        ("bottleneck", "most of the critical path: computation (68 %, that of the slowest worker)"),
+    ):
+        assert f'{name}</th><td style="text-align: left">{value}</td>' in told
 
 
 def test_an_interrupted_sweep_keeps_what_is_done():

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
@@ -68,11 +69,17 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
         ({"job": [job("a", worker=1)]}, "jobs.toml: job 1: unknown key 'worker'; did you mean 'workers'?"),
         ({"job": [{"name": "a", "workers": 2}]}, "jobs.toml: job 1 (a): trace: is missing"),
         ({"job": [job("a", workers="many")]}, "jobs.toml: job 1 (a): workers: 'many' is not a number of ranks"),
-        ({"job": [job("a", strategy="rign")]}, "jobs.toml: job 1 (a)"),
+        ({"job": [job("a", strategy="rign")]}, "jobs.toml: job 1 (a): strategy: unknown strategy 'rign'"),
         ({"job": [job("a", nodes="wide")]}, "jobs.toml: job 1 (a): nodes: 'wide' is neither"),
         ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: 2 are given, but 4 workers with 1 GPU"),
         ({"job": [job("a", start="soon")]}, "jobs.toml: job 1 (a): start: 'soon' is not a time"),
-        ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a)"),
+        ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a): servers: has no effect on ring"),
+        ({"job": [job("a", bucket_size=25.5)]}, "jobs.toml: job 1 (a): bucket_size: 25.5 has no unit"),
+        ({"job": [job("a", chunk="1XB")]}, "jobs.toml: job 1 (a): chunk: "),
+        ({"job": [job("a", nodes=[0, 1, 2, 10**14])]}, "jobs.toml: job 1 (a): nodes: there is no node 1000000"),
+        ({"job": [job("a\nb")]}, "jobs.toml: job 1: name: 'a\\nb' has control characters"),
+        ({"job": [job("a\u202eb")]}, "jobs.toml: job 1: name: 'a\\u202eb' has control characters"),
+        ({"iterations": 100_000}, "jobs.toml: iterations: 100000 are too many"),
     ],
 )
 def test_mistakes_name_file_job_and_key(change, message):
@@ -111,3 +118,35 @@ def test_the_command(tmp_path):
     assert {"vision: worker 0", "old code: worker 15", "rack 0", "node 15"} <= processes
     refused = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--workers", "8"])
     assert refused.exit_code == 2 and "--workers has no effect with --jobs" in refused.output
+
+
+def test_changes_that_do_not_exist_are_left_out_with_a_note():
+    def changes(**top):
+        found = model.simulate_jobs(spec.mix({**top, "job": [job("a"), job("b")]}, "jobs.toml"))
+        return {one.change: (one.iteration_s is None, one.note) for one in found.what_if}
+
+    of_a_fabric = changes(cluster="fat-tree-k16")
+    assert not of_a_fabric["twice the bandwidth"][0]
+    for feature in ("multicast", "aggregation"):
+        missing, note = of_a_fabric[f"{feature} in the switch"]
+        assert missing and note.startswith("a fabric's switches have none")
+    assert changes(bandwidth="900000Tbps")["twice the bandwidth"] == (True, "more than the highest rate of a cluster")
+
+
+def test_a_cluster_with_slow_ranks_is_refused_by_file(tmp_path):
+    slow = tmp_path / "slow.json"
+    fields = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
+    slow.write_text(json.dumps({**fields, "stragglers": [{"rank": 1, "factor": 2.0}]}))
+    with pytest.raises(InvalidArgumentError, match=r"^jobs\.toml: cluster: has stragglers by rank"):
+        mix(job("a"), cluster=str(slow))
+
+
+def test_a_mesh_limits_jobs_as_it_limits_one():
+    fields = {"trace": "alexnet", "workers": 16, "strategy": "hierarchical", "inside": "root"}
+    alone = paceline.simulate(
+        "alexnet", "p3.16xlarge", "hierarchical", workers=16, inside="root", library="none", bucket_size=26214400
+    )
+    [found] = model.simulate_jobs(spec.mix({"cluster": "p3.16xlarge", "job": [fields]}, "jobs.toml")).jobs
+    assert found.alone_s == pytest.approx(alone.iteration_s, rel=0.02)
+    both = spec.mix({"cluster": "p3.16xlarge", "job": [fields, {**fields, "name": "b", "inside": "ring"}]}, "jobs.toml")
+    assert "b gets only the" in both.notes[0] and "mesh leaves to alexnet" in both.notes[0]

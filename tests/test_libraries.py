@@ -16,6 +16,7 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
+from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
 
 ROOT = Path(__file__).parent.parent
@@ -174,6 +175,22 @@ def test_a_single_stream_is_measured_at_25_gigabits():
     assert channels.stream_of("tcp", 100e9) == channels.constant("tcp.stream.100g")
 
 
+@pytest.mark.parametrize(("link", "racks"), [("node0", None), ("rack0", 1), ("rack0", 4)])
+def test_a_slow_link_is_at_worst_as_bad_as_slow_links_everywhere(link, racks):
+    """Few TCP connections carry 13.7 of 25 Gbit/s: half a link is more than half of that."""
+    shape = {} if racks is None else {"racks": {"nodes_per_rack": 2, "oversubscription": racks}}
+
+    def seconds(**fields):
+        nodes = {"gpus_per_node": 8, "bandwidth": "25Gbps", **shape}
+        return paceline.simulate("resnet-50", workers=64, strategy="native", **(nodes | fields)).iteration_s
+
+    whole, slow = seconds(), seconds(degraded=[{"link": link, "factor": 0.5}])
+    everywhere = seconds(bandwidth="12.5Gbps", latency="37us")
+    assert whole <= slow <= everywhere * 1.01
+    assert racks or slow > whole
+    assert seconds(degraded=[{"link": link, "factor": 1.0}]) == pytest.approx(whole, rel=1e-6)
+
+
 def test_horovod_fuses_more_where_steps_take_longer():
     library = find_library("horovod")
     assert fusion(library, 1e9, 0.0, 8) == library.required("fused_per_cycle")
@@ -189,6 +206,24 @@ def test_a_channel_fills_in_what_a_cluster_does_not_say():
     assert (fields["channel"], fields["latency"]) == ("rdma", "2.54us")
     assert json.loads(with_channel(paceline.load_cluster(bandwidth="100Gbps")).to_json())["channel"] == "rdma"
     assert "channel" not in json.loads(with_channel(paceline.load_cluster(), bare=True).to_json())
+
+
+@pytest.mark.parametrize("how", [{"channel": "tcp"}, {"library": "ray-sgd", "strategy": "sharded-ps"}])
+def test_a_channel_leaves_what_a_cluster_measured(tmp_path, how):
+    def told(**fields):
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps", **fields}))
+        given = {"cluster": path, "workers": 2, "strategy": "ps", **how}
+        [scenario] = prepare(Sweep.of("resnet-18", given, "paceline.simulate")).scenarios
+        found = json.loads(scenario.cluster.to_json())
+        return found["latency"], found["message_overhead"]
+
+    usual = told()
+    assert usual[0] != "0ps"
+    assert told(latency="3us", message_overhead="2us") == ("3us", "2us")
+    assert told(latency="0s", message_overhead="0s") == ("0ps", "0ps")
+    assert told(latency="3us") == ("3us", usual[1])
+    assert told(latency="0s", channel="tcp") == ("0ps", usual[1])
 
 
 def test_a_mesh_limits_reductions_to_one_gpu():
@@ -236,13 +271,23 @@ def test_few_sources_widen_an_interval():
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--workers", 288], "measurements end at 128 GPUs"),
-        (["--workers", 64, "--bandwidth", "1Gbps"], "measurements have links of 25 to 400 Gbit/s"),
+        (["--workers", 288], "measurements end at 128 GPUs, and intervals at 256"),
+        (
+            ["--workers", 64, "--bandwidth", "1Gbps"],
+            "links of 25 to 400 Gbit/s, and intervals reach from half the slowest",
+        ),
         (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
         (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
         (["--workers", 64, "--library", "byteps"], "nothing has been published"),
         (["--workers", 64, "--library", "none"], "was run on up to 8 workers, one a node"),
         (["--workers", 1], "nothing is communicated"),
+        (["--workers", 1, "--strategy", "ps"], "no measurement is of a single worker with a server"),
+        (["--workers", 16, "--latency", "50s"], "--latency: measurements have at most 37 us"),
+        (["--workers", 16, "--straggler", "3:1000"], "--straggler: no measurement has a slow rank"),
+        (["--workers", 16, "--no-barrier"], "--no-barrier: measurements are of what ddp does by itself"),
+        (["--workers", 16, "--no-overlap"], "--no-overlap: measurements are of what ddp does by itself"),
+        (["--workers", 16, "--network", "fluid"], "--network: measurements are"),
+        (["--workers", 16, "--bucket-size", "none"], "--bucket-size: measurements are"),
     ],
 )
 def test_outside_the_evidence_there_is_no_interval(words, reason):
@@ -258,10 +303,34 @@ def test_outside_the_evidence_there_is_no_interval(words, reason):
     assert reason in text
 
 
+def test_an_interval_ends_where_computation_alone_does():
+    words = ["resnet-50", "--workers", 64, "--bandwidth", "100Gbps", "--strategy", "native"]
+    (found,) = told(*words)
+    alone = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
+    assert found["interval"]["clipped"]
+    assert found["interval"]["low_s"] == alone < found["iteration_s"]
+    text = " ".join(CliRunner().invoke(main, ["simulate", *map(str, words)]).output.split())
+    assert "97.26 ms (computation alone) to 153.2 ms, 13366 to 21056 samples/s (linear scaling)" in text
+    (slow,) = told("resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps", "--strategy", "native")
+    assert not slow["interval"]["clipped"]
+
+
 def test_bare_schedules_have_the_evidence_of_validate():
     (ring,) = told("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
     assert ring["interval"]["low_s"] < ring["iteration_s"] < ring["interval"]["high_s"]
     assert "emulated network, 2 to 8 workers" in ring["evidence"]
+    words = ("resnet-50", "--workers", 8, "--library", "none", "--strategy", "ring")
+    (fast,) = told(*words, "--bandwidth", "3200Gbps")
+    assert fast["interval"] is None and "stand for 0.5 to 53 Gbit/s" in fast["evidence"]
+
+
+def test_oversubscribed_racks_are_outside_the_evidence():
+    def of(oversubscription):
+        racks = {"nodes_per_rack": 4, "oversubscription": oversubscription}
+        return paceline.simulate("resnet-50", workers=16, strategy="ring", racks=racks)
+
+    assert of(1.0).interval is not None
+    assert of(1000.0).interval is None and "oversubscribed 1000:1" in of(1000.0).evidence
 
 
 @pytest.mark.slow

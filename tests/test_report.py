@@ -86,11 +86,20 @@ def test_the_same_spec_gives_the_same_bytes(tmp_path):
     assert made(tmp_path, SMALL, "--png", tmp_path / "pictures")[0] == page
 
 
+def test_a_chapter_has_the_interval(tmp_path):
+    asked = 'title = "T"\n[[chapter]]\ntitle = "C"\ntrace = "resnet-18"\nworkers = 8\nbandwidth = "25Gbps"\n'
+    text, _ = made(tmp_path, asked)
+    assert "ddp with native takes" in text
+    assert "with a probability of 80 % it is" in text
+
+
 def test_explanations_are_those_of_simulate(tmp_path):
     text, _ = made(tmp_path, SMALL + "explain = true\n")
     (chapter,) = simulated(read(tmp_path / "spec.toml"))
-    for sentence in chapter.explanation.sentences():
+    *sentences, _ = chapter.explanation.sentences()
+    for sentence in sentences:
         assert html.escape(sentence) in text
+    assert text.count(html.escape("with a probability of 80 % it is")) == 1
     assert "twice the bandwidth" in text
 
 

@@ -88,7 +88,7 @@ def test_sharded_cells_fuse_and_name_their_groups():
         (4, "hsdp:2", 2),
     ]
     assert {cell.bucket_size for cell in ring} == {f"{int(25 * 2**20 / ring[0].shrink)}B"}
-    with pytest.raises(paceline.InvalidArgumentError, match="ps has no all-gather and reduce-scatter.*use .*ring"):
+    with pytest.raises(paceline.InvalidArgumentError, match=r"ps has no all-gather and reduce-scatter.*use .*ring"):
         cells([Selection(("resnet-50",), ("ps",), (2,), shardings=("zero1",))], NETWORK)
 
 

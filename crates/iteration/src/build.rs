@@ -118,13 +118,13 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
         return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
     }
     let group = if sharding == Sharding::Hsdp { options.group } else { world };
-    if group == 0 || world % group != 0 {
+    if group == 0 || !world.is_multiple_of(group) {
         return wrong(format!(
             "sharding: hsdp:{group} does not fit {world} workers; the ranks of a group must divide them"
         ));
     }
     if let Reshard::Ranks(ranks) = options.reshard_after_forward
-        && (ranks == 0 || group % ranks != 0)
+        && (ranks == 0 || !group.is_multiple_of(ranks))
     {
         return wrong(format!(
             "reshard-after-forward: groups of {ranks} ranks do not divide the {group} ranks over which parameters are \

@@ -285,7 +285,7 @@ impl Plan {
             }
             if let Work::Exchange { group, .. } = step.work {
                 let span = u64::from(group.size) * u64::from(group.stride);
-                if span == 0 || u64::from(self.world) % span != 0 {
+                if span == 0 || !u64::from(self.world).is_multiple_of(span) {
                     return Err(format!(
                         "{}: groups of {} ranks with stride {} do not divide {} ranks",
                         place("work.group"),

@@ -183,7 +183,7 @@ proptest! {
         let world = groups * group;
         let sharded = sharding.gathers_units();
         let ranks = if sharding == Sharding::Hsdp { group } else { world };
-        let reshard = if sharded && ranks % 2 == 0 { reshard } else { Reshard::Yes };
+        let reshard = if sharded && ranks.is_multiple_of(2) { reshard } else { Reshard::Yes };
         let options = IterationOptions {
             group,
             prefetch: prefetch.filter(|_| sharding != Sharding::None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -112,13 +113,16 @@ def node_fields(gpu: str) -> dict[str, Any]:
     return fields
 
 
-def with_channel(cluster: Cluster, channel: str | None = None, *, bare: bool = False) -> Cluster:
+def with_channel(
+    cluster: Cluster, channel: str | None = None, *, bare: bool = False, given: Collection[str] = ()
+) -> Cluster:
     """Return the cluster with its channel decided, and with the latency and cost per message that it does not give.
 
     Args:
         cluster: The cluster.
         channel: The channel instead of the cluster's; `auto` decides by the link's rate.
         bare: For the bare schedule (`--library none`): `auto` is none, and messages cost nothing by themselves.
+        given: Fields that count even if they are 0, which a `Cluster` also has if nobody gave them.
     """
     fields = json.loads(cluster.to_json())
     own = fields.pop("channel", "none")
@@ -128,13 +132,14 @@ def with_channel(cluster: Cluster, channel: str | None = None, *, bare: bool = F
         wanted = "none" if bare and channel is None else auto(link)
     if wanted == own == "none":
         return cluster
-    if channel is not None and own not in ("auto", wanted):
-        # They are those of the other channel.
+    of_another = channel is not None and own not in ("auto", "none", wanted)
+    if of_another:
         for name in ("latency", "message_overhead", "efficiency", "stream_bandwidth"):
             fields.pop(name, None)
     fields["channel"] = wanted
     if wanted != "none":
         for name, of, only in (("latency", "latency", True), ("message_overhead", "message", not bare)):
-            if only and str(fields.get(name, "0")).startswith("0"):
+            told = name in given and not of_another
+            if only and not told and _core.parse_time(fields.get(name, "0s")) == 0:
                 fields[name] = as_time(constant(f"{wanted}.{of}"))
     return Cluster.from_json(json.dumps(fields).encode(), "cluster")

@@ -177,5 +177,16 @@ def _named_cluster(source: str | Path) -> Cluster:
     return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
 
 
+def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
+    """Return which fields a cluster's file gives: `"0s"` counts. A `Cluster` and a pipe do not tell.
+
+    The file is one that `load_cluster` has accepted.
+    """
+    if source is None or isinstance(source, Cluster):
+        return frozenset()
+    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else frozenset()
+
+
 NO_NETWORK = "no network was measured, because all ranks are on one host"
 """In the provenance of a cluster file; older files have the same words up to the comma."""

@@ -20,8 +20,8 @@ generated from the data files in `python/paceline/catalog`:
 python -m paceline.catalog.reference docs/reference/libraries.md
 ```
 
-`--library NAME` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without it,
-the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing it is `none`.
+`--library NAME,…` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without
+it, the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing, `none`.
 `none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
 Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
 `paceline libraries` prints the same, `--json` for programs.
@@ -30,7 +30,8 @@ The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`
 bandwidth. A cluster says its own (`channel` of the [cluster format](cluster-format.md)); the default cluster has TCP up
 to 25 Gbit/s and RDMA above; `--channel` overrides both. With a channel, `bandwidth` is the wire's rate. Messages get a
 share of it, or what the library's few TCP connections carry if that is less: under `ring` and `native` a node sends
-to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them.
+to one other node only. Latency and cost per message are the channel's unless the cluster or an option gives them;
+`"0s"` counts as given. What a cluster says was measured over its own channel: with another one, only options count.
 
 Each constant has a unit, a source, and an uncertainty: by how much more or less it may plausibly be. Constants that
 were fitted to measurements name them.

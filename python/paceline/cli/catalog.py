@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline._core import Cluster
 from paceline._internal import units
 from paceline._internal.console import Column, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
+from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
 from paceline.catalog.strategies import KNOBS, all_strategies
@@ -93,7 +95,8 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     """List the built-in clusters, or show one: NAME or a file."""
     if _exported(name, export, lambda source: load_cluster(source).to_json()):
         return
-    entries = [json.loads(load_cluster(source).to_json()) for source in ([name] if name else cluster_names())]
+    found = [load_cluster(source) for source in ([name] if name else cluster_names())]
+    entries = [json.loads(cluster.to_json()) for cluster in found]
     if as_json:
         say([json.dumps(entries, indent=1)])
         return
@@ -103,18 +106,24 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
         [
             entry["name"],
             entry["bandwidth"],
-            "none" if entry["latency"].startswith("0") else entry["latency"],
+            _latency(cluster),
             str(entry["gpus_per_node"]),
             entry["intra_bandwidth"] if entry["gpus_per_node"] > 1 else "-",
             "yes" if entry["switch"].get("multicast", True) else "no",
             "yes" if entry["switch"].get("aggregation", True) else "no",
         ]
-        for entry in entries
+        for cluster, entry in zip(found, entries, strict=True)
     ]
     say(render(columns, [rows], highlight_first=False))
     say(_provenances(entries, "clusters", shown=verbose or name is not None))
     if name:
         say(["", *wrapped(f"links, for --degrade: {load_cluster(name).links}", width())])
+
+
+def _latency(cluster: Cluster) -> str:
+    """Return what forecasts take: the channel's latency where the cluster does not give one."""
+    latency: str = json.loads(with_channel(cluster).to_json())["latency"]
+    return "none" if latency.startswith("0") else latency
 
 
 @click.command()

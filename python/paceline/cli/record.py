@@ -365,7 +365,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     simulated = summary.get("simulated")
     change = "not measured"
     if cost is not None:
-        change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} % (steps vary by ±{cost['noise'] * 100:.1f} %)"
+        change = f"{(summary['overhead_ratio'] - 1) * 100:+.1f} %"
+        if cost["bare_steps"] > 1:  # One step has no spread.
+            change += f" (steps vary by ±{cost['noise'] * 100:.1f} %)"
     return [
         ("forward", _ms(summary["forward_s"])),
         ("  of it the loss", _ms(summary["loss_s"])),

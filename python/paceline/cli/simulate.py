@@ -20,6 +20,7 @@ from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
+    from paceline.forecast.table import Group
 
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -98,8 +99,9 @@ def simulate(
     reducescatter:, broadcast: and reduce:, and ranges of sizes, such as 8B-16GB.
 
     Without one it is resnet-50. --workers, --bandwidth, --latency, --bucket-size, --strategy, --servers,
-    --compute-speedup and --coordinator take comma-separated lists; every combination is forecast. Rates are in bits per
-    second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked incomplete.
+    --compute-speedup, --library and --coordinator take comma-separated lists; every combination is forecast. Rates are
+    in bits per second (25Gbps), sizes in bytes (25MB, 64KiB). After Ctrl-C, what has been forecast is printed, marked
+    incomplete.
 
     \b
     paceline simulate resnet-50 vgg-16 --gpus 64 --bandwidth 10Gbps,25Gbps --latency 5us,50us
@@ -297,16 +299,12 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     from paceline._internal.console import wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
-    from paceline.forecast.sharding import sentences as sharded
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
     if explanation is None:
         try:
-            largest = max(groups, key=lambda group: group.results[0].workers)
-            best = largest.ranked()[0]
-            own = sharded(largest.scenarios[largest.results.index(best)], best)
-            sentences = [*advise(groups), *own, table.likely(table.with_evidence(largest))]
+            sentences = [*advise(groups), *_of_the_plan(groups)]
         except KeyboardInterrupt:
             say(rows)
             raise
@@ -316,6 +314,15 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
     notes = [line for note in table.notes(listed) for line in wrapped(f"note: {note}", width())]
     say([*lines, *([""] if lines else []), *rows, *([""] if notes else []), *notes])
+
+
+def _of_the_plan(groups: list[Group]) -> list[str]:
+    """Return what is exposed and whether it fits, for the best of the largest world."""
+    from paceline.forecast.sharding import sentences
+
+    largest = max(groups, key=lambda group: group.results[0].workers)
+    best = largest.ranked()[0]
+    return sentences(largest.scenarios[largest.results.index(best)], best)
 
 
 def _print_unfinished(

@@ -26,7 +26,12 @@ from paceline._internal.console import say, width
     metavar="FILE.csv",
     help="For `published` and `collectives`: your own measurements, with the columns of docs/results/published.md.",
 )
-def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None) -> None:
+@click.option(
+    "--anchor",
+    is_flag=True,
+    help="For `published` with --data: the row of fewest GPUs of each series sets its computation; it is not counted.",
+)
+def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
 
     The error is simulated / published - 1. The claims of the study are tested, too.
@@ -51,7 +56,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
         need_matplotlib("--plots: plots")
         make_folder("--plots", plots)
     with Bar("simulating") as bar:
-        result = run_study(name, plots, bar, data)
+        result = run_study(name, plots, bar, data, anchor=anchor)
     if as_json:
         say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
     elif csv:

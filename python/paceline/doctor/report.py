@@ -35,7 +35,7 @@ class Report:
         """One sentence: what dominates a step."""
         analysis, mean = self.analysis, self.analysis.mean
         what = "A step takes" if analysis.has_steps else "The recording lasts"
-        summary = f"{what} {nanoseconds(mean.step)}"
+        summary = f"{what} {nanoseconds(mean.step)}{' on average' if analysis.count > 1 and analysis.has_steps else ''}"
         exposed = mean.exposed / mean.step
         first = next((it for it in self.diagnoses if it.name != SLOW_STEPS), None)
         summary += (

@@ -15,10 +15,12 @@ from paceline.catalog.strategies import Strategy, all_strategies, feasible, find
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
 from paceline.forecast import style
+from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
 from paceline.forecast.sweep import execute
+from paceline.forecast.table import rate_of
 from paceline.report.lanes import MOST_LANES, lanes_of
 
 # Ranks whose lanes are drawn, of all that are simulated: more are not read.
@@ -43,14 +45,14 @@ def cluster_of(state: State) -> Cluster:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the positions of the sliders for a cluster."""
+    """Return the positions of the sliders for a cluster; nobody says what the switch of `flat` can do."""
     document = json.loads(with_channel(load_cluster(name)).to_json())
     return {
         "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
         "latency_us": parse_time(document["latency"]) * 1e6,
         "gpus_per_node": document["gpus_per_node"],
-        "multicast": document["switch"]["multicast"],
-        "aggregation": document["switch"]["aggregation"],
+        "multicast": document["switch"]["multicast"] and name != "flat",
+        "aggregation": document["switch"]["aggregation"] and name != "flat",
     }
 
 
@@ -74,6 +76,7 @@ def answer(state: State) -> dict[str, Any]:
         "ideal": _ideal(results, counts),
         "ranking": [_ranked(result) for result in ranked],
         "timeline": _timeline(state, trace, shown, cluster),
+        "bandwidth": rate_of(ranked[0]),
         "left_out": [entry.name for entry in unable],
         "colours": {entry.name: style.strategy(entry.name).colour for entry in able} | style.PARTS,
         "simulations": len(runs) + 1,
@@ -144,7 +147,7 @@ def _ranked(result: Result) -> dict[str, Any]:
         "exposed_s": result.iteration_s - compute,
         "samples_per_s": result.samples_per_s,
         "efficiency": result.scaling_efficiency,
-        "bound": max(result.critical_path, key=lambda part: part.seconds).part if result.critical_path else "",
+        "path": path(result) if result.critical_path else "",
     }
 
 

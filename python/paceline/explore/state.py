@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline.catalog.libraries import library_names
 from paceline.catalog.library import cluster_names, trace_names
@@ -30,21 +31,21 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class State:
-    """The state of the page. `bucket_mb` 0: no fusion, None: the library's buckets; `straggler`: rank 0's slowdown."""
+    """The state of the page. None: as the library has it; `bucket_mb` 0: no fusion; `straggler`: rank 0's slowdown."""
 
     trace: str = "resnet-50"
     cluster: str = "flat"
     library: str = "ddp"
     workers: int = 32
-    servers: int = 1
+    servers: int | None = None
     bandwidth_gbps: float = 25.0
     latency_us: float = 0.0
     compute_speedup: float = 1.0
     bucket_mb: float | None = None
     gpus_per_node: int = 1
     straggler: float = 1.0
-    multicast: bool = True
-    aggregation: bool = True
+    multicast: bool = False
+    aggregation: bool = False
     strategy: str = ""
     """Whose timeline is drawn; empty: the fastest's."""
 
@@ -52,9 +53,11 @@ class State:
 def parse(text: bytes) -> State:
     """Parse JSON. Raises InvalidArgumentError naming the field."""
     try:
-        values = json.loads(text)
+        values = loads(text)
         # RFC 7493: a lone surrogate, which json.loads accepts, is not a character, and no answer could contain it.
         json.dumps(values, ensure_ascii=False).encode()
+    except InvalidArgumentError:
+        raise
     except (ValueError, RecursionError):
         raise InvalidArgumentError("the request is not JSON") from None
     if not isinstance(values, dict):
@@ -81,7 +84,7 @@ def _value(name: str, value: object) -> object:
         if not isinstance(value, bool):
             raise InvalidArgumentError(f"{name}: is neither true nor false")
         return value
-    if name == "bucket_mb" and value is None:
+    if name in ("bucket_mb", "servers") and value is None:
         return None
     if name in LIMITS:
         return _number(name, value)

@@ -1,4 +1,4 @@
-"""The verdict above a table: the fastest strategy, what it gives, what bounds it, and what would change that."""
+"""The verdict above a table: what the library runs, or the fastest strategy, what bounds it, what would change that."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from paceline._internal import units
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
-from paceline.forecast.bottleneck import NOTEWORTHY, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, extras, named
+from paceline.forecast.table import Group, extras, likely, named, own, rate_of, with_evidence
 
 # What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
 
 
 def advise(groups: Sequence[Group]) -> list[str]:
-    """Return the verdict on each trace's largest configuration: the fastest strategy, its bottleneck, what would help.
+    """Return the verdict on the largest configuration of each trace and library, with its interval.
 
-    Of a group that was not asked for servers, parameter servers are not the verdict; if they are faster, it says so.
+    It says what bounds it and what would help. It is about what the library runs by itself, if that was forecast,
+    because that is what a user gets; else about the fastest strategy. Of a group that was not asked for servers,
+    parameter servers are not the fastest; if they are faster, it says so.
     """
-    by_trace: dict[int, list[Group]] = {}
+    about: dict[tuple[int, str], list[Group]] = {}
     for group in groups:
-        by_trace.setdefault(id(group.scenarios[0].trace), []).append(group)
-    return [line for own in by_trace.values() for line in _verdict(max(own, key=lambda it: it.results[0].workers))]
+        about.setdefault((id(group.scenarios[0].trace), group.results[0].library), []).append(group)
+    return [line for own in about.values() for line in _verdict(max(own, key=lambda it: it.results[0].workers))]
 
 
 def _verdict(group: Group) -> list[str]:
@@ -33,24 +35,61 @@ def _verdict(group: Group) -> list[str]:
     fastest = group.ranked()[0]
     if fastest.iteration_s <= 0 or not first.critical_path:
         return ["nothing to synchronise: an iteration takes no time"] if first.iteration_s <= 0 else []
+    runs = own(group)
+    if runs is not None and runs.workers > 1:
+        return _of_the_library(group, runs, fastest)
     name = named(fastest, group)
-    several = (
-        len({(result.strategy, result.servers, result.bucket_size, sharding.label(result)) for result in group.results})
-        > 1
-    )
+    several = _several(group)
     sentences = [f"{_where(group)}: {name}{' is the fastest' if several else ''}, {_figures(fastest)}."]
     if several and first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
-        sentences.append(f"It is {times} times as fast as {named(first, group)}, which is {bound(first)}.")
+        why = path_of(first, "of whose critical path")
+        sentences.append(f"It is {times} times as fast as {named(first, group)}, {why}.")
     sentences += _faster_still(group, fastest)
     if fastest.workers == 1:
-        return [*sentences, f"{name} is {bound(fastest)}."]
-    scenario = group.scenarios[group.results.index(fastest)]
-    relieved = reliefs(scenario, fastest) if fastest.messages <= _MOST_MESSAGES else []
-    sentences.append(sentence(name, fastest, relieved))
+        return [*sentences, sentence(name, fastest, []), likely(fastest)]
+    sentences.append(_bound(group, fastest))
     if len({result.strategy for result in group.results}) == 1:
-        sentences += _others(scenario, fastest, group.meant)
-    return sentences
+        sentences += _others(_scenario(group, fastest), fastest, group.meant)
+    return [*sentences, likely(with_evidence(group))]
+
+
+def _of_the_library(group: Group, runs: Result, fastest: Result) -> list[str]:
+    """Return what the library runs with its interval, what would be faster, and what bounds it."""
+    sentences = [f"{_where(group)}: {likely(runs, named(runs, group))}"]
+    gain = runs.iteration_s / fastest.iteration_s
+    if fastest is not runs and gain > NOTEWORTHY:
+        rate = "" if not fastest.samples_per_s else f", {units.digits(fastest.samples_per_s)} samples/s"
+        sentences.append(
+            f"{named(fastest, group)} would be {units.short(gain)} times faster{rate}{_unmeasured(fastest)}."
+        )
+    elif _several(group):
+        sentences.append("None of the others is faster.")
+    sentences += _faster_still(group, fastest)
+    if len({result.strategy for result in group.results}) == 1:
+        sentences += _others(_scenario(group, runs), runs, group.meant)
+    return [*sentences, _bound(group, runs)]
+
+
+def _unmeasured(result: Result) -> str:
+    """Return a remark in brackets, if nobody has published a measurement of the library with this strategy."""
+    _, _, reason = result.evidence.partition("outside the evidence: ")
+    return f" ({reason})" if reason.startswith("no measurement") else ""
+
+
+def _several(group: Group) -> bool:
+    rows = {(result.strategy, result.servers, result.bucket_size, sharding.label(result)) for result in group.results}
+    return len(rows) > 1
+
+
+def _scenario(group: Group, result: Result) -> Scenario:
+    return group.scenarios[group.results.index(result)]
+
+
+def _bound(group: Group, result: Result) -> str:
+    """Return what bounds it."""
+    relieved = reliefs(_scenario(group, result), result) if result.messages <= _MOST_MESSAGES else []
+    return sentence(named(result, group), result, relieved)
 
 
 def _where(group: Group) -> str:
@@ -58,7 +97,7 @@ def _where(group: Group) -> str:
     first = group.results[0]
     speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
-    return f"{first.trace}, {units.count(first.workers, 'worker')}, {units.rate(first.bandwidth_bps)}{wait}{speed}"
+    return f"{first.trace}, {units.count(first.workers, 'worker')}, {rate_of(first)}{wait}{speed}"
 
 
 def _figures(result: Result) -> str:
@@ -79,7 +118,8 @@ def _faster_still(group: Group, fastest: Result) -> list[str]:
         return []
     needs = [units.count(best.servers, "parameter server")] if best.servers else []
     needs += [f"{knob} in the switch" for knob in sorted(SWITCHES & find_strategy(best.strategy).knobs)]
-    return [f"{best.strategy}, with {units.listed(needs)}, would be {units.short(gain)} times faster still."]
+    faster = f"{units.short(gain)} times faster still{_unmeasured(best)}"
+    return [f"{best.strategy}, with {units.listed(needs)}, would be {faster}."]
 
 
 def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[str]:
@@ -101,7 +141,8 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         return []
     gain = result.iteration_s / best.iteration_s
     if gain > NOTEWORTHY:
-        return [f"Of the other strategies {best.strategy} would be the fastest: {units.short(gain)} times faster."]
+        faster = f"{units.short(gain)} times faster{_unmeasured(best)}"
+        return [f"Of the other strategies {best.strategy} would be the fastest: {faster}."]
     if gain < 1 / NOTEWORTHY:
         return [f"No other strategy is faster; the next is {best.strategy}, {units.short(1 / gain)} times slower."]
     return [f"No other strategy is faster; {best.strategy} is as fast."]

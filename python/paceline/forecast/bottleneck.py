@@ -2,7 +2,7 @@
 
 Two answers that may differ: the resource that the largest part of the critical path uses, and the one whose relief
 gains most. Relieving the first moves the path elsewhere, for example to computation that was hidden behind messages.
-`sentence` says so where they differ.
+Only the second is what an iteration is bound by; `sentence` names the first beside it where they differ.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._core import parse_time
 from paceline._internal import units
+from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
@@ -25,6 +26,9 @@ NOTEWORTHY = 1.005
 _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
 _HOST, _ADDITIONS, _LATENCY = "host copies", "additions", "latency"
+_LIMITS = {_NICS: "the network's bandwidth", _INSIDE: "the bandwidth inside the node", _UPLINKS: "the racks' uplinks"}
+"""What is too little of a resource that another one exceeds on the critical path."""
+_HALF = 50
 _OF_PART = {
     "compute": _COMPUTE,
     "inside the node": _INSIDE,
@@ -46,6 +50,8 @@ class Relief:
     what: str
     iteration_s: float
     gain: float
+    note: str = ""
+    """What stays as it is, although one may expect that it changes, too."""
 
 
 def resource_of(part: str) -> str:
@@ -62,20 +68,66 @@ def bottleneck(result: Result) -> str:
     return max(shares, key=lambda resource: shares[resource])
 
 
-def bound(result: Result) -> str:
-    """Return `bound by server ingress (71 % of the critical path)`."""
+def largest(result: Result) -> tuple[str, str]:
+    """Return the largest part of the critical path and its share: `computation`, `68 %`."""
     resource = bottleneck(result)
     parts = [part for part in result.critical_path if resource_of(part.part) == resource]
     seconds = sum(part.seconds for part in parts)
-    share = f"{seconds / sum(part.seconds for part in result.critical_path) * 100:.0f} % of the critical path"
-    if resource == _COMPUTE:
-        slowest = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
-        return f"bound by computation ({share}{slowest})"
-    is_card = resource == _NICS
-    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER)
-    name = _cards(parts) if is_card else resource if as_resource else parts[0].part
-    queue = ", most of it queueing" if is_card and (result.queued_s or 0.0) > seconds / 2 else ""
-    return f"bound by {name} ({share}{queue})"
+    share = f"{seconds / sum(part.seconds for part in result.critical_path) * 100:.0f} %"
+    return _named(resource, parts), share
+
+
+def _named(resource: str, parts: Sequence[PathPart]) -> str:
+    if resource == _NICS:
+        return _cards(parts)
+    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER, _INSIDE)
+    return resource if as_resource else parts[0].part.replace("compute", _COMPUTE)
+
+
+def _detail(result: Result) -> str:
+    """Return what the largest part mostly consists of, with a comma before it."""
+    resource = bottleneck(result)
+    seconds = sum(part.seconds for part in result.critical_path if resource_of(part.part) == resource)
+    if resource == _COMPUTE and seconds > result.compute_s * 1.01:
+        return ", that of the slowest worker"
+    return ", most of it queueing" if resource == _NICS and (result.queued_s or 0.0) > seconds / 2 else ""
+
+
+def most(result: Result) -> str:
+    """Return `most`, or `the largest part` if that is less than half."""
+    return "most" if float(largest(result)[1].removesuffix(" %")) > _HALF else "the largest part"
+
+
+def path(result: Result) -> str:
+    """Return `most of the critical path: computation (68 %)`; this is not what bounds it, which reliefs tell."""
+    name, share = largest(result)
+    return f"{most(result)} of the critical path: {name} ({share}{_detail(result)})"
+
+
+def path_of(result: Result, whose: str) -> str:
+    """Return `most of the critical path of ring is computation (68 %)`; `whose`: the words before `is`."""
+    name, share = largest(result)
+    return f"{most(result)} {whose} is {name} ({share}{_detail(result)})"
+
+
+def bound(result: Result, relieved: Sequence[Relief]) -> str:
+    """Return what the relief that gains most relieves, `bound by latency`; without one that helps, the path."""
+    best = _best(result, relieved)
+    if best is None or best.gain <= NOTEWORTHY:
+        return path(result)
+    if best.resource == bottleneck(result):
+        name, share = largest(result)
+        return f"bound by {name} ({share} of the critical path{_detail(result)})"
+    return f"bound by {_LIMITS.get(best.resource, best.resource)}"
+
+
+def _best(result: Result, relieved: Sequence[Relief]) -> Relief | None:
+    """Return the relief that gains most, that of the largest part if another gains hardly more."""
+    if not relieved:
+        return None
+    best = max(relieved, key=lambda one: one.gain)
+    own = next((one for one in relieved if one.resource == bottleneck(result)), None)
+    return own if own is not None and best.gain <= own.gain * NOTEWORTHY else best
 
 
 def _cards(parts: Sequence[PathPart]) -> str:
@@ -87,7 +139,7 @@ def _cards(parts: Sequence[PathPart]) -> str:
         ways.setdefault(role, []).append(way)
     named = units.listed([f"{role or 'the'} {units.listed(each)}" for role, each in ways.items()])
     rest = sum(part.seconds for part in parts) - sum(part.seconds for part in large)
-    return f"{'mostly ' if rest > parts[0].seconds / 5 else ''}{named}"
+    return f"the network, mostly {named}" if rest > parts[0].seconds / 5 else named
 
 
 def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
@@ -106,8 +158,15 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
         except InvalidArgumentError:  # Twice the rate may exceed the maximum of a cluster.
             continue
         gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
-        found.append(Relief(resource, what, relieved.iteration_s, gain))
+        found.append(Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved)))
     return found
+
+
+def _kept(resource: str, result: Result, relieved: Result) -> str:
+    """Return a note where links of the new rate usually have another channel than the one that is kept."""
+    kept = result.channel
+    changes = resource == _NICS and kept not in ("none", auto(relieved.bandwidth_bps))
+    return f"still over {kept.upper()}" if changes and kept == auto(result.bandwidth_bps) else ""
 
 
 def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
@@ -175,34 +234,32 @@ def scaled(text: str, factor: float) -> str:
 
 
 def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
-    """Return what bounds the subject and what reliefs gain. Never names a bottleneck whose relief another one beats.
+    """Return what bounds the subject and what reliefs gain. Bound by is only what the relief that gains most relieves.
 
-    `relieved` has the bottleneck's relief first, as `reliefs` returns it.
+    `relieved` has the relief of the critical path's largest part first, as `reliefs` returns it.
     """
-    if not relieved:
-        return f"{subject} is {bound(result)}."
-    named = bottleneck(result)
-    best = max(relieved, key=lambda one: one.gain)
-    own = next((one for one in relieved if one.resource == named), None)
-    agree = own is not None and best.gain <= own.gain * NOTEWORTHY
-    first = own if own is not None and agree else best
+    first = _best(result, relieved)
+    path = path_of(result, f"of the critical path of {subject}")
+    path = path[0].upper() + path[1:]
+    if first is None:
+        return f"{path}."
     others = sorted((one for one in relieved if one is not first), key=lambda one: -one.gain)
     helpful = [one for one in others if one.gain > NOTEWORTHY]
-    also = "".join(f"; {_effect(one)}" for one in (helpful or others[:1])[:2])
-    if agree:
-        return f"{subject} is {bound(result)}: {_effect(first)}{also}."
-    if best.gain <= NOTEWORTHY:
-        return f"{subject} is {bound(result)}, but no single relief helps: {_effect(first)}{also}."
-    part = bound(result).removeprefix("bound by ")
-    return (
-        f"The largest part of the critical path of {subject} is {part}, but another relief gains more: "
-        f"{_effect(first)}{also}."
-    )
+    # Where another relief gains as much to a reader, it may still gain a trace more.
+    tried = sorted([first, *(helpful or others[:1])[:2]], key=lambda one: -one.gain)
+    effects = "; ".join(_effect(one) for one in tried)
+    if first.gain <= NOTEWORTHY:
+        return f"{path}, but no single relief helps: {effects}."
+    if first.resource == bottleneck(result):
+        return f"{subject} is {bound(result, relieved)}: {effects}."
+    beside = path_of(result, "of its critical path")
+    return f"{subject} is {bound(result, relieved)}: {effects}; {beside}."
 
 
 def _effect(one: Relief) -> str:
+    what = f"{one.what}, {one.note}," if one.note else one.what
     if one.gain > NOTEWORTHY:
-        return f"{one.what} would make it {units.short(one.gain)} times faster"
+        return f"{what} would make it {units.short(one.gain)} times faster"
     if one.gain < 1 / NOTEWORTHY:
-        return f"{one.what} would make it {units.short(1 / one.gain)} times slower"
-    return f"{one.what} would not help"
+        return f"{what} would make it {units.short(1 / one.gain)} times slower"
+    return f"{what} would not help"

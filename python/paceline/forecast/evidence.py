@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from paceline.forecast.beyond import FURTHER
+
 LEVEL = 0.8
+_EMULATED_BPS = (0.5e9, 53e9)
+"""What the links of `paceline validate` stand for: bytes are divided, so that gradients take 125 ms on a link of a few
+hundred Mbit/s, and those of VGG-16 are the most, 822.5 MB."""
 _RESIDUALS = Path(__file__).parent / "residuals.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
 """By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
-_FURTHER = 2.0
-"""Evidence reaches up to this factor beyond the largest comparable job, and the fastest and slowest links."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ class Interval:
     """Comparable measurements."""
     basis: str
     """What they are."""
+    clipped: bool = False
+    """Whether it would begin below `low_s`, the time of computation alone."""
+
+    def at_least(self, least_s: float) -> Interval:
+        """Return the interval without what is faster than this time, which nothing can be."""
+        if self.low_s >= least_s:
+            return self
+        return replace(self, low_s=least_s, high_s=max(self.high_s, least_s), clipped=True)
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,10 @@ class Question:
     computes: bool = True
     coordinated: bool = False
     sharded: bool = False
+    communicates: bool = True
+    """A single worker may still have a server."""
+    beyond: str = ""
+    """An option that no measurement had, and why; empty if there is none."""
 
 
 @lru_cache(maxsize=1)
@@ -90,6 +105,8 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
         question: What was forecast.
         without: A source whose cases do not count, because the forecast is of that source.
     """
+    if question.workers < 2 and question.communicates and iteration_s > 0:
+        return None, "no interval: no measurement is of a single worker with a server"
     if question.workers < 2 or iteration_s <= 0:
         return None, "no interval: nothing is communicated, so only the trace could be wrong"
     if question.coordinated:
@@ -102,6 +119,8 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"
+    if question.beyond:
+        return None, f"no interval, because this is outside the evidence: {question.beyond}"
     size, cases = spread(residuals), sum(map(len, residuals.values()))
     return Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, cases, basis), basis
 
@@ -142,8 +161,14 @@ def _bare(question: Question) -> tuple[Residuals, str]:
     if not rows:
         return {}, f"{question.strategy} has not been compared with real runs"
     most = max(workers for workers, _ in rows)
-    if question.workers > _FURTHER * most or question.nodes != question.workers:
+    if question.workers > FURTHER * most or question.nodes != question.workers:
         return {}, f"the bare schedule of {question.strategy} was run on up to {most} workers, one a node"
+    slowest, fastest = _EMULATED_BPS
+    if not slowest / FURTHER <= question.link_bps <= fastest * FURTHER:
+        return {}, (
+            f"the bare schedule of {question.strategy} was run on emulated links that stand for {slowest / 1e9:g} to "
+            f"{fastest / 1e9:g} Gbit/s"
+        )
     residuals = [residual for _, residual in rows]
     return {"validate": residuals}, f"{question.strategy} on an emulated network, 2 to {most} workers"
 
@@ -170,10 +195,14 @@ def _comparable(question: Question, cases: Sequence[Case], words: str, without: 
     if len(sources) == 1:
         return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
     most = max(case.gpus for case in cases)
-    if question.workers > _FURTHER * most:
-        return {}, f"{words}: measurements end at {most} GPUs"
+    if question.workers > FURTHER * most:
+        return {}, f"{words}: measurements end at {most} GPUs, and intervals at {FURTHER * most:g}"
     links = [case.link_bps for case in cases]
-    if question.nodes > 1 and not min(links) / _FURTHER <= question.link_bps <= max(links) * _FURTHER:
-        return {}, f"{words}: measurements have links of {min(links) / 1e9:g} to {max(links) / 1e9:g} Gbit/s"
+    if question.nodes > 1 and not min(links) / FURTHER <= question.link_bps <= max(links) * FURTHER:
+        least, fastest = min(links) / 1e9, max(links) / 1e9
+        return {}, (
+            f"{words}: measurements have links of {least:g} to {fastest:g} Gbit/s, and intervals reach from half the "
+            f"slowest to twice the fastest, {least / FURTHER:g} to {fastest * FURTHER:g} Gbit/s"
+        )
     found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
     return found, f"{words}: {', '.join(found)}"

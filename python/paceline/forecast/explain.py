@@ -13,11 +13,11 @@ from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.bottleneck import Relief, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, likely
+from paceline.forecast.table import Group, likely, own
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
@@ -27,6 +27,8 @@ _MOST_MESSAGES = 6_000_000
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
+NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
+"""Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 28))
 
 
@@ -38,7 +40,7 @@ class Knee:
     """None: not up to `tried`."""
     tried: int
     bound: str
-    """What dominates with `tried` workers, twice those at the knee."""
+    """What bounds it with `tried` workers, twice those at the knee."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation of the fastest scenario with the most workers."""
+    """An explanation of what the library runs, or else of the fastest scenario, with the most workers."""
 
     result: Result
     knee: Knee
     reliefs: tuple[Relief, ...]
     """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
+    row: str = ""
+    """What tells its row from those of other traces and networks; empty if there are none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -67,7 +71,7 @@ class Explanation:
             "strategy": self.result.strategy,
             "workers": self.result.workers,
             "iteration_s": self.result.iteration_s,
-            "bound": bound(self.result),
+            "bound": bound(self.result, self.reliefs) if self.result.critical_path else "",
             "knee": vars(self.knee),
             "changes": [vars(change) for change in self.changes],
             "interval": None if self.result.interval is None else vars(self.result.interval),
@@ -77,7 +81,7 @@ class Explanation:
     def sentences(self) -> list[str]:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result = self.result
-        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}"
+        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}{self.row}"
         dominated = sentence(subject, result, self.reliefs) if result.critical_path else f"{subject} takes no time."
         return [dominated, _knee_in_words(self.knee), likely(result)]
 
@@ -99,14 +103,30 @@ class Explanation:
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
-    """Explain the fastest scenario with the most workers. Raises InvalidArgumentError."""
+    """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = group.ranked()[0]
+    fastest = own(group) or group.ranked()[0]
     scenario = group.scenarios[group.results.index(fastest)]
     quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
     relieved = tuple(reliefs(scenario, fastest)) if quick else ()
     changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
-    return Explanation(fastest, _knee(scenario), relieved, changes)
+    return Explanation(fastest, _knee(scenario), relieved, changes, _row(fastest, groups))
+
+
+def _row(result: Result, groups: Sequence[Group]) -> str:
+    """Return ` (vgg-16, 10 Gbit/s)`: what varies between groups besides workers."""
+    of = [group.results[0] for group in groups]
+    words = [
+        shown
+        for name, shown in (
+            ("trace", result.trace),
+            ("bandwidth_bps", units.rate(result.bandwidth_bps)),
+            ("latency_s", f"latency {units.duration(result.latency_s)}"),
+            ("compute_speedup", f"compute speed-up {result.compute_speedup:g}"),
+        )
+        if len({getattr(one, name) for one in of}) > 1
+    ]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _of_relief(relief: Relief) -> Change:
@@ -114,7 +134,7 @@ def _of_relief(relief: Relief) -> Change:
     if relief.gain < _HARM:
         note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
         return Change(relief.what, None, None, note)
-    return Change(relief.what, relief.iteration_s, relief.gain)
+    return Change(relief.what, relief.iteration_s, relief.gain, relief.note)
 
 
 # ---- the knee
@@ -163,8 +183,16 @@ def _messages(scenario: Scenario, workers: int) -> int:
 
 
 def _bound_at(scenario: Scenario, workers: int) -> str:
-    [result] = execute([_sized(scenario, workers)])
-    return bound(result) if result.critical_path else "with nothing to do"
+    there = _sized(scenario, workers)
+    [result] = execute([there])
+    if not result.critical_path:
+        return "nothing to do"
+    relieved = reliefs(there, result) if _messages(scenario, workers) <= _MOST_MESSAGES else []
+    best = max(relieved, key=lambda one: one.gain, default=None)
+    why = bound(result, relieved)
+    if best is None or best.gain <= NOTEWORTHY:
+        return why
+    return f"{why}: {best.what} would make it {units.short(best.gain)} times faster"
 
 
 def _knee_in_words(knee: Knee) -> str:
@@ -172,9 +200,10 @@ def _knee_in_words(knee: Knee) -> str:
         return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
         return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first one did."
+    verb = " it is" if knee.bound.startswith("bound by") else ","
     return (
         f"From {units.count(knee.workers, 'worker')} on, another one brings less than half of what the first one did: "
-        f"with {units.count(knee.tried, 'worker')} it is {knee.bound}."
+        f"with {units.count(knee.tried, 'worker')}{verb} {knee.bound}."
     )
 
 
@@ -210,8 +239,10 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
     """Return the best strategy that uses the switch."""
     if kind in scenario.strategy.knobs:
         return f"{kind} in the switch", [], "already used"
-    switch = json.loads(scenario.cluster.to_json())["switch"]
-    able = load_cluster(scenario.cluster, switch={**switch, kind: True})
+    fields = json.loads(scenario.cluster.to_json())
+    if "fabric" in fields:
+        return f"{kind} in the switch", [], NOT_IN_A_FABRIC
+    able = load_cluster(scenario.cluster, switch={**fields["switch"], kind: True})
     changed = scenario.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
@@ -240,6 +271,8 @@ def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[st
         del document["workers"][slowest]
         trace = Trace.from_json(json.dumps(document).encode(), document["name"])
         return what, [scenario.changed(trace=trace)], f"recorded rank {slowest}"
+    if "jitter" in fields or scenario.core_options().get("spread") or document.get("backward_spread"):
+        return what, [], "ranks differ only by chance"
     return what, [], "all ranks are alike here"
 
 

@@ -42,21 +42,26 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
 
 def summary(result: Result) -> str:
     """Return a table of one result, which notebooks show."""
-    from paceline.forecast.bottleneck import bound
+    from paceline.forecast.bottleneck import path
+    from paceline.forecast.table import range_of, rate_of
 
+    found = result.interval
     scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)
     bus = result.bus_bandwidth_bps
     lines = {
         "workers": str(result.workers),
         "servers": str(result.servers) if result.servers else "",
-        "cluster": f"{result.cluster}, {units.rate(result.bandwidth_bps)}, latency {units.duration(result.latency_s)}",
+        "cluster": f"{result.cluster}, {rate_of(result)}, latency {units.duration(result.latency_s)}",
+        "GPUs per node": str(result.gpus_per_node),
+        "library": result.library,
         "buckets": f"{result.buckets}, {units.size(result.gradient_bytes)} of gradients",
         "iteration": units.duration(result.iteration_s),
+        f"{found.level * 100:.0f} % interval" if found else "interval": range_of(found) if found else result.evidence,
         "samples/s": "" if result.samples_per_s is None else units.digits(result.samples_per_s),
         "scaling efficiency": scaling,
         "exposed communication": units.duration(result.exposed_communication_s),
         "bus bandwidth": "" if bus is None else units.rate(bus),
-        "bottleneck": bound(result) if result.critical_path else "",
+        "bottleneck": path(result) if result.critical_path else "",
         "notes": "; ".join(result.notes),
     }
     rows = "".join(

@@ -49,7 +49,8 @@ def lowered(scenario: Scenario) -> Lowered:
     per_node = int(fields["gpus_per_node"])
     nodes = -(-workers // per_node)
     channel = fields.get("channel", "none")
-    flow = _flow(library, strategy, fields, channel)
+    payload, flow = _flow(library, strategy, fields, channel)
+    _behind_the_flows(fields, payload / flow)
     fields["bandwidth"] = as_rate(flow)
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
@@ -61,7 +62,10 @@ def lowered(scenario: Scenario) -> Lowered:
     if nodes > 1 and channel != "none" and not library.is_bare and "jitter" not in fields:
         options["spread"] = channels.constant(f"{channel}.jitter")
     if bucket_size is None:
-        bucket_size = fusion(library, flow, _core.parse_time(fields["latency"]), workers)
+        # Of the links that a ring uses.
+        rate = flow if nodes > 1 else _core.parse_rate(fields["intra_bandwidth"])
+        wait = _core.parse_time(fields["latency" if nodes > 1 else "intra_latency"])
+        bucket_size = fusion(library, rate, wait, workers)
     if bucket_size not in (None, "none"):
         options["bucket_size"] = bucket_size
     if iteration is not None:
@@ -84,16 +88,36 @@ def lowered(scenario: Scenario) -> Lowered:
     )
 
 
-def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> float:
-    """Return what a node's messages get of its link: the wire's payload, or less if it sends on few connections."""
+def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> tuple[float, float]:
+    """Return the payload of a node's link, and what its messages get of it: less if it sends on few connections."""
     link = float(_core.parse_rate(fields["bandwidth"]))
-    share = fields.get("efficiency") or channels.share_of(channel, link)
+    payload = link * (fields.get("efficiency") or channels.share_of(channel, link))
     streams = library.value("streams")
     if library.is_bare or streams is None or strategy.name not in _ONE_NEIGHBOUR:
-        return link * share
+        return payload, payload
     own = fields.get("stream_bandwidth")
     one = float(_core.parse_rate(own)) if own else channels.stream_of(channel, link)
-    return min(link * share, streams * one)
+    return payload, min(payload, streams * one)
+
+
+def _behind_the_flows(fields: dict[str, Any], room: float) -> None:
+    """Keep what follows from a link's rate where the flows of a node carry less: `room` is the link's payload over it.
+
+    A slow link slows flows down only below what they carry, and the uplinks of racks are shared before they are full.
+    """
+    fabric = fields.get("fabric", {})
+    shared = fields.get("racks", fabric)
+    # That of a fat tree says how many nodes it has.
+    over = 1.0 if fabric.get("kind") == "fat-tree" else shared.get("oversubscription", 1.0)
+    left = max(1.0, over / room)
+    if left != over and over > 1:
+        shared["oversubscription"] = left
+    for one in fields.get("degraded", []):
+        is_card = one["link"].strip().startswith(("node", "worker", "server"))
+        if not is_card and "link_bandwidth" in fabric:  # has its own rate, whatever a node sends
+            continue
+        of_link = room if is_card else room * left / over
+        one["factor"] = min(1.0, one["factor"] * of_link)
 
 
 def _machines(library: Library, strategy: Strategy, fields: dict[str, Any], workers: int) -> None:

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from paceline._core import Cluster, Trace, parse_rate
 from paceline._internal import units
 from paceline._internal.files import check_writable
+from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
-from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.hardware import find_hardware
-from paceline.catalog.library import NO_NETWORK, load_cluster, load_trace
+from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
+from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
@@ -52,8 +53,13 @@ CORE = (
     "memory",
 )
 """Options of every scenario of a sweep."""
-_SWEPT = ("workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers", "sharding")
+_SWEPT = (
+    *("library", "workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers"),
+    "sharding",
+)
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+_SIZES = ("bucket_size", "chunk")
+"""In a file, their values have units."""
 Traces = str | Path | Trace | Sequence[str | Path | Trace]
 
 
@@ -101,6 +107,8 @@ class Sweep:
                 others[name] = value
                 continue
             sources.setdefault(name, setting.source(given_by, value, where))
+            if given_by == "key" and name in _SIZES:
+                _refuse_unitless(name, value, sources[name])
             checked = setting.check(value, sources[name], place)
             values[name] = [checked] if name in _SWEPT and not setting.kind_of(place).is_list else checked
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
@@ -146,22 +154,28 @@ class Sweep:
         """GPUs of a data-parallel rank: tensor-parallel ones times stages."""
         return (self.get("tensor_parallel") or 1) * (self.get("pipeline_parallel") or 1)
 
-    def library_of(self, trace: Trace) -> Library:
-        """Return the library that was asked for, or else that of the trace, or else the usual one.
+    def libraries_of(self, trace: Trace, *, coordinated: bool | None = None) -> list[Library]:
+        """Return the libraries that were asked for, or else that of the trace, or else the usual one.
 
         A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
         one is Horovod. Raises InvalidArgumentError for a library that has none.
+
+        `coordinated`: whether it is of the rows with a coordinator; by default, if there are any.
         """
-        name = self.get("library")
+        return [self.library_of(trace, name, coordinated=coordinated) for name in self.get("library") or [None]]
+
+    def library_of(self, trace: Trace, name: str | None, *, coordinated: bool | None = None) -> Library:
+        """Return a library, or that of the trace if no name is given; see `libraries_of`."""
+        under = self.has_coordinator if coordinated is None else coordinated
         if name is None:
             summary = json.loads(trace.summary())
             computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
             recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
-            if self.has_coordinator and not find_library(recorded).coordinator:
+            if under and not find_library(recorded).coordinator:
                 recorded = COORDINATED
             name = recorded if computes else NONE
         found = find_library(name)
-        if self.has_coordinator and not (found.is_bare or found.coordinator):
+        if under and not (found.is_bare or found.coordinator):
             raise InvalidArgumentError(
                 f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
                 f"{self.spelling('library')} {COORDINATED}",
@@ -211,9 +225,12 @@ class Sweep:
                 f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
             )
         channel = self.get("channel") or library.channel or None
+        given = fields_given(self.get("cluster"))
         linked = [
             (
-                with_channel(load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare),
+                with_channel(
+                    load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare, given=given
+                ),
                 latency,
             )
             for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
@@ -252,7 +269,10 @@ class Sweep:
         trace = load_trace(named) if workload is None else workload.trace()
         if self.get("add_module") is not None:
             with naming_core_errors():
-                trace = trace.with_modules(self.get("add_module"))
+                try:
+                    trace = trace.with_modules(self.get("add_module"))
+                except InvalidArgumentError as error:
+                    raise error.at("add_module") from None
         if workload is not None:
             if self.get("device") is not None:
                 raise InvalidArgumentError(
@@ -286,6 +306,14 @@ class Sweep:
         return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
 
 
+def _refuse_unitless(name: str, value: object, source: Source) -> None:
+    for size in value if isinstance(value, list) else [value]:
+        if isinstance(size, int | float) and not isinstance(size, bool):
+            raise InvalidArgumentError(
+                f'{shown(size)} has no unit; write "{shown(size)}MB"', setting=name, source=source
+            )
+
+
 @dataclass(frozen=True)
 class Prepared:
     """The scenarios, and notes for the user."""
@@ -305,41 +333,59 @@ def prepare(sweep: Sweep) -> Prepared:
 def _prepared(sweep: Sweep) -> Prepared:
     _check_outputs(sweep)
     traces, machine = sweep.steps(), sweep.machine()
-    library = sweep.library_of(traces[0])
-    own = sweep.get("strategy") or _own(sweep, library)
+    sweep, small = _without_small(sweep, machine)
+    own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
     strategies = _only_collective(sweep, strategies, by_name)
+    notes += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
-    _check_stragglers(sweep)
+    _check_stragglers(sweep, machine)
     scenarios: list[Scenario] = []
     for named, trace in zip(sweep.traces, traces, strict=True):
-        its_library = sweep.library_of(trace)
-        clusters = sweep.machines(machine, its_library)
         how = coordinated(sweep, trace, machine)
-        bucket_sizes = sweep.get("bucket_size") or [how.bucket_size]
-        able, unreachable = _only_reachable(sweep, strategies, by_name, how, (trace, clusters))
-        notes += [*unreachable, *how.notes]
         workload = sweep.workload(named)
-        planned = plan(
-            [trace],
-            clusters,
-            able,
-            workers=sweep.workers,
-            servers=sweep.get("servers") or [None],
-            compute_speedups=sweep.get("compute_speedup") or [None],
-            library=its_library,
-            bucket_sizes=bucket_sizes,
-            options={name: sweep.get(name) for name in CORE} | {"placement": _placement(sweep, traces, its_library)},
-            coordinations=how.coordinations,
-            shardings=sweep.get("sharding") or [None],
-        )
-        scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
+        under = [coordination for coordination in how.coordinations if coordination is not None]
+        for name in sweep.get("library") or [None]:
+            sides = [
+                _Side.of(
+                    sweep,
+                    traces,
+                    (trace, name),
+                    machine,
+                    coordinations=coordinations,
+                    fused=how.bucket_size if coordinations is under else None,
+                )
+                for coordinations in ([None] if len(under) < len(how.coordinations) else [], under)
+                if coordinations
+            ]
+            its = _its_own(sweep, strategies, sides[-1].library)
+            about = (trace, sides[-1].clusters, sides[-1].library)
+            able, unreachable = _only_reachable(sweep, its, by_name, how, about)
+            notes += [*unreachable, *how.notes, *_of_two_libraries(sweep, sides)]
+            for count, place, speedup in product(
+                sweep.workers, range(len(sides[0].clusters)), sweep.get("compute_speedup") or [None]
+            ):
+                for side in sides:
+                    planned = plan(
+                        [trace],
+                        [side.clusters[place]],
+                        able,
+                        workers=[count],
+                        servers=sweep.get("servers") or [None],
+                        compute_speedups=[speedup],
+                        library=side.library,
+                        bucket_sizes=side.bucket_sizes,
+                        options={one: sweep.get(one) for one in CORE} | {"placement": side.placement},
+                        coordinations=side.coordinations,
+                        shardings=sweep.get("sharding") or [None],
+                    )
+                    scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
@@ -360,6 +406,48 @@ def _ranks_note(sweep: Sweep) -> str:
         f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)}); the slowest stage is "
         "simulated, and memory is that of one of its GPUs"
     )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What the rows with a coordinator, or those without one, have in common: each is as if asked by itself."""
+
+    coordinations: Sequence[Coordination | None]
+    library: Library
+    clusters: Sequence[Cluster]
+    bucket_sizes: Sequence[int | str | None]
+    placement: str | list[int] | None
+
+    @classmethod
+    def of(
+        cls,
+        sweep: Sweep,
+        traces: Sequence[Trace],
+        about: tuple[Trace, str | None],
+        machine: Cluster,
+        *,
+        coordinations: Sequence[Coordination | None],
+        fused: int | None,
+    ) -> _Side:
+        """Make it for a trace and the library asked for.
+
+        `fused`: the size up to which a coordinator fuses, unless one was asked for.
+        """
+        trace, name = about
+        library = sweep.library_of(trace, name, coordinated=coordinations != [None])
+        clusters = sweep.machines(machine, library)
+        sizes = sweep.get("bucket_size") or [fused]
+        return cls(coordinations, library, clusters, sizes, _placement(sweep, traces, library))
+
+
+def _of_two_libraries(sweep: Sweep, sides: Sequence[_Side]) -> list[str]:
+    libraries = list(dict.fromkeys(side.library.name for side in sides))
+    if len(libraries) == 1:
+        return []
+    return [
+        f"rows without a coordinator are of {libraries[0]}, the others of {libraries[1]}: {sweep.spelling('library')} "
+        f"{libraries[1]} compares the same library"
+    ]
 
 
 def plan(
@@ -427,10 +515,17 @@ def _check_outputs(sweep: Sweep) -> None:
     check_plot(sweep.plot)
 
 
-def _own(sweep: Sweep, library: Library) -> list[str]:
-    """Return the strategies if none is named: all, or what the library does by itself if the question is about one."""
-    plain = not sharding.is_plan(sweep.values)
-    return ["all"] if plain and not sweep.one_strategy and sweep.get("library") is None else [library.strategy]
+def _own(sweep: Sweep, libraries: Sequence[Library]) -> list[str]:
+    """Return the strategies if none is named: all, or what libraries do by themselves if the question is about them."""
+    about = sweep.one_strategy or sweep.get("library") is not None or sharding.is_plan(sweep.values)
+    return [library.strategy for library in libraries] if about else ["all"]
+
+
+def _its_own(sweep: Sweep, strategies: list[Strategy], library: Library) -> list[Strategy]:
+    """Return the strategies of one of several libraries: its own, if none is named."""
+    if sweep.get("strategy") is not None or len(sweep.get("library") or ()) < 2:
+        return strategies
+    return [strategy for strategy in strategies if strategy.name == library.strategy]
 
 
 def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
@@ -484,15 +579,15 @@ def _only_reachable(
     strategies: list[Strategy],
     by_name: set[Strategy],
     how: Coordinated,
-    job: tuple[Trace, Sequence[Cluster]],
+    job: tuple[Trace, Sequence[Cluster], Library],
 ) -> tuple[list[Strategy], list[str]]:
     """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
     coordination = next((it for it in how.coordinations if it is not None), None)
     if coordination is None:
         return strategies, []
     unable = {}
-    trace, clusters = job
-    library, network = sweep.library_of(trace), sweep.get("network")
+    trace, clusters, library = job
+    network = sweep.get("network")
     sizes = sweep.get("bucket_size") or [how.bucket_size]
     for strategy, cluster, workers, size in product(strategies, clusters, sweep.workers, sizes):
         scenario = Scenario.of(
@@ -537,15 +632,46 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             )
 
 
-def _check_stragglers(sweep: Sweep) -> None:
+def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:
+    """Leave out the usual numbers of workers that do not have a slow rank, with a note."""
+    rank = _highest_slow_rank(machine)
+    able = [workers for workers in sweep.workers if workers > rank]
+    if sweep.get("workers") is not None or not able or len(able) == len(sweep.workers):
+        return sweep, []
+    small = units.listed([str(workers) for workers in sweep.workers if workers <= rank])
+    note = f"left out {small} workers: the cluster's stragglers include rank {rank}"
+    return replace(sweep, values={**sweep.values, "workers": able}), [note]
+
+
+def _highest_slow_rank(machine: Cluster) -> int:
+    return max((one["rank"] for one in json.loads(machine.to_json()).get("stragglers", ())), default=-1)
+
+
+def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
     """Refuse a slow rank that some of the numbers of workers do not have."""
-    fewest = min(sweep.workers)
-    for straggler in sweep.get("stragglers") or ():
-        if isinstance(rank := straggler.get("rank"), int) and rank >= fewest:
-            workers = units.count(fewest, "worker")
-            raise InvalidArgumentError(
-                f"there is no rank {rank} with {workers}, only 0 to {fewest - 1}", setting="stragglers"
-            )
+    fewest, rank = min(sweep.workers), _highest_slow_rank(machine)
+    if rank < fewest:
+        return
+    there_is = f"there is no rank {rank} with {units.count(fewest, 'worker')}, only 0 to {fewest - 1}"
+    if sweep.get("stragglers"):
+        raise InvalidArgumentError(there_is, setting="stragglers")
+    name = sweep.get("cluster")
+    where = json.loads(machine.to_json())["name"] if isinstance(name, Cluster) else name
+    more = f"give more than {rank} {sweep.spelling('workers')}"
+    raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
+
+
+def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
+    """Return a note for each trace that names a library which is not known, and so does not decide."""
+    if sweep.get("library") is not None:
+        return []
+    told = [json.loads(trace.summary()) for trace in traces]
+    return [
+        f"{one['name']}: was recorded with '{units.printable(one['library'][:80])}', which is not among the "
+        f"libraries; forecast as {sweep.library_of(trace, None).name} ({sweep.spelling('library')})"
+        for trace, one in zip(traces, told, strict=True)
+        if one["library"] and one["library"] not in library_names()
+    ]
 
 
 def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:

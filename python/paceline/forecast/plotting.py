@@ -38,6 +38,7 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
     ("compute_speedup", "compute speed-up", 1.0, lambda value: f"compute {value:g} times as fast"),
     ("servers", "parameter servers", 1.0, lambda value: units.count(value, "server")),
     ("bucket_size", "bucket size (MB)", 1e6, _size),
+    ("library", "", 1.0, str),
     ("trace", "", 1.0, str),
 )
 
@@ -115,7 +116,7 @@ def figure(results: Sequence[Result]) -> Figure:
 
 def _is_axis(results: Sequence[Result], axis: Sequence[Any]) -> bool:
     """Return whether the values can be on a scale: not names, nor sizes of which one is "none"."""
-    return axis[0] != "trace" and all(getattr(result, axis[0]) is not None for result in results)
+    return axis[0] not in ("library", "trace") and all(getattr(result, axis[0]) is not None for result in results)
 
 
 def _relevant(results: Sequence[Result], axis: Sequence[Any]) -> list[Result]:
@@ -135,7 +136,7 @@ def bars(results: Sequence[Result], width: float = 8.0) -> Figure:
 
 
 def _by_panels(results: Sequence[Result], axes: Sequence[Any]) -> Figure:
-    """Draw bars in a panel for each trace or bucket size."""
+    """Draw bars in a panel for each trace, library or bucket size."""
     panels = _panels(results, axes)
     _refuse_many(panels)
     drawn = style.new_figure(8.0, 0.8 + sum(1.1 + 0.36 * len(members) for members in panels.values()))
@@ -196,6 +197,7 @@ def _lines(
     quantities = [iteration_time(results), _SAMPLES if computes else _BUS_BANDWIDTH]
     drawn = style.new_figure(11.5, 0.9 + 3.7 * len(panels))
     grid: Any = drawn.subplots(len(panels), 2, squeeze=False, sharey="col")
+    ideal = [rate for members in panels.values() for rate in _ideal(members, name, scale).values()]
     for row, (title, members) in zip(grid, panels.items(), strict=True):
         for axes, (words, value) in zip(row, quantities, strict=True):
             is_throughput = words == _SAMPLES[0]
@@ -205,7 +207,8 @@ def _lines(
             axes.set_ylabel(words)
             log = style.x_axis(axes, [getattr(result, name) / scale for result in _relevant(members, axis)], label)
             # Linear scaling is a line where both axes are of one kind.
-            style.y_axis(axes, [value(it) for it in results], log=log if is_throughput and name == "workers" else None)
+            log_too = log if is_throughput and name == "workers" else None
+            style.y_axis(axes, [*(value(it) for it in results), *(ideal if is_throughput else [])], log=log_too)
             if title:
                 axes.set_title(title, fontsize="medium")
             if is_throughput or not computes:
@@ -294,10 +297,14 @@ _BUS_BANDWIDTH: tuple[str, Value] = ("bus bandwidth (Gbit/s)", _bus_gigabits)
 
 def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -> list[style.Entry]:
     """Draw the throughput of all workers without communication; return its legend entry."""
-    ideal = {
+    ideal = _ideal(results, name, scale)
+    [drawn] = axes.plot(sorted(ideal), [ideal[x] for x in sorted(ideal)], color=style.REFERENCE, linewidth=1)
+    return [(drawn, "linear scaling" if name == "workers" else "no communication")]
+
+
+def _ideal(results: Sequence[Result], name: str, scale: float) -> dict[float, float]:
+    return {
         getattr(result, name) / scale: result.workers * result.batch / result.compute_s
         for result in results
         if result.compute_s > 0 and (name != "servers" or result.servers)
     }
-    [drawn] = axes.plot(sorted(ideal), [ideal[x] for x in sorted(ideal)], color=style.REFERENCE, linewidth=1)
-    return [(drawn, "linear scaling" if name == "workers" else "no communication")]

@@ -150,8 +150,7 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     for name, using in _ONLY.items():
         if name in given and not kinds & set(using):
             raise InvalidArgumentError(
-                f"has no effect with {units.listed(sorted(kinds))}, only with "
-                f"{units.listed(list(using))}; leave it out",
+                f"has no effect with {units.listed(sorted(kinds))}, only with {units.listed([*using])}; leave it out",
                 setting=name,
             )
     if "barrier" in given and given["barrier"] is False and kinds != {NONE}:

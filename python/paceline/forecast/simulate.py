@@ -16,6 +16,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
@@ -115,6 +116,8 @@ class Result:
     """Factor by which computation was sped up."""
     cluster: str = ""
     """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    gpus_per_node: int = 1
+    """Ranks that share a node's NIC."""
     latency_s: float = 0.0
     """One-way latency between two nodes."""
     bucket_size: int | None = None
@@ -323,6 +326,8 @@ class Scenario:
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
             sharded=found.sharded is not None,
+            communicates=found.messages > 0,
+            beyond=beyond(self, low),
         )
         likely, evidence = interval(found.iteration_s, question)
         figures: dict[str, Any] = {}
@@ -333,13 +338,14 @@ class Scenario:
             **figures,
             sharded=self._sharded(found),
             bandwidth_bps=link,
-            interval=likely,
+            interval=None if likely is None else likely.at_least(min(found.compute_s, found.iteration_s)),
             evidence=evidence,
             library=self.library.name,
             channel=low.channel,
             flow_bandwidth_bps=low.flow_bps,
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),
             cluster=fields["name"],
+            gpus_per_node=int(fields["gpus_per_node"]),
             latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
             bucket_size=low.bucket_size,
         )

@@ -142,12 +142,12 @@ def sweep(
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
             that use it.
         strategies: The former name of `strategy`.
-        **fields: `bandwidth`, `latency`, `bucket_size`, `servers` and `compute_speedup`, each a value or a list of
-            values to sweep; and fields of the cluster, such as `gpus_per_node=8`.
+        **fields: `library`, `bandwidth`, `latency`, `bucket_size`, `servers` and `compute_speedup`, each a value or a
+            list of values to sweep; and fields of the cluster, such as `gpus_per_node=8`.
 
     Returns:
-        A result for each scenario, ordered by trace, workers, bandwidth, latency, compute speed-up, bucket size,
-        strategy and servers.
+        A result for each scenario, ordered by trace, library, workers, bandwidth, latency, compute speed-up, bucket
+        size, strategy and servers.
 
     Raises:
         InvalidArgumentError: A name is unknown, a value invalid, or an option has no effect on any of the strategies.

@@ -15,6 +15,7 @@ from paceline._internal.console import Column, render
 from paceline.catalog.libraries import NONE
 from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast import sharding
+from paceline.forecast.evidence import Interval
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
@@ -54,11 +55,11 @@ class Group:
 def grouped(
     scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
 ) -> list[Group]:
-    """One group per trace, workers, bandwidth, latency and compute speed-up, in order."""
-    groups: dict[tuple[int, int, float, float, float], Group] = {}
+    """One group per trace, library, workers, bandwidth, latency and compute speed-up, in order."""
+    groups: dict[tuple[int, str, int, float, float, float], Group] = {}
     for scenario, result in zip(scenarios, results, strict=True):
         circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
-        group = groups.setdefault((id(scenario.trace), *circumstances), Group([], []))
+        group = groups.setdefault((id(scenario.trace), result.library, *circumstances), Group([], []))
         group.scenarios.append(scenario)
         group.results.append(result)
     return [replace(group, meant=meant) for group in groups.values()]
@@ -88,6 +89,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     columns: list[tuple[Column, Cell]] = []
     if _varies([result.trace for result in results]):
         columns.append((Column("trace", left=True), lambda result, _: result.trace))
+    if _varies([result.library for result in results]):
+        columns.append((Column("library", left=True), lambda result, _: result.library))
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
@@ -101,6 +104,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
+        if _varies([result.library for result in results]):
+            columns.append((Column("library", left=True), lambda result, _: result.library))
     if _varies([result.servers for result in results if result.servers]):
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
     if _varies([result.bucket_size for result in results]):
@@ -213,13 +218,24 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         where.append(units.count(result.workers, "worker"))
     if not _varies([other.servers for other in results if other.servers]) and result.servers:
         where.append(units.count(result.servers, "server"))
-    if not _varies([other.bandwidth_bps for other in results]):
+    one_rate = not _varies([other.bandwidth_bps for other in results])
+    if one_rate:
         where.append(units.rate(result.bandwidth_bps))
+    if result.channel != "none" and not _varies([other.channel for other in results]):
+        over = f"over {result.channel.upper()}"
+        where = [*where[:-1], f"{where[-1]} {over}"] if one_rate else [*where, over]
     if cluster["gpus_per_node"] > 1:
         where.append(f"{cluster['gpus_per_node']} GPUs per node")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
         where.append(f"latency {units.duration(result.latency_s)}")
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
+
+
+def own(group: Group) -> Result | None:
+    """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one."""
+    pairs = zip(group.scenarios, group.results, strict=True)
+    runs = [result for it, result in pairs if not it.library.is_bare and result.strategy == it.library.strategy]
+    return min(runs, key=lambda result: result.iteration_s, default=None)
 
 
 def with_evidence(group: Group) -> Result:
@@ -228,27 +244,63 @@ def with_evidence(group: Group) -> Result:
     return next((result for result in ranked if result.interval is not None), ranked[0])
 
 
-def likely(result: Result) -> str:
-    """Return a sentence with the interval of a forecast and its basis, or why there is none."""
+def likely(result: Result, name: str = "") -> str:
+    """Return a sentence with the interval of a forecast and its basis, or why there is none.
+
+    `name`: what a reader who has not read its figures knows it by.
+    """
     found = result.interval
-    if found is None:
-        return f"{label(result, [result])} has {result.evidence}."
-    times = f"{units.duration(found.low_s)} to {units.duration(found.high_s)}"
     mean, rates = units.duration(result.iteration_s), ""
     if result.samples_per_s is not None and result.compute_s > 0:
-        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
         mean += f", {units.digits(result.samples_per_s)} samples/s"
-        rates = f", {units.digits(low)} to {units.digits(high)} samples/s"
-    who = result.strategy if result.library == NONE else f"{result.library} with {result.strategy}"
+        if name and result.scaling_efficiency is not None:
+            mean += f", {units.percent(result.scaling_efficiency)} of linear scaling"
+    who = name or result.strategy
+    if found is None:
+        return (
+            f"{library_with(result, who)} takes {mean}, with {result.evidence}."
+            if name
+            else f"{who} has {result.evidence}."
+        )
+    linear = " (linear scaling)" if found.clipped else ""
+    if result.samples_per_s is not None and result.compute_s > 0:
+        low, high = (result.samples_per_s * result.iteration_s / seconds for seconds in (found.high_s, found.low_s))
+        rates = f", {units.digits(low)} to {units.digits(high)} samples/s{linear}"
+    takes = f"{library_with(result, who)} takes {mean}"
     return (
-        f"{who} takes {mean}; with a probability of {found.level * 100:.0f} % it is {times}{rates}: so far off have "
-        f"{found.cases} comparable forecasts been ({found.basis})."
+        f"{takes}; with a probability of {found.level * 100:.0f} % it is {range_of(found)}{rates}: "
+        f"so far off have {found.cases} comparable forecasts been ({found.basis})."
     )
 
 
+def range_of(interval: Interval) -> str:
+    """Return `139.2 ms to 178.9 ms`, saying where it ends at computation alone."""
+    alone = " (computation alone)" if interval.clipped else ""
+    return f"{units.duration(interval.low_s)}{alone} to {units.duration(interval.high_s)}"
+
+
+def library_with(result: Result, name: str) -> str:
+    """Return `ddp with native`, or the name alone for a bare schedule."""
+    return name if result.library == NONE else f"{result.library} with {name}"
+
+
 def notes(results: Sequence[Result]) -> list[str]:
-    """Return the notes of results, each once."""
-    return list(dict.fromkeys(note for result in results for note in result.notes))
+    """Return the notes of results, each once, and one on a channel that changes with the rate."""
+    return list(dict.fromkeys([*(note for result in results for note in result.notes), *_channels(results)]))
+
+
+def _channels(results: Sequence[Result]) -> list[str]:
+    rates = {channel: [it.bandwidth_bps for it in results if it.channel == channel] for channel in ("tcp", "rdma")}
+    if not (rates["tcp"] and rates["rdma"] and max(rates["tcp"]) < min(rates["rdma"])):
+        return []
+    slow, fast = units.rate(max(rates["tcp"])), units.rate(min(rates["rdma"]))
+    return [f"the channel changes with the rate: TCP up to {slow}, RDMA from {fast}; --channel keeps one"]
+
+
+def rate_of(result: Result) -> str:
+    """Return `25 Gbit/s over TCP`; a bare schedule has no channel."""
+    over = "" if result.channel == "none" else f" over {result.channel.upper()}"
+    return f"{units.rate(result.bandwidth_bps)}{over}"
 
 
 def _varies(values: Sequence[object]) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.catalog import names
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import meet
 from paceline.replay.iteration_plan import Exchanged, IterationPlan, PlanStep
@@ -26,8 +27,9 @@ class PlanExchange:
     Each stream has its own communicator for each group of ranks, on which it calls in the plan's order.
     """
 
-    def __init__(self, job: Job, plan: IterationPlan, clock: Clock | None = None) -> None:
+    def __init__(self, job: Job, plan: IterationPlan, strategy: names.Strategy, clock: Clock | None = None) -> None:
         """Make communicators, and allocate and touch memory for every step."""
+        self._strategy: names.Strategy = strategy
         self._job, self._plan, self._clock = job, plan, clock or Clock()
         self._groups: dict[tuple[str, int, int], Group] = {}
         self._arrays: dict[int, tuple[_Array, _Array]] = {}
@@ -52,11 +54,11 @@ class PlanExchange:
         dtype = "bfloat16" if exchanged.dtype == "bfloat16" else None
         match exchanged.collective:
             case "all-gather":
-                group.all_gather(part, whole, dtype=dtype, name=step.name)
+                group.all_gather(part, whole, dtype=dtype, strategy=self._strategy, name=step.name)
             case "reduce-scatter":
-                group.reduce_scatter(whole, out=part, dtype=dtype, name=step.name)
+                group.reduce_scatter(whole, out=part, dtype=dtype, strategy=self._strategy, name=step.name)
             case "all-reduce":
-                group.all_reduce(whole, dtype=dtype, name=step.name)
+                group.all_reduce(whole, dtype=dtype, strategy=self._strategy, name=step.name)
 
     def check(self) -> int:
         """Exchange known numbers in every step; return how many results were compared. Raises ArithmeticError."""

@@ -79,7 +79,7 @@ def _play_plan(ranks: Job, spec: ReplaySpec, clock: Clock) -> Played:
     nodes = load_cluster(None, gpus_per_node=ranks.local_size or 1)
     scenario = Scenario.of(spec.trace, nodes, strategy, ranks.size, bucket_size=spec.bucket_size, **spec.sharded)
     plan = IterationPlan.from_json(scenario.plan())
-    exchange = PlanExchange(ranks, plan, clock)
+    exchange = PlanExchange(ranks, plan, scenario.strategy.name, clock)
     slower = [1 / spec.speedup] * (spec.warmup + spec.iterations)
     return _measure(ranks, spec, clock, PlanPlayer(plan, exchange, clock, slower=slower, mark=_marks(ranks)), exchange)
 

@@ -112,10 +112,11 @@ def _explained(chapter: Simulated) -> str:
         for change in explanation.changes
     )
     head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
-    sentences = explanation.sentences()
+    # The last is on the interval, which the chapter begins with.
+    sentences = explanation.sentences()[:-1]
     return (
-        f'{_paragraphs(sentences[:-1])}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>{_paragraphs(sentences[-1:])}"
+        f'{_paragraphs(sentences)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from paceline._internal.files import read_small
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
+from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.settings.table import of_place
@@ -104,6 +105,11 @@ def _shown(where: str, value: object) -> tuple[str | None, int | None] | None:
     strategy, workers = value.get("strategy"), value.get("workers")
     if strategy is not None and not isinstance(strategy, str):
         raise InvalidArgumentError(f"{where}: timeline: strategy: {shown(strategy, repr)} is not a name")
+    if strategy is not None:
+        try:
+            find_strategy(strategy)
+        except InvalidArgumentError as error:
+            raise error.within(f"{where}: timeline: strategy") from None
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool)):
         raise InvalidArgumentError(f"{where}: timeline: workers: {shown(workers, repr)} is not a number")
     return strategy, workers

@@ -119,13 +119,6 @@ class TraceChanges(TypedDict, total=False):
     microbatches: int | None
 
 
-class LibraryOptions(TypedDict, total=False):
-    """Whose habits and costs a forecast has."""
-
-    library: names.LibraryName | None
-    channel: names.Channel | None
-
-
 class CoordinatorOptions(TypedDict, total=False):
     """How ranks agree on what is exchanged."""
 
@@ -133,11 +126,14 @@ class CoordinatorOptions(TypedDict, total=False):
     coordinator_constants: str | Path | None
 
 
-class SimulateOptions(ScenarioOptions, LibraryOptions, CoordinatorOptions, TraceChanges, ClusterFields, total=False):
+class SimulateOptions(ScenarioOptions, CoordinatorOptions, TraceChanges, ClusterFields, total=False):
     """Keywords of `paceline.simulate`."""
 
     sharding: str | None
     """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp` or `hsdp:8`."""
+    library: names.LibraryName | None
+    """Whose habits and costs a forecast has."""
+    channel: names.Channel | None
     servers: int | None
     compute_speedup: float | None
     bandwidth: str | None
@@ -146,9 +142,11 @@ class SimulateOptions(ScenarioOptions, LibraryOptions, CoordinatorOptions, Trace
     """Bytes, text with a unit, or `none`."""
 
 
-class SweepOptions(LibraryOptions, CoordinatorOptions, ClusterFields, total=False):
+class SweepOptions(CoordinatorOptions, ClusterFields, total=False):
     """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
 
+    library: names.LibraryName | Sequence[names.LibraryName] | None
+    channel: names.Channel | None
     bandwidth: str | Sequence[str] | None
     latency: str | Sequence[str] | None
     sharding: str | Sequence[str] | None

@@ -181,6 +181,11 @@ def text(value: object) -> str:
 
 def _degraded(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
+        if set(value) != {"link", "factor"} or not isinstance(value["link"], str):
+            raise InvalidArgumentError(
+                f"{shown(dict(value), repr)} is not a link and what is left of its rate, such as "
+                '{link = "leaf0-spine1", factor = 0.5}'
+            )
         return dict(value)
     link, colon, factor = text(value).rpartition(":")
     try:
@@ -468,6 +473,7 @@ SEVERAL_SHARDINGS = names_of(_sharding)
 RESHARD = Kind("yes|no|N", _reshard)
 OPTIMIZER = choice(names.members(names.Optimizer))
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
+LIBRARIES = several(LIBRARY)
 CHANNEL = choice(names.members(names.Channel))
 EXECUTOR = choice(names.members(names.Executor))
 WORKERS = several(whole(1, MOST_WORKERS))
@@ -494,6 +500,7 @@ SECONDS = number(
     example="write 30",
 )
 POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", above=True)
+RATE_OF_SAMPLES = number(0, 1e12, "a number above 0 and up to 1e12", "NUMBER", above=True)
 SPEEDUP = factor("2 means twice as fast")
 SPEEDUPS = several(SPEEDUP)
 SEED = whole(0, 2**64 - 1)

@@ -145,6 +145,7 @@ _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
 _SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
+_LIBRARIES = Use(kind=kinds.LIBRARIES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
@@ -200,7 +201,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whose costs and habits are forecast (`paceline libraries`); none: the bare schedule.",
         default_words="the trace's; ddp",
         section=_WHAT,
-        uses=_in(*FORECASTS),
+        uses=_in(SIMULATE, simulate=_LIBRARIES, report=_LIBRARIES, sweep=_LIBRARIES),
     ),
     Setting(
         name="servers",
@@ -247,7 +248,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="samples_per_s",
         flag="--samples-per-s",
-        kind=kinds.POSITIVE,
+        kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
         uses=_in("simulate", "report", SIMULATE),
@@ -378,7 +379,7 @@ _ALL: tuple[Setting, ...] = (
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(help="Cluster for the initial position of the sliders."),
+            explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of the sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
             bench=Use(help="Cluster for the forecast.", default=None),
             advise=Use(default=None, default_words="nodes of the GPU; flat"),

@@ -58,9 +58,16 @@ class StudyOutput(Protocol):
 
 
 def run_study(
-    name: str, plots: Path | None = None, progress: Progress | None = None, data: Path | None = None
+    name: str,
+    plots: Path | None = None,
+    progress: Progress | None = None,
+    data: Path | None = None,
+    *,
+    anchor: bool = False,
 ) -> StudyOutput:
     """Simulate a study, and draw its figures into the folder `plots`. `data`: a file instead of the built-in one.
+
+    `anchor`: for `published` with rows of training, the row of fewest GPUs sets the computation of its series.
 
     Raises InvalidArgumentError for an unknown name, and for data that cannot be read or does not apply to the study.
     """
@@ -68,7 +75,11 @@ def run_study(
         near = nearest(name, list(STUDIES))
         hint = f"; did you mean '{near}'?" if near else ""
         raise InvalidArgumentError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
+    if anchor and name != "published":
+        raise InvalidArgumentError(f"--anchor: has no effect on {name}; it is for published")
     module = importlib.import_module(STUDIES[name][0])
+    if anchor:
+        return cast("StudyOutput", module.run(plots, progress, data, anchor=True))
     if data is None:
         return cast("StudyOutput", module.run(plots, progress))
     if name not in WITH_DATA:

@@ -216,10 +216,10 @@ def _with_group(sharding: str | None, ranks_per_host: int) -> str | None:
 
 def _sharding_strategies(strategies: Sequence[Strategy], *, all_of_them: bool) -> list[Strategy]:
     """Leave out strategies without an all-gather and a reduce-scatter. Raises InvalidArgumentError for a named one."""
-    able = [strategy for strategy in strategies if can_shard(strategy.name)]
+    able = [strategy for strategy in strategies if can_shard(strategy)]
     for strategy in strategies:
         if not all_of_them and strategy not in able:
-            names = [one.name for one in all_strategies() if can_shard(one.name) and not one.is_offloaded]
+            names: list[str] = [one.name for one in all_strategies() if can_shard(one) and not one.is_offloaded]
             raise InvalidArgumentError(
                 f"--strategy: {strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use "
                 f"{units.listed(names)}"

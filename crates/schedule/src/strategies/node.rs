@@ -44,36 +44,36 @@ impl NodePart {
     /// Step `pc` of a rank that is not the owner, or the remainder of `pc` after its last step.
     pub fn member_of(&self, collective: Collective, role: u32, mut pc: u32) -> Result<Step, u32> {
         if collective.reduces() {
-            match self.to_owner(role, pc) {
+            match self.first_reduce(role, pc) {
                 Err(left) => pc = left,
                 step => return step,
             }
         }
-        if collective.gathers() { self.from_owner(role, pc) } else { Err(pc) }
+        if collective.gathers() { self.then_spread(role, pc) } else { Err(pc) }
     }
 
-    fn from_start(&self, role: u32) -> u32 {
+    fn hops_after_start(&self, role: u32) -> u32 {
         (role + self.size - self.owner - 1) % self.size
     }
 
-    fn to_owner(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
+    fn first_reduce(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
         let slot = self.slots.0;
         if self.inside == Inside::Root {
             at!(pc, Ok(Self::send(Peers::one(self.owner), slot, self.up)));
             return Err(pc);
         }
-        if self.from_start(role) > 0 {
+        if self.hops_after_start(role) > 0 {
             at!(pc, Ok(Step::Recv { from: self.prev(role), slot, op: Op::Reduce, piece: self.up }));
         }
         at!(pc, Ok(Self::send(self.next(role), slot, self.up)));
         Err(pc)
     }
 
-    fn from_owner(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
+    fn then_spread(&self, role: u32, mut pc: u32) -> Result<Step, u32> {
         let (slot, piece) = (self.slots.1, self.down);
         let from = if self.inside == Inside::Root { Peers::one(self.owner) } else { self.prev(role) };
         at!(pc, Ok(Step::Recv { from, slot, op: Op::Assign, piece }));
-        if self.inside == Inside::Ring && self.from_start(role) + 2 < self.size {
+        if self.inside == Inside::Ring && self.hops_after_start(role) + 2 < self.size {
             at!(pc, Ok(Self::send(self.next(role), slot, piece)));
         }
         Err(pc)

@@ -123,9 +123,11 @@ fn part(
     // Consecutive ranks of the group on one node. Where groups lie across the borders of nodes, the program sees one
     // rank per node; the network knows better.
     let together = match group.stride {
-        1 if group.size <= per_node && per_node % group.size == 0 => group.size,
-        1 if group.size % per_node == 0 => per_node,
-        stride if stride > 1 && stride < per_node && per_node % stride == 0 => (per_node / stride).min(group.size),
+        1 if group.size <= per_node && per_node.is_multiple_of(group.size) => group.size,
+        1 if group.size.is_multiple_of(per_node) => per_node,
+        stride if stride > 1 && stride < per_node && per_node.is_multiple_of(stride) => {
+            (per_node / stride).min(group.size)
+        }
         _ => 1,
     };
     let topology = Topology { ranks_per_node: together, ..Topology::flat(group.size) };

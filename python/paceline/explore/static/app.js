@@ -16,8 +16,8 @@ const SLIDERS = [
   ["gpus_per_node", "GPUs a node", "", "linear", 1, 16, 1],
   ["straggler", "Slowest rank computes", "× as long", "linear", 1, 4, 0.05],
 ];
-// What the slider of bucket sizes shows while the library decides.
-const BUCKET_MB = 25;
+// What is the library's own until it is moved: what its slider shows meanwhile, and its checkbox.
+const OWN = { bucket_mb: [25, "Buckets as the library makes them"], servers: [1, "Servers as the library has them"] };
 const CHECKS = [["multicast", "The switch multicasts"], ["aggregation", "The switch aggregates"]];
 const NUMBERS = new Set(SLIDERS.map(([name]) => name));
 const LAYOUT = { margin: { l: 62, r: 12, t: 8, b: 44 }, font: { size: 12 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff" };
@@ -64,14 +64,14 @@ function slider([name, label, unit, scale, least, most, step]) {
   const output = element("output");
   range.reflect = () => {
     const own = state[name] === null;
-    range.value = to(Math.max(low, own ? BUCKET_MB : state[name]));
+    range.value = to(Math.max(low, own ? OWN[name][0] : state[name]));
     output.textContent = own ? "the library's" : `${show(state[name])} ${unit}`;
   };
   range.addEventListener("input", () => {
     const value = from(Number(range.value));
     state[name] = scale === "log" ? Number(value.toPrecision(3)) : value;
     output.textContent = `${show(state[name])} ${unit}`;
-    if (name === "bucket_mb") reflect();
+    if (name in OWN) reflect();
     ask();
   });
   form.append(element("label", {}, [element("span", { textContent: label }), output, range]));
@@ -84,11 +84,11 @@ function check([name, label]) {
   form.append(element("label", { className: "check" }, [box, element("span", { textContent: label })]));
 }
 
-function ownBuckets() {
-  const box = element("input", { type: "checkbox", name: "own_buckets" });
-  box.reflect = () => { box.checked = state.bucket_mb === null; };
-  box.addEventListener("change", () => { state.bucket_mb = box.checked ? null : BUCKET_MB; reflect(); ask(); });
-  form.append(element("label", { className: "check" }, [box, element("span", { textContent: "Buckets as the library makes them" })]));
+function own([name, [moved, label]]) {
+  const box = element("input", { type: "checkbox", name: `own_${name}` });
+  box.reflect = () => { box.checked = state[name] === null; };
+  box.addEventListener("change", () => { state[name] = box.checked ? null : moved; reflect(); ask(); });
+  form.append(element("label", { className: "check" }, [box, element("span", { textContent: label })]));
 }
 
 function reflect() {
@@ -125,7 +125,7 @@ async function ask() {
       if (!reply.ok) throw new Error(answer.error);
       draw(answer);
       status.className = "";
-      status.textContent = `${answer.simulations} simulations in ${answer.elapsed_ms.toFixed(0)} ms`;
+      status.textContent = `${answer.bandwidth}; ${answer.simulations} simulations in ${answer.elapsed_ms.toFixed(0)} ms`;
     } catch (error) {
       status.className = "wrong";
       status.textContent = error instanceof TypeError ? "paceline explore does not answer: is it still running?" : error.message;
@@ -161,22 +161,27 @@ function draw(answer) {
   }, CONFIG);
 
   const ranked = [...answer.ranking].reverse();
+  // Slow ones must not squeeze the others: their bars are cut, and their values say so.
+  const fastest = Math.min(...ranked.map(it => it.iteration_s)), longest = Math.max(...ranked.map(it => it.iteration_s));
+  const end = Math.min(longest, 4 * fastest);
+  const cut = it => ({ compute_s: Math.min(it.compute_s, end), exposed_s: Math.min(it.exposed_s, Math.max(0, end - it.compute_s)) });
   const bar = (key, name, color) => ({
-    type: "bar", orientation: "h", name, marker: { color }, y: ranked.map(it => it.strategy), x: ranked.map(it => 1e3 * it[key]),
-    customdata: ranked.map(it => it.bound), hovertemplate: `%{x:.4g} ms ${name}<br>bound by %{customdata}<extra>%{y}</extra>`,
+    type: "bar", orientation: "h", name, marker: { color }, y: ranked.map(it => it.strategy), x: ranked.map(it => 1e3 * cut(it)[key]),
+    customdata: ranked.map(it => [1e3 * it[key], it.path]),
+    hovertemplate: `%{customdata[0]:.4g} ms ${name}<br>%{customdata[1]}<extra>%{y}</extra>`,
   });
   document.getElementById("ranking-title").textContent = `${state.workers} workers, fastest first`;
   const parts = ["computation", "exposed communication"];
   // The value stands at the end of a bar; the axis leaves room for it.
   const ends = ranked.map(it => ({
-    x: 1e3 * it.iteration_s, y: it.strategy, text: ` ${show(1e3 * it.iteration_s)}`, xanchor: "left", showarrow: false,
+    x: 1e3 * Math.min(end, it.iteration_s), y: it.strategy, xanchor: "left", showarrow: false,
+    text: ` ${it.iteration_s > end ? "… " : ""}${show(1e3 * it.iteration_s)}`,
   }));
-  const longest = Math.max(...ranked.map(it => 1e3 * it.iteration_s));
   Plotly.react("ranking", ["compute_s", "exposed_s"].map((key, place) => bar(key, parts[place], answer.colours[parts[place]])), {
     ...LAYOUT, height: 150 + 24 * ranked.length, barmode: "stack", annotations: ends,
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     margin: { ...LAYOUT.margin, l: room(ranked.map(it => it.strategy)), b: 80 },
-    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2 * longest] }, yaxis: { tickfont: { size: LABEL } },
+    xaxis: { title: { text: "iteration (ms)" }, range: [0, 1.2e3 * end] }, yaxis: { tickfont: { size: LABEL } },
   }, CONFIG);
 
   const { timeline } = answer;
@@ -201,12 +206,20 @@ function draw(answer) {
     ? `Left out, because the switch does not do what they need: ${answer.left_out.join(", ")}` : "";
 }
 
+// Charts follow their place at once: what follows a resize later may be missing in a picture or on paper.
+const places = new ResizeObserver(entries => {
+  for (const { target } of entries) {
+    if (target._fullLayout && target._fullLayout.width !== target.clientWidth) Plotly.relayout(target, { width: target.clientWidth });
+  }
+});
+for (const name of ["curves", "ranking", "timeline"]) places.observe(document.getElementById(name));
+
 recall();
 choice("trace", "Model", told.traces);
 choice("cluster", "Cluster", told.clusters);
 choice("library", "Library", told.libraries);
 SLIDERS.forEach(slider);
-ownBuckets();
+Object.entries(OWN).forEach(own);
 CHECKS.forEach(check);
 choice("strategy", "Timeline of", ["", ...told.strategies]);
 reflect();

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import coordinator_constants
+from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.errors import InvalidArgumentError
@@ -39,9 +40,11 @@ def read_constants(path: Path) -> dict[str, float]:
     """
     where = f"--coordinator-constants {path}"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(f"{where}: {error.strerror}") from None
+    except InvalidArgumentError as error:
+        raise error.within(where) from None
     except RecursionError:
         raise InvalidArgumentError(f"{where}: is nested too deeply") from None
     except ValueError as error:

@@ -17,6 +17,8 @@ from paceline._internal.console import Bar
 from paceline._internal.system import cores
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.explain import NOT_IN_A_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.settings.table import naming_core_errors
 
@@ -269,9 +271,16 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     """Return what could be changed: its name, the mix with it or None, and a note."""
     described = json.loads(mix.cluster.to_json())
     twice = _core.parse_rate(described["bandwidth"]) * 2
-    faster = load_cluster(mix.cluster, bandwidth=f"{twice:.0f}bps")
-    changes: list[tuple[str, Mix | None, str]] = [("twice the bandwidth", _on(mix, faster), "")]
+    changes: list[tuple[str, Mix | None, str]] = []
+    try:
+        faster = load_cluster(mix.cluster, bandwidth=f"{twice:.0f}bps")
+        changes.append(("twice the bandwidth", _on(mix, faster), ""))
+    except InvalidArgumentError:
+        changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
     for feature, becomes in _WITH.items():
+        if "fabric" in described:
+            changes.append((f"{feature} in the switch", None, NOT_IN_A_FABRIC))
+            continue
         switch = {**described["switch"], feature: True}
         able = load_cluster(mix.cluster, switch=switch)
         jobs = tuple(_using(job, becomes) for job in mix.jobs)

@@ -19,7 +19,7 @@ from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
-from paceline.catalog.library import load_cluster
+from paceline.catalog.library import fields_given, load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
@@ -36,8 +36,11 @@ _TOP = ("cluster", "nodes", *_CLUSTER, *_FIELDS, *_SHARED, "job")
 _OWN = ("name", "trace", "workers", "strategy", "nodes", "gpus_per_node", "start")
 _NOT_OF_A_JOB = {
     *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
-    *("coordinator", "coordinator_constants", "executor", "critical_path"),
+    *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module"),
 }
+_MOST_NODES = 60_000
+_MOST_ITERATIONS = 1000
+"""Each is simulated once for all jobs together, for each pair and for each change of the network."""
 PACKED, SPREAD = "packed", "spread"
 DEFAULT_ITERATIONS = 10
 
@@ -109,8 +112,16 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     if len(entries) > MOST_JOBS:
         raise InvalidArgumentError(f"{where}: job: {len(entries)} are too many; at most {MOST_JOBS} are simulated")
     shared = {name: _setting(where, name, document[name]) for name in _SHARED if name in document}
+    if shared.get("iterations", 0) > _MOST_ITERATIONS:
+        raise InvalidArgumentError(
+            f"{where}: iterations: {shared['iterations']} are too many; at most {_MOST_ITERATIONS} are simulated"
+        )
     cluster = _cluster(where, document)
     described = json.loads(cluster.to_json())
+    if described.get("stragglers"):
+        raise InvalidArgumentError(
+            f"{where}: cluster: has stragglers by rank, but several jobs have a rank of each number; leave them out"
+        )
     if "jitter" not in described and "seed" in shared:
         raise InvalidArgumentError(f"{where}: seed: has no effect on a cluster without jitter; leave it out")
     drafts = [_draft(f"{where}: job {number}", entry, cluster) for number, entry in enumerate(entries, start=1)]
@@ -122,14 +133,16 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     jobs = tuple(_place(drafts, nodes, described))
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
+    inside, notes = _inside(drafts, described)
     return Mix(
-        load_cluster(cluster, bandwidth=as_rate(flow)),
+        load_cluster(cluster, bandwidth=as_rate(flow), intra_bandwidth=inside),
         nodes,
         # In this order, so that the order in the file makes no difference.
         tuple(sorted(jobs, key=lambda job: job.name)),
         shared.get("network", SETTINGS["network"].default or "fifo"),
         shared.get("iterations", DEFAULT_ITERATIONS),
         shared.get("seed", 0) if "jitter" in described else None,
+        notes,
     )
 
 
@@ -152,6 +165,27 @@ class _Draft:
         return -(-self.scenario.workers // self.gpus_per_node)
 
 
+def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the rate inside nodes where a mesh limits it, and a note if it does not limit all jobs.
+
+    A mesh limits what jobs exchange with `inside = "root"`; the jobs' nodes have one rate.
+    """
+    own = described["intra_bandwidth"]
+    several = [draft for draft in drafts if min(draft.gpus_per_node, draft.scenario.workers) > 1]
+    rates = {draft.name: json.loads(lowered(draft.scenario).cluster.to_json())["intra_bandwidth"] for draft in several}
+    limited = {name: rate for name, rate in rates.items() if rate != own}
+    if not limited:
+        return None, ()
+    slowest = min(limited.values(), key=_core.parse_rate)
+    others = sorted(name for name, rate in rates.items() if rate != slowest)
+    if not others:
+        return slowest, ()
+    return slowest, (
+        f"inside nodes, {units.listed(others)} {'gets' if len(others) == 1 else 'get'} only the {slowest} that the "
+        f"mesh leaves to {units.listed(sorted(limited))}: jobs on one network have one rate there",
+    )
+
+
 def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
     source = document.get("cluster")
     if source is not None and not isinstance(source, str):
@@ -160,7 +194,8 @@ def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
     if "servers_on" in fields:
         fields["servers"] = fields.pop("servers_on")
     try:
-        return with_channel(load_cluster(source, **fields), bare=True)
+        found = load_cluster(source, **fields)
+        return with_channel(found, bare=True, given=fields_given(source) | set(fields))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{where}: {error}") from None
 
@@ -171,6 +206,8 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
     name = entry.get("name", entry.get("trace"))
     if not isinstance(name, str) or not name.strip():
         raise InvalidArgumentError(f"{where}: name: {shown(name, repr)} is not a name; give each job one")
+    if not name.isprintable():
+        raise InvalidArgumentError(f"{where}: name: {shown(name, ascii)} has control characters; leave them out")
     where = f"{where} ({name[:40]})"
     trace, workers = entry.get("trace"), entry.get("workers")
     if not isinstance(trace, str) or not trace:
@@ -191,15 +228,16 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
     given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
     # What libraries cost is not known to several jobs at once; that they fuse gradients is.
     given["library"] = NONE
-    given.setdefault("bucket_size", int(find_library(DEFAULT).required("bucket_size")))
+    given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
     try:
-        [scenario] = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
-    except ValueError:
-        raise InvalidArgumentError(f"{where}: several values are given; a job has one of each") from None
+        scenarios = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)
         raise
+    if len(scenarios) != 1:
+        raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
+    [scenario] = scenarios
     core = json.dumps(scenario.core_options())
     return _Draft(
         where,
@@ -216,6 +254,11 @@ def _wanted(where: str, nodes: object) -> str | tuple[int, ...]:
     if nodes in (PACKED, SPREAD):
         return str(nodes)
     if isinstance(nodes, list) and all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
+        if (highest := max(nodes, default=0)) >= _MOST_NODES:
+            raise InvalidArgumentError(
+                f"{where}: nodes: there is no node {shown(highest)}; a cluster has at most {_MOST_NODES}, from 0 to "
+                f"{_MOST_NODES - 1}"
+            )
         if len(set(nodes)) == len(nodes) and all(node >= 0 for node in nodes):
             return tuple(nodes)
         raise InvalidArgumentError(f"{where}: nodes: a node is below 0 or given twice")
@@ -244,7 +287,7 @@ def _nodes(where: str, given: object, drafts: Sequence[_Draft], described: Mappi
     if given is None:
         rack = described.get("racks", {}).get("nodes_per_rack", 1)
         return int(-(-max(needed, highest) // rack) * rack)
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 60_000:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_NODES:
         raise InvalidArgumentError(f"{where}: nodes: {shown(given, repr)} is not a number of nodes, such as 16")
     if given < max(needed, highest):
         raise InvalidArgumentError(
@@ -318,5 +361,5 @@ def _known(where: str, entry: Mapping[str, Any], names: Sequence[str]) -> None:
     for key in entry:
         if key not in names:
             near = nearest(key, list(names))
-            hint = f"did you mean '{near}'?" if near else f"known are {', '.join(names)}"
+            hint = f"did you mean '{near}'?" if near else f"known are {', '.join(dict.fromkeys(names))}"
             raise InvalidArgumentError(f"{where}: unknown key '{key[:80]}'; {hint}")

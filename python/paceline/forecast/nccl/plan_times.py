@@ -1,4 +1,4 @@
-"""The times of a plan's collectives by NCCL's model, for the simulator, which knows nothing of algorithms and protocols."""
+"""The times of a plan's collectives by NCCL's model; the simulator knows nothing of algorithms and protocols."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from paceline._core import Cluster
-from paceline.catalog.nccl import overlap_slowdown
+from paceline.catalog.nccl import Kind, overlap_slowdown
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.machine import Group, Machine
-from paceline.forecast.nccl.model import Kind, collective_time
+from paceline.forecast.nccl.model import collective_time
 
 _KINDS: dict[str, Kind] = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reducescatter"}
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

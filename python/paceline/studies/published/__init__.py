@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import coverage, published_cases
 from paceline.studies.published import collectives
 from paceline.studies.published.data import BUILT_IN, columns_of, read
@@ -19,14 +20,25 @@ from paceline.studies.published.rows import Forecast, forecast
 
 
 def run(
-    plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
+    plots: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    data: Path | None = None,
+    *,
+    anchor: bool = False,
 ) -> Published | collectives.Collectives:
     """Forecast every row of a file; draw the figure if a folder is given.
 
-    A file with the columns of sharded training has collectives. Raises InvalidArgumentError for an invalid file.
+    A file with the columns of sharded training may have collectives, too; `anchor` is for such.
+
+    Raises InvalidArgumentError for an invalid file.
     """
     if data is not None and {"strategy", "metric", "value"} <= set(columns_of(data)):
-        return collectives.run(plots, progress, data)
+        return collectives.run(plots, progress, data, anchor=anchor)
+    if anchor:
+        raise InvalidArgumentError(
+            "--anchor: is for --data with rows of sharded training; the rows here have their rate on one GPU, "
+            "base_1gpu_img_s"
+        )
     rows = read(data or BUILT_IN)
     forecasts: list[Forecast] = []
     skipped: list[Skip] = []

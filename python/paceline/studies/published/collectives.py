@@ -333,7 +333,13 @@ class Collectives:
         }
 
     def to_csv(self) -> str:
-        """Return the rows as CSV."""
+        """Return the rows as CSV: collectives, or training if there are none or after an empty line."""
+        if self.trained:
+            own = training.to_csv(self.trained)
+            return f"{self._collectives_csv()}\n{own}" if self.rows else own
+        return self._collectives_csv()
+
+    def _collectives_csv(self) -> str:
         out = io.StringIO()
         plain = [_plain(it) for it in self.rows]
         writer = csv.DictWriter(out, list(plain[0]) if plain else ["line"], lineterminator="\n")
@@ -372,9 +378,13 @@ class Collectives:
 
 
 def run(
-    plots: Path | None = None, progress: Callable[[int, int], None] | None = None, data: Path | None = None
+    plots: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    data: Path | None = None,
+    *,
+    anchor: bool = False,
 ) -> Collectives:
-    """Forecast the collectives of a file; its other rows are left out.
+    """Forecast the collectives of a file, and its rows of training; `anchor`: see `training.forecasts`.
 
     Raises InvalidArgumentError for an invalid file.
     """
@@ -394,10 +404,17 @@ def run(
         progress(len(rows), len(rows))
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)
     title = f"{where}: {units.count(len(rows), 'row')}; error = forecast / published - 1"
-    trained, reasons = training.forecasts(transformers.read_rows(data), progress) if data is not None else ([], {})
-    known = {it.case.name for it in trained}
-    skipped = [(row, reasons.get(row.id, why) if kind_of(row) is None else why) for row, why in skipped]
-    skipped = [(row, why) for row, why in skipped if row.id not in known or not row.id]
+    trained: list[Trained] = []
+    if data is not None:
+        plain = transformers.read_rows(data)
+        trained, reasons = training.forecasts(plain, progress, anchor=anchor)
+        names = {row.line: own["id"] for row, own in zip(rows, plain, strict=True)}
+        known = {it.case.name for it in trained}
+        skipped = [
+            (row, why if kind_of(row) is not None else reasons.get(names[row.line], why))
+            for row, why in skipped
+            if names[row.line] not in known
+        ]
     return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]), trained)
 
 

@@ -1,11 +1,16 @@
 """Published training rates of transformers on one node and on many, and their forecasts: calls of `paceline.simulate`.
 
-A row says model, GPU, batch and software (`transformers`), and GPUs, nodes and network. NCCL's ring carries the
-collectives. Where the network is not stated, it is that of the GPU's usual platform, and the forecast says so.
+A row says model, GPU, batch and software (`transformers`), and GPUs, nodes and network. Sharded training takes the
+times of NCCL's model on the GPU's usual nodes, DDP those of NCCL's ring. Where the network is not stated, it
+is that of the usual platform, and the forecast says so. With an anchor, the row of fewest GPUs in a series sets its computation.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +18,10 @@ from typing import Any
 
 import click
 
+from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.models.roofline import element_bytes
 from paceline.catalog.nccl import constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
@@ -28,6 +35,10 @@ _PLATFORM = {"volta": 800, "ampere": 1600, "hopper": 3200, "blackwell": 3200}
 _HOP_S = 14e-6
 """A step of NCCL's ring between nodes, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
 _MOST_GPUS = 60_000
+_GROUP = re.compile(r"zero-?1 (?:inside|within|in) the node(?: \((\d+)\))?", re.IGNORECASE)
+# An anchor outside of these is a row that was read wrongly, not a faster GPU.
+_SPEEDUPS = (0.25, 4.0)
+_ANCHOR_PRECISION = 1e-4
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,10 @@ class Trained:
     sharding: str
     assumed: str
     """What the row does not say, and its forecast assumes."""
+    speedup: float = 1.0
+    """Of computation, as its anchor has it."""
+    anchor: str | None = None
+    """The row that set it."""
 
     @property
     def error(self) -> float:
@@ -61,57 +76,131 @@ class Trained:
             "error": self.error,
             "published_mfu": one.mfu(self.case.measured),
             "assumed": self.assumed,
+            "anchor": self.anchor,
+            "compute_speedup": self.speedup,
         }
 
 
 def forecasts(
-    rows: Sequence[Mapping[str, str]], progress: Callable[[int, int], None] | None = None
+    rows: Sequence[Mapping[str, str]],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    anchor: bool = False,
 ) -> tuple[list[Trained], dict[str, str]]:
-    """Return the forecasts of rows of training, and why the others are left out, by id."""
+    """Return the forecasts of rows of training, and why the others are left out, by id.
+
+    With `anchor`, the row of fewest GPUs of each series sets the computation of the others, and is left out.
+    """
     found: list[Trained] = []
     cases, left_out = transformers.cases(rows, most=_MOST_GPUS)
     by_id = {row["id"]: row for row in rows}
-    for done, case in enumerate(cases):
+    anchors = _anchors(cases, by_id) if anchor else {}
+    speedups: dict[str, float] = {}
+    for done, case in enumerate(sorted(cases, key=lambda it: it.gpus) if anchor else cases):
         if progress is not None:
             progress(done, len(cases))
+        own = anchors.get(case.name)
         try:
-            found.append(forecast(case, by_id[case.name]))
+            if own == case.name:
+                speedups[own] = matched(case, by_id[own])
+                left_out[own] = "anchors of their series: each sets the computation of the other rows"
+            elif own is None:
+                found.append(forecast(case, by_id[case.name]))
+            elif own in speedups:
+                found.append(forecast(case, by_id[case.name], speedups[own], own))
+            else:
+                left_out[case.name] = f"no computation explains its anchor, {own}"
         except InvalidArgumentError as error:
             left_out[case.name] = str(error)
-    return found, left_out
+    places = {case.name: place for place, case in enumerate(cases)}
+    return sorted(found, key=lambda it: places[it.case.name]), left_out
 
 
-def forecast(case: Case, row: Mapping[str, str]) -> Trained:
+def _anchors(cases: Sequence[Case], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the anchor of each row, itself included: that of fewest GPUs among rows alike but for GPUs and batch."""
+    series: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        row, one = rows[case.name], case.workload
+        words = tuple(row.get(name, "") for name in ("source", "system", "strategy", "precision", "gpu", "unit"))
+        series.setdefault((words, one.model.name, one.tokens, one.checkpointing), []).append(case)
+    return {case.name: min(own, key=lambda it: it.gpus).name for own in series.values() for case in own}
+
+
+def matched(case: Case, row: Mapping[str, str]) -> float:
+    """Return the speed-up of computation with which a row is forecast as measured. Raises InvalidArgumentError."""
+    low, high = _SPEEDUPS
+    if not forecast(case, row, low).forecast <= case.measured <= forecast(case, row, high).forecast:
+        raise InvalidArgumentError(
+            f"no computation between {low:g} and {high:g} times as fast as forecast explains it; are its value, unit, "
+            "batch and network right?"
+        )
+    while high / low > 1 + _ANCHOR_PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if forecast(case, row, middle).forecast < case.measured else (low, middle)
+    return math.sqrt(low * high)
+
+
+def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: str | None = None) -> Trained:
     """Return the forecast of a row. Raises InvalidArgumentError if it cannot be simulated."""
     per_node, assumed = _gpus_per_node(case, row)
-    sharding = case.sharding
+    sharding, trace = case.sharding, case.workload.trace()
+    words = row["strategy"].lower()
     fields: dict[str, Any] = {"gpus_per_node": per_node}
-    if "hsdp" in row["strategy"].lower():
+    if "hsdp" in words:
         sharding = f"hsdp:{min(per_node, case.gpus)}"
-    if "shard_grad_op" in row["strategy"].lower():
+    if "shard_grad_op" in words:
         # FSDP gathers units one after the other in this mode, too, but once.
         sharding, fields["reshard_after_forward"] = "zero3", "no"
+    if sharding == "zero1" and (group := _GROUP.search(words)) is not None:
+        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node))
+    hardware = case.workload.hardware
+    # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
+    cluster = hardware.node if sharding != "none" else None
+    if cluster is not None:
+        # The spread that RDMA's channel has comes from clusters before 2020; these rows do not show it.
+        fields |= {"channel": "none", "latency": "0us"}
     if case.gpus > per_node:
-        rate, where = _network(case, row)
+        rate, cards, where = _network(case, row)
         assumed += where
-        fields |= {"bandwidth": f"{rate * constant('network.share'):g}Gbps", "channel": "none"}
-        fields["latency"] = f"{_HOP_S * constant('hop.factor') * 1e6:g}us"
-    bus = case.workload.hardware.bus_bandwidth
-    if bus is not None and per_node > 1:
+        if cluster is None:
+            fields |= {"bandwidth": f"{rate * constant('network.share'):g}Gbps", "channel": "none"}
+            fields["latency"] = f"{_HOP_S * constant('hop.factor') * 1e6:g}us"
+        else:
+            fields["bandwidth"] = f"{rate:g}Gbps"
+            fields |= {"nics_per_node": cards} if cards else {}
+    bus = hardware.bus_bandwidth
+    if cluster is None and bus is not None and per_node > 1:
         fields["intra_bandwidth"] = f"{8 * bus / 1e9:g}Gbps"
     result = simulate(
-        case.workload.trace(),
-        None,
-        "ring",
+        trace,
+        cluster,
+        "ring" if cluster is None else "native",
         workers=case.gpus,
         sharding=sharding,
         accumulate=case.accumulate,
         critical_path=False,
+        overlap=case.overlap,
         bucket_size=None if sharding.startswith(("zero3", "hsdp")) else case.bucket_size,
+        compute_speedup=speedup,
         **fields,
     )
     assert result.samples_per_s is not None
-    return Trained(case, result.samples_per_s / case.gpus, sharding, "; ".join(assumed))
+    said = case.sharding if sharding == "none" else sharding
+    return Trained(case, result.samples_per_s / case.gpus, said, "; ".join(assumed), speedup, anchor)
+
+
+def _sharded_inside(case: Case, group: int) -> _core.Trace:
+    """Return the trace of ZeRO-1 over `group` ranks of a node.
+
+    Gradients are all-reduced over all ranks as in DDP, each rank updates its share, and the parameters are gathered
+    inside the node after the update.
+    """
+    one, document = case.workload, case.workload.document()
+    group = min(group, case.gpus)
+    gathered = one.model.parameters * element_bytes(one.precision) * (group - 1) / group
+    exposed = gathered / one.hardware.bus_bandwidth if one.hardware.bus_bandwidth else 0.0
+    document["workers"][0]["optimizer_s"] = round(one.optimizer_s / group + exposed, 12)
+    return _core.Trace.from_json(json.dumps(document).encode(), one.model.name)
 
 
 def _gpus_per_node(case: Case, row: Mapping[str, str]) -> tuple[int, list[str]]:
@@ -120,15 +209,30 @@ def _gpus_per_node(case: Case, row: Mapping[str, str]) -> tuple[int, list[str]]:
     return min(8, case.gpus), ["8 GPUs a node"]
 
 
-def _network(case: Case, row: Mapping[str, str]) -> tuple[float, list[str]]:
-    """Return the rate of a node in Gbit/s, and what is assumed."""
+def _network(case: Case, row: Mapping[str, str]) -> tuple[float, int, list[str]]:
+    """Return the rate of a node in Gbit/s, its cards (0: those of the usual node), and what is assumed."""
     words = row.get("inter_bw", "")
     if cards := _NICS.search(words):
-        return int(cards[1]) * float(cards[2]), []
+        return int(cards[1]) * float(cards[2]), int(cards[1]), []
     if rate := _RATE.search(words):
-        return float(rate[1]), ([] if "per node" in words else ["the rate is that of a node"])
+        each = re.search(r"(?:per|a|/)\s*GPU", words, re.IGNORECASE)
+        if each is not None and "node" not in words.lower():
+            per_node, _ = _gpus_per_node(case, row)
+            return float(rate[1]) * per_node, per_node, []
+        is_said = re.search(r"(?:per|a|/)\s*node", words, re.IGNORECASE) is not None and each is None
+        return float(rate[1]), 0, ([] if is_said else ["the rate is that of a node"])
     usual = _PLATFORM.get(case.workload.hardware.architecture, 100)
-    return usual, [f"{usual} Gbit/s a node, as its usual platform has"]
+    return usual, 0, [f"{usual} Gbit/s a node, as its usual platform has"]
+
+
+def to_csv(found: Sequence[Trained]) -> str:
+    """Return the rows as CSV."""
+    out = io.StringIO()
+    plain = [it.to_dict() for it in found]
+    writer = csv.DictWriter(out, list(plain[0]) if plain else ["id"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+    return out.getvalue()
 
 
 def table(found: Sequence[Trained], width: int) -> list[str]:

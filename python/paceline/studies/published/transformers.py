@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,8 @@ class Case:
     """Bytes per parameter that collectives move in a microbatch or a step."""
     bucket_size: str | None = None
     """Of gradients; None: DDP's."""
+    overlap: bool = True
+    """Whether gradients are exchanged during the backward pass."""
 
     @property
     def step_s(self) -> float:
@@ -94,6 +97,9 @@ class _Software:
     attention: AttentionKind
     bucket_size: str | None = None
     """Of gradients: Horovod's fusion threshold, InternEvo's and DeepSpeed's reduce_bucket_size; None: DDP's."""
+    overlap: bool = True
+    """False: gradients are exchanged after the backward pass. Megatron's local DDP and NVIDIA's BERT in PyTorch
+    (`allreduce_post_accumulation`) and TensorFlow (accumulated gradients) do so."""
     predictions: bool = False
     """Whether BERT's head sees the masked positions only, 20 of 128 tokens or 80 of 512."""
 
@@ -103,11 +109,11 @@ _SOFTWARE = (
     _Software("InternEvo", "eager", "flash", "512MiB"),
     _Software("torch.compile", "compiled", "flash"),
     _Software("FMS", "compiled", "flash"),
-    _Software("Megatron", "fused", "unfused"),
+    _Software("Megatron", "fused", "unfused", overlap=False),
     _Software("DeepSpeed", "fused", "unfused", "500MB"),
-    _Software("TF1", "eager", "unfused", "64MiB", predictions=True),
-    _Software("TF2", "eager", "unfused", "64MiB", predictions=True),
-    _Software("NGC PyTorch", "eager", "unfused"),
+    _Software("TF1", "eager", "unfused", "64MiB", overlap=False, predictions=True),
+    _Software("TF2", "eager", "unfused", "64MiB", overlap=False, predictions=True),
+    _Software("NGC PyTorch", "eager", "unfused", overlap=False),
     _Software("PyTorch 2", "fused", "unfused"),
     _Software("PyTorch", "eager", "unfused"),
 )
@@ -138,11 +144,17 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             reader = csv.DictReader(file)
             if missing := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
                 raise InvalidArgumentError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}")
-            return [{key: value or "" for key, value in row.items() if key} for row in reader]
+            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidArgumentError(f"{path}: not CSV ({error})") from None
+    given = Counter(row["id"] for row in rows)
+    for number, row in enumerate(rows, start=1):
+        # Results are listed by id.
+        if given[row["id"]] > 1 or not row["id"]:
+            row["id"] = f"{row['id']} (row {number})".strip()
+    return rows
 
 
 def cases(rows: Sequence[Mapping[str, str]], most: int = ONE_NODE) -> tuple[list[Case], dict[str, str]]:
@@ -199,6 +211,7 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         _rate(row, workload, gpus),
         moved,
         software.bucket_size,
+        software.overlap,
     )
 
 

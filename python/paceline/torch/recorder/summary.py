@@ -125,7 +125,8 @@ class Overhead:
         change = f"{percent:.1f} % {'longer' if self.ratio >= 1 else 'shorter'}"
         recorded = f"median {self.recorded_s * 1e3:.4g} ms of {self.recorded_steps}"
         bare = f"{self.bare_s * 1e3:.4g} ms of {self.bare_steps} without hooks"
-        return f"recording made the step {change} ({recorded} against {bare}, which vary by ±{self.noise * 100:.1f} %)"
+        spread = f", which vary by ±{self.noise * 100:.1f} %" if self.bare_steps > 1 else ""
+        return f"recording made the step {change} ({recorded} against {bare}{spread})"
 
 
 def overhead(recorded_s: Sequence[float], bare_s: Sequence[float]) -> Overhead | None:

@@ -1,0 +1,66 @@
+"""What a question asks that no measurement had: the option, and why the evidence does not reach there.
+
+Published jobs ran with their library's own options on machines of one data centre, whose links had full bisection
+bandwidth; `paceline validate` runs the bare schedule likewise. `evidence` limits workers, nodes and links itself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from paceline import _core
+from paceline._internal import units
+from paceline.catalog import channels
+from paceline.settings.table import SETTINGS, SIMULATE
+
+if TYPE_CHECKING:
+    from paceline.forecast.lowering import Lowered
+    from paceline.forecast.simulate import Scenario
+
+FURTHER = 2.0
+"""Evidence reaches up to this factor beyond what was measured."""
+_HABITS = ("barrier", "overlap", "network", "bucket_size", "chunk", "placement", "distribution", "pull", "inside")
+"""Options that published jobs had as their library has them."""
+_BOTH = ("barrier", "overlap")
+"""Those that the bare schedule was not run with either; for it, the others were."""
+
+
+def beyond(scenario: Scenario, low: Lowered) -> str:
+    """Return the first option that is outside the evidence, with the reason; empty if none is."""
+    fields = json.loads(low.cluster.to_json())
+    waits = {name: _core.parse_time(fields[name]) for name in ("latency", "message_overhead")}
+    longest = channels.constant("tcp.latency") * FURTHER
+    for name, seconds in waits.items():
+        if seconds > longest:
+            return f"{_named(name)}: measurements have at most {units.duration(longest / FURTHER)}"
+    if any(one["factor"] != 1 and one["rank"] < scenario.workers for one in fields.get("stragglers", ())):
+        return f"{_named('stragglers')}: no measurement has a slow rank"
+    if fields.get("degraded"):
+        return f"{_named('degraded')}: no measurement has a slow link"
+    for name in ("racks", "fabric"):
+        over = (fields.get(name) or {}).get("oversubscription", 1.0)
+        if over > FURTHER:
+            return f"{_named('cluster')}: no measurement is of links oversubscribed {over:g}:1"
+    for name in _BOTH if scenario.library.is_bare else _HABITS:
+        if name in scenario.options and _is_changed(scenario, name):
+            return f"{_named(name, scenario.options[name])}: measurements are of what {_whose(scenario)} does by itself"
+    return ""
+
+
+def _whose(scenario: Scenario) -> str:
+    return "the schedule" if scenario.library.is_bare else scenario.library.name
+
+
+def _is_changed(scenario: Scenario, name: str) -> bool:
+    asked = scenario.options[name]
+    if name == "bucket_size":
+        own = scenario.changed(bucket_size=None).bucket_size
+        sizes = [size for size in (None if asked == "none" else asked, own) if size is not None]
+        return len(sizes) == 1 or (len(sizes) == 2 and max(sizes) > FURTHER * min(sizes))
+    return bool(asked != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))
+
+
+def _named(name: str, value: object = None) -> str:
+    setting = SETTINGS[name]
+    return setting.spelling(value) or setting.name

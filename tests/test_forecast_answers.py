@@ -1,0 +1,96 @@
+"""Answers that a forecast gives in corner cases, and the reasons of those that it refuses."""
+
+import json
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.explain import explain
+from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.sweep import execute
+from paceline.forecast.table import grouped
+from paceline.report import spec
+
+CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
+
+
+def simulated(*words):
+    return CliRunner().invoke(main, ["simulate", *map(str, words)])
+
+
+def explanation(traces="allreduce:1MB", **given):
+    scenarios = prepare(Sweep.of(traces, given, "paceline.sweep")).scenarios
+    return explain(grouped(scenarios, execute(scenarios)))
+
+
+def test_the_network_does_not_change_one_node():
+    def on(**network):
+        return paceline.simulate(
+            "resnet-50", workers=8, gpus_per_node=8, library="horovod", strategy="ring", **network
+        ).iteration_s
+
+    assert on(bandwidth="1Gbps") == on(bandwidth="25Gbps", latency="1ms")
+    assert on(bandwidth="50Gbps") == on(bandwidth="400Gbps", latency="1ms")
+
+
+def test_an_explanation_names_its_row_and_ranks_that_differ_by_chance():
+    given = {"workers": [4], "strategy": ["ring"], "latency": ["0us"]}
+    told = explanation(["resnet-18", "allreduce:1MB"], bandwidth=["10Gbps", "25Gbps"], **given)
+    assert told.sentences()[0].split(" is ")[0].endswith("(resnet-18, 10 Gbit/s)")
+    rows = {change.what: change.note for change in told.changes}
+    assert rows["without the slowest rank"] == "ranks differ only by chance"
+    alike = explanation(**given)
+    assert alike.row == ""
+    assert {change.what: change.note for change in alike.changes}["without the slowest rank"].startswith("all ranks")
+
+
+@pytest.mark.parametrize(
+    ("chapter", "message"),
+    [
+        ("bucket_size = 25", 'chapter 1: bucket_size: 25 has no unit; write "25MB"'),
+        ('bucket_size = ["1MB", 25]', 'chapter 1: bucket_size: 25 has no unit; write "25MB"'),
+        ("chunk = 3", 'chapter 1: chunk: 3 has no unit; write "3MB"'),
+        ("degraded = {node0 = 0.5}", "chapter 1: degraded: {'node0': 0.5} is not a link and what is left"),
+        ("degraded = [{factor = 0.5}]", "chapter 1: degraded: {'factor': 0.5} is not a link and what is left"),
+        ('timeline = {strategy = "rung"}', "chapter 1: timeline: strategy: unknown strategy 'rung'"),
+    ],
+)
+def test_reports_refuse_with_file_chapter_and_key(tmp_path, chapter, message):
+    file = tmp_path / "report.toml"
+    file.write_text(f'[[chapter]]\ntrace = "resnet-18"\n{chapter}\n')
+    with pytest.raises(InvalidArgumentError) as error:
+        spec.read(file)
+    assert str(error.value).startswith(f"{file}: {message}")
+
+
+def test_usual_sizes_without_a_slow_rank_are_left_out(tmp_path):
+    file = tmp_path / "slow.json"
+    file.write_text(json.dumps({**CLUSTER, "stragglers": [{"rank": 3, "factor": 1.2}]}))
+    words = ("allreduce:1MB", "--cluster", file, "--strategy", "ring")
+    found = simulated(*words)
+    assert found.exit_code == 0 and "note: left out 2 workers" in found.stderr, found.output
+    told = simulated(*words, "--workers", 2).stderr
+    for part in ("--cluster", "slow.json", "there is no rank 3 with 2 workers", "more than 3 --workers"):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--add-module", "compute:-1"), "--add-module"),
+        (("--samples-per-s", "1e308"), "--samples-per-s"),
+    ],
+)
+def test_mistakes_name_their_option(words, message):
+    told = simulated("resnet-18", "--workers", 2, *words)
+    assert told.exit_code == 2 and message in told.stderr
+
+
+def test_a_trace_of_an_unknown_library_says_how_it_is_forecast(tmp_path):
+    document = json.loads(paceline.load_trace("resnet-18").to_json())
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({**document, "library": "megatron"}))
+    told = simulated(file, "--workers", 2, "--strategy", "ring")
+    assert "'megatron', which is not among the libraries; forecast as ddp" in told.stderr
