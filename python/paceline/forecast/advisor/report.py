@@ -18,8 +18,8 @@ from paceline.forecast.sharding import Sharded
 from paceline.settings.table import SETTINGS
 
 _UNSLOWED = (
-    "note: of sharded iterations on clusters with NCCL's times, computation takes longer while NCCL's kernels run beside "
-    "it; none is forecast without that, so that it looks a few per cent faster than it is."
+    "note: on clusters with NCCL's times, computation of sharded iterations takes longer while NCCL's kernels run "
+    "beside it; none is forecast without that, so that it looks a few per cent faster than it is."
 )
 Objective = Literal["throughput", "cost"]
 
