@@ -236,3 +236,10 @@ def test_sizes_without_a_global_batch_double():
     assert list(Space(global_batch=48).sizes(4)) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
     assert list(Space(global_batch=48, accumulate=3).sizes(4)) == [(4, 3)]
     assert list(Space(batch=3, accumulate=2).sizes(4)) == [(3, 2)]
+
+
+def test_a_tight_fit_is_said():
+    words = ("gpt2-small", "--gpu", "a100", "--gpus", 8, "--batch", 4, "--sharding", "none", "--checkpointing", "none")
+    peak = asked(*words)["best"]["memory"]["peak_bytes"]
+    assert "fragmentation" in " ".join(call(*words, "--memory", f"{peak + 1}B").split())
+    assert "fragmentation" not in call(*words)

@@ -21,6 +21,8 @@ _UNSLOWED = (
     "note: on clusters with NCCL's times, computation of sharded iterations takes longer while NCCL's kernels run "
     "beside it; none is forecast without that, so that it looks a few per cent faster than it is."
 )
+_TIGHT = 0.95
+"""Share of the memory from which a remark is due: CUDA's context, NCCL's buffers and fragmentation take some GB."""
 Objective = Literal["throughput", "cost"]
 
 
@@ -180,10 +182,10 @@ class Answer:
                 lines.append("That is of the job, whatever its number of GPUs; give one number for its own --mtbf.")
         return lines
 
-    def _is_biased(self, best: Row) -> bool:
+    def _is_biased(self) -> bool:
         """Whether `none` is compared with shardings on NCCL's times, which slow computation down."""
-        shown = {row.sharded.sharding for row in self.rows[best.gpus]}
-        return shardings.NONE in shown and len(shown) > 1 and best.candidate.workers > 1
+        shown = [{row.sharded.sharding for row in rows} for rows in self.rows.values()]
+        return any(shardings.NONE in names and len(names) > 1 for names in shown)
 
     def _of_best(self, row: Row) -> list[str]:
         workload = self.job.workload(1, self.job.space.checkpointings[0])
@@ -225,7 +227,7 @@ class Answer:
         columns = [
             Column("GPUs"),
             Column("sharding", left=True),
-            Column("batch\nper GPU"),
+            Column("batch\nper rank"),
             *([Column("passes")] if has_passes else []),
             Column("global\nbatch"),
             Column("check-\npointing", left=True),
@@ -284,10 +286,23 @@ class Answer:
         if best is not None:
             if self.job.space.global_batch is None and self.job.space.batch is None:
                 lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
-            lines += [_UNSLOWED] if self._is_biased(best) else []
+            lines += [_UNSLOWED] if self._is_biased() else []
+            lines += (
+                [_tight(best, self.job)] if best.sharded.memory.peak_bytes > _TIGHT * self.job.capacity_bytes else []
+            )
             lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
             lines.append(f"The best in detail: {best.command}")
         return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
+
+
+def _tight(row: Row, job: Job) -> str:
+    """Return that a peak leaves little room for what is not counted."""
+    left = job.capacity_bytes - row.sharded.memory.peak_bytes
+    room = f"{int(_TIGHT * job.capacity_bytes / 1e9)}GB" if job.capacity_bytes >= 1e10 else "less"
+    return (
+        f"note: the best leaves {units.size(left)} for CUDA's context, NCCL's buffers and fragmentation, not counted; "
+        f"--memory {room} searches what leaves more."
+    )
 
 
 def _never(found: Found) -> str:
