@@ -2,7 +2,8 @@
 
 A row says model, GPU, batch and software (`transformers`), and GPUs, nodes and network. Sharded training takes the
 times of NCCL's model on the GPU's usual nodes, DDP those of NCCL's ring. Where the network is not stated, it
-is that of the usual platform, and the forecast says so. With an anchor, the row of fewest GPUs in a series sets its computation.
+is that of the usual platform, and the forecast says so. With an anchor, the row of fewest GPUs in a series sets its
+computation.
 """
 
 from __future__ import annotations
