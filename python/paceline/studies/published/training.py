@@ -144,17 +144,21 @@ def matched(case: Case, row: Mapping[str, str]) -> float:
 def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: str | None = None) -> Trained:
     """Return the forecast of a row. Raises InvalidArgumentError if it cannot be simulated."""
     per_node, assumed = _gpus_per_node(case, row)
+    assumed += [case.assumed] if case.assumed else []
     sharding, trace = case.sharding, case.workload.trace()
     words = row["strategy"].lower()
-    fields: dict[str, Any] = {"gpus_per_node": per_node}
+    # A rank of the simulation is the GPUs that share every layer.
+    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // case.workload.tensor)}
     if "hsdp" in words:
-        sharding = f"hsdp:{min(per_node, case.gpus)}"
+        sharding = f"hsdp:{min(per_node, case.gpus) // case.workload.tensor}"
     if "shard_grad_op" in words:
         # FSDP gathers units one after the other in this mode, too, but once.
         sharding, fields["reshard_after_forward"] = "zero3", "no"
     if sharding == "zero1" and (group := _GROUP.search(words)) is not None:
-        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node))
-    hardware = case.workload.hardware
+        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node // case.workload.tensor))
+    hardware, tensor = case.workload.hardware, case.workload.tensor
+    if per_node % tensor and case.gpus > per_node:
+        raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
     # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
     cluster = hardware.node if sharding != "none" else None
     if cluster is not None:
@@ -176,7 +180,7 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         trace,
         cluster,
         "ring" if cluster is None else "native",
-        workers=case.gpus,
+        workers=case.gpus // tensor,
         sharding=sharding,
         accumulate=case.accumulate,
         critical_path=False,
@@ -197,8 +201,8 @@ def _sharded_inside(case: Case, group: int) -> _core.Trace:
     inside the node after the update.
     """
     one, document = case.workload, case.workload.document()
-    group = min(group, case.gpus)
-    gathered = one.model.parameters * element_bytes(one.precision) * (group - 1) / group
+    group = min(group, case.gpus // one.tensor)
+    gathered = one.model.parameters / one.tensor * element_bytes(one.precision) * (group - 1) / group
     exposed = gathered / one.hardware.bus_bandwidth if one.hardware.bus_bandwidth else 0.0
     document["workers"][0]["optimizer_s"] = round(one.optimizer_s / group + exposed, 12)
     return _core.Trace.from_json(json.dumps(document).encode(), one.model.name)
