@@ -22,8 +22,10 @@ import click
 from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.constants import assuming
+from paceline.catalog.efficiency import all_efficiencies
 from paceline.catalog.models.roofline import element_bytes
-from paceline.catalog.nccl import constant
+from paceline.catalog.nccl import all_constants, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
 from paceline.studies.published import transformers
@@ -115,6 +117,28 @@ def forecasts(
             left_out[case.name] = str(error)
     places = {case.name: place for place, case in enumerate(cases)}
     return sorted(found, key=lambda it: places[it.case.name]), left_out
+
+
+# Words of sources, and of the rows that constants name as those they were calibrated on.
+_CALIBRATED_ON = (
+    ("llm-foundry", r"MPT|llm-foundry"),
+    ("internevo", r"InternEvo"),
+    ("deeplearningexamples", r"NVIDIA"),
+    ("dlperf", r"DLPerf"),
+    ("fms-fsdp", r"FMS"),
+)
+
+
+def leave_one_source_out(rows: Sequence[Mapping[str, str]], *, anchor: bool = False) -> list[Trained]:
+    """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
+    found: list[Trained] = []
+    for source in dict.fromkeys(row["source"] for row in rows):
+        pattern = next((rows for words, rows in _CALIBRATED_ON if words in source.lower()), None)
+        constants = [*all_efficiencies().values(), *all_constants().values()]
+        theirs = [it for it in constants if pattern and it.prior and re.search(pattern, it.calibrated or "")]
+        with assuming({it: it.prior or it.value for it in theirs}):
+            found += forecasts([row for row in rows if row["source"] == source], anchor=anchor)[0]
+    return found
 
 
 def _anchors(cases: Sequence[Case], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -240,8 +264,14 @@ def to_csv(found: Sequence[Trained]) -> str:
     return out.getvalue()
 
 
-def table(found: Sequence[Trained], width: int) -> list[str]:
-    """Return the rows by source, and mean and worst error of each, as lines for people."""
+def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> list[str]:
+    """Return the rows by source, and mean and worst error of each, as lines for people.
+
+    Args:
+        found: The rows.
+        blind: The same with each row's source left out.
+        width: Of the terminal.
+    """
     columns = [Column("row", left=True), Column("GPUs"), Column("sharding", left=True), Column("published")]
     columns += [Column("forecast"), Column("error"), Column("MFU")]
     lines: list[str] = []
@@ -261,7 +291,9 @@ def table(found: Sequence[Trained], width: int) -> list[str]:
             for it in own
         ]
         lines += [*render(columns, [cells], highlight_first=False), _summed("", own), ""]
-    return [*lines, *(_summed(f"{name}: ", part) for name, part in parts(found))]
+    lines += [_summed(f"{name}: ", part) for name, part in parts(found)]
+    without = [_summed(f"{name}: ", part) for name, part in parts(blind)]
+    return [*lines, "with the priors of constants that were calibrated on a row's source:", *without]
 
 
 def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
