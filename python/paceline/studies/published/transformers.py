@@ -76,7 +76,7 @@ class Case:
         volume = one.model.parameters * self.parameter_bytes * (ranks - 1) / ranks / one.hardware.bus_bandwidth
         if self.sharding in ("zero2", "zero3"):
             return step + self.accumulate * volume * overlap_slowdown()
-        exposed = efficiency("overlap.exposed")
+        exposed = efficiency("overlap.exposed") if self.overlap else 1.0
         return step + volume * (exposed + (1 - exposed) * overlap_slowdown())
 
     @property
