@@ -30,7 +30,7 @@ def ran(*words):
 def told(*words):
     done = ran(*words)
     assert done.exit_code == 0, done.output
-    return json.loads(done.output)
+    return json.loads(done.stdout)
 
 
 def test_names_are_those_of_the_files():

@@ -339,7 +339,7 @@ def test_a_configuration_file_is_a_model(config_file):
     assert found.model.name == "tiny"
     assert json.loads(paceline.load_trace(f"{config_file}@a100:batch=2").summary())["batch"] == 2
     given = run(simulate, "--config", config_file, "--gpu", "a100", "--workers", 4, "--strategy", "ring", "--json")
-    [one] = json.loads(given.output)
+    [one] = json.loads(given.stdout)
     assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
 
 

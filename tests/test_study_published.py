@@ -349,3 +349,97 @@ def test_a_cluster_by_name_gives_the_studys_answer(tmp_path):
     (native,) = json.loads(CliRunner().invoke(main, [*words, "native"]).output)
     assert native["samples_per_s"] == pytest.approx(forecast(row).value, rel=1e-12)
     assert (native["library"], native["channel"]) == ("ddp", "tcp")
+
+
+TRAINING = {
+    "id": "a",
+    "source": "invented",
+    "system": "Composer, torch FSDP1",
+    "strategy": "FSDP FULL_SHARD (ZeRO-3)",
+    "model": "MPT-1b",
+    "params": "n/s",
+    "seq_len": "2048",
+    "global_batch_or_tokens": "n/s; 12 per GPU",
+    "precision": "bf16",
+    "gpu": "A100 80GB",
+    "gpus": "8",
+    "gpus_per_node": "8",
+    "intra_bw": "n/s",
+    "inter_bw": "8 x 200 Gbit/s per node",
+    "metric": "throughput per GPU",
+    "value": "20000",
+    "unit": "tokens/s/GPU",
+    "notes": "",
+}
+
+
+def trained(tmp_path, *rows, anchor=False):
+    path = tmp_path / "training.csv"
+    lines = [",".join(TRAINING), *(",".join(f'"{(TRAINING | row)[name]}"' for name in TRAINING) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return run_study("published", data=path, anchor=anchor)
+
+
+def test_the_anchor_of_a_series_sets_its_computation_and_is_not_counted(tmp_path):
+    rows = [{}, {"id": "b", "gpus": "64"}, {"id": "c", "gpus": "64", "model": "MPT-3b"}]
+    plain = {it.case.name: it for it in trained(tmp_path, *rows).trained}
+    # Rows that are 0.8 times the forecasts: with an anchor, computation explains nearly all of it.
+    slow = [row | {"value": str(0.8 * 2048 * plain[row.get("id", "a")].forecast)} for row in rows]
+    found = trained(tmp_path, *slow, anchor=True)
+    (own,) = found.trained
+    assert (own.case.name, own.anchor) == ("b", "a")
+    assert own.speedup == pytest.approx(0.8, rel=0.03) and abs(own.error) < 0.02
+    reasons = {row.id: why for row, why in found.skipped}
+    assert set(reasons) == {"a", "c"} and all("anchors" in why for why in reasons.values())
+    assert found.to_dict()["training"][0]["anchor"] == "a"
+    assert found.to_csv().splitlines()[1].startswith("b,invented,")
+    wrong = trained(tmp_path, slow[0] | {"value": "1"}, slow[1], anchor=True)
+    assert not wrong.trained
+    assert {why.split(" ")[0] for _, why in wrong.skipped} == {"no"}
+
+
+def test_an_anchor_is_refused_where_it_has_no_effect(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="base_1gpu_img_s"):
+        run_study("published", data=written(tmp_path, ROW), anchor=True)
+    with pytest.raises(InvalidArgumentError, match="no effect on collectives"):
+        run_study("collectives", anchor=True)
+
+
+def test_what_a_training_row_says_decides_its_forecast(tmp_path):
+    internevo = {
+        "system": "InternEvo",
+        "model": "InternLM-7B",
+        "strategy": "ZeRO-1 inside the node (8)",
+        "notes": "micro_bsz 2 x micro_num 4",
+        "gpus": "64",
+        "inter_bw": "4 x 100 Gbit/s RoCE per node",
+    }
+    bert = {"system": "PyTorch 2", "model": "BERT-Large", "seq_len": "128", "strategy": "DDP", "gpus": "32"}
+    rows = [
+        internevo,
+        internevo | {"strategy": "ZeRO-1"},
+        internevo | {"strategy": "ZeRO-1 inside the node, tensor parallel 4"},
+        internevo | {"strategy": "ZeRO-1, pipeline parallel 4"},
+        bert | {"inter_bw": "25 Gbit/s per node"},
+        bert | {"inter_bw": "25 Gbit/s per node", "system": "NGC PyTorch 20.03"},
+        {"unit": "MFU %", "value": "50"},
+        {"unit": "furlongs"},
+        {"value": "5", "model": "Llama 3.1 8B", "notes": "torch.compile", "precision": "bf16 + float8", "gpu": "H100"},
+    ]
+    found = trained(tmp_path, *({"id": str(place)} | row for place, row in enumerate(rows)))
+    by_id = {it.case.name: it for it in found.trained}
+    reasons = {row.id: why for row, why in found.skipped}
+    # Sharding over all ranks gathers parameters between nodes; over a node it does not.
+    assert by_id["0"].forecast > 1.02 * by_id["1"].forecast
+    assert by_id["2"].case.workload.tensor == 4 and by_id["2"].forecast < by_id["0"].forecast
+    assert "pipeline" in reasons["3"] and "furlongs" in reasons["7"]
+    # NVIDIA's BERT exchanges gradients after the backward pass.
+    assert not by_id["5"].case.overlap and by_id["5"].forecast < by_id["4"].forecast
+    assert by_id["6"].case.workload.mfu(by_id["6"].case.measured) == pytest.approx(0.5)
+    assert (by_id["8"].case.workload.precision, by_id["8"].case.workload.kernels) == ("fp8", "compiled")
+
+
+def test_rows_without_an_id_or_with_the_same_one_are_told_apart(tmp_path):
+    found = trained(tmp_path, {"id": ""}, {"gpus": "16"}, {"gpus": "32"}, {"id": "d", "model": "nobody"})
+    assert [it.case.name for it in found.trained] == ["(row 1)", "a (row 2)", "a (row 3)"]
+    assert [(row.id, why) for row, why in found.skipped] == [("d", "unknown model nobody")]

@@ -38,8 +38,9 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
         return f"{_named('stragglers')}: no measurement has a slow rank"
     if fields.get("degraded"):
         return f"{_named('degraded')}: no measurement has a slow link"
+    asked = json.loads(scenario.cluster.to_json())  # A flow's rate changes what remains of it.
     for name in ("racks", "fabric"):
-        over = (fields.get(name) or {}).get("oversubscription", 1.0)
+        over = (asked.get(name) or {}).get("oversubscription", 1.0)
         if over > FURTHER:
             return f"{_named('cluster')}: no measurement is of links oversubscribed {over:g}:1"
     for name in _BOTH if scenario.library.is_bare else _HABITS:

@@ -320,6 +320,7 @@ class Collectives:
     without_source: Sequence[Compared]
     trained: Sequence[Trained] = ()
     """Rows of training."""
+    trained_without_source: Sequence[Trained] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -327,6 +328,13 @@ class Collectives:
             "rows": [_plain(it) for it in self.rows],
             "training": [it.to_dict() for it in self.trained],
             "training_summary": {name: training.numbers(rows) for name, rows in training.parts(self.trained)},
+            "training_by_source": {
+                source: training.numbers([it for it in self.trained if it.case.group == source])
+                for source in dict.fromkeys(it.case.group for it in self.trained)
+            },
+            "training_without_source": {
+                name: training.numbers(rows) for name, rows in training.parts(self.trained_without_source)
+            },
             "skipped": [{"line": row.line, "id": row.id, "reason": reason} for row, reason in self.skipped],
             "summary": {name: _numbers(rows) for name, rows in _parts(self.rows)},
             "without_source": {name: _numbers(rows) for name, rows in _parts(self.without_source)},
@@ -365,7 +373,7 @@ class Collectives:
                 )
                 lines += wrapped(sentence, width)
         if self.trained:
-            lines += ["", *training.table(self.trained, width)]
+            lines += ["", *training.table(self.trained, self.trained_without_source, width)]
         if self.skipped:
             lines += ["", click.style("Not forecast", bold=True)]
             reasons = dict.fromkeys(reason for _, reason in self.skipped)
@@ -405,9 +413,11 @@ def run(
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)
     title = f"{where}: {units.count(len(rows), 'row')}; error = forecast / published - 1"
     trained: list[Trained] = []
+    blind: list[Trained] = []
     if data is not None:
         plain = transformers.read_rows(data)
         trained, reasons = training.forecasts(plain, progress, anchor=anchor)
+        blind = training.leave_one_source_out(plain, anchor=anchor)
         names = {row.line: own["id"] for row, own in zip(rows, plain, strict=True)}
         known = {it.case.name for it in trained}
         skipped = [
@@ -415,7 +425,7 @@ def run(
             for row, why in skipped
             if names[row.line] not in known
         ]
-    return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]), trained)
+    return Collectives(title, found, skipped, leave_one_source_out([it.row for it in found]), trained, blind)
 
 
 def _parts(rows: Sequence[Compared]) -> list[tuple[str, list[Compared]]]:

@@ -2,7 +2,8 @@
 
 A row says model, GPU, batch and software (`transformers`), and GPUs, nodes and network. Sharded training takes the
 times of NCCL's model on the GPU's usual nodes, DDP those of NCCL's ring. Where the network is not stated, it
-is that of the usual platform, and the forecast says so. With an anchor, the row of fewest GPUs in a series sets its computation.
+is that of the usual platform, and the forecast says so. With an anchor, the row of fewest GPUs in a series sets its
+computation.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import click
 from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.constants import assuming
+from paceline.catalog.efficiency import all_efficiencies
 from paceline.catalog.models.roofline import element_bytes
-from paceline.catalog.nccl import constant
+from paceline.catalog.nccl import all_constants, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
 from paceline.studies.published import transformers
@@ -116,6 +119,28 @@ def forecasts(
     return sorted(found, key=lambda it: places[it.case.name]), left_out
 
 
+# Words of sources, and of the rows that constants name as those they were calibrated on.
+_CALIBRATED_ON = (
+    ("llm-foundry", r"MPT|llm-foundry"),
+    ("internevo", r"InternEvo"),
+    ("deeplearningexamples", r"NVIDIA"),
+    ("dlperf", r"DLPerf"),
+    ("fms-fsdp", r"FMS"),
+)
+
+
+def leave_one_source_out(rows: Sequence[Mapping[str, str]], *, anchor: bool = False) -> list[Trained]:
+    """Return the forecasts of each source's rows with the priors of all constants that were calibrated on it."""
+    found: list[Trained] = []
+    for source in dict.fromkeys(row["source"] for row in rows):
+        pattern = next((rows for words, rows in _CALIBRATED_ON if words in source.lower()), None)
+        constants = [*all_efficiencies().values(), *all_constants().values()]
+        theirs = [it for it in constants if pattern and it.prior and re.search(pattern, it.calibrated or "")]
+        with assuming({it: it.prior or it.value for it in theirs}):
+            found += forecasts([row for row in rows if row["source"] == source], anchor=anchor)[0]
+    return found
+
+
 def _anchors(cases: Sequence[Case], rows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the anchor of each row, itself included: that of fewest GPUs among rows alike but for GPUs and batch."""
     series: dict[tuple[object, ...], list[Case]] = {}
@@ -143,17 +168,21 @@ def matched(case: Case, row: Mapping[str, str]) -> float:
 def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: str | None = None) -> Trained:
     """Return the forecast of a row. Raises InvalidArgumentError if it cannot be simulated."""
     per_node, assumed = _gpus_per_node(case, row)
+    assumed += [case.assumed] if case.assumed else []
     sharding, trace = case.sharding, case.workload.trace()
     words = row["strategy"].lower()
-    fields: dict[str, Any] = {"gpus_per_node": per_node}
+    # A rank of the simulation is the GPUs that share every layer.
+    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // case.workload.tensor)}
     if "hsdp" in words:
-        sharding = f"hsdp:{min(per_node, case.gpus)}"
+        sharding = f"hsdp:{min(per_node, case.gpus) // case.workload.tensor}"
     if "shard_grad_op" in words:
         # FSDP gathers units one after the other in this mode, too, but once.
         sharding, fields["reshard_after_forward"] = "zero3", "no"
     if sharding == "zero1" and (group := _GROUP.search(words)) is not None:
-        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node))
-    hardware = case.workload.hardware
+        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node // case.workload.tensor))
+    hardware, tensor = case.workload.hardware, case.workload.tensor
+    if per_node % tensor and case.gpus > per_node:
+        raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
     # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
     cluster = hardware.node if sharding != "none" else None
     if cluster is not None:
@@ -175,7 +204,7 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         trace,
         cluster,
         "ring" if cluster is None else "native",
-        workers=case.gpus,
+        workers=case.gpus // tensor,
         sharding=sharding,
         accumulate=case.accumulate,
         critical_path=False,
@@ -196,8 +225,8 @@ def _sharded_inside(case: Case, group: int) -> _core.Trace:
     inside the node after the update.
     """
     one, document = case.workload, case.workload.document()
-    group = min(group, case.gpus)
-    gathered = one.model.parameters * element_bytes(one.precision) * (group - 1) / group
+    group = min(group, case.gpus // one.tensor)
+    gathered = one.model.parameters / one.tensor * element_bytes(one.precision) * (group - 1) / group
     exposed = gathered / one.hardware.bus_bandwidth if one.hardware.bus_bandwidth else 0.0
     document["workers"][0]["optimizer_s"] = round(one.optimizer_s / group + exposed, 12)
     return _core.Trace.from_json(json.dumps(document).encode(), one.model.name)
@@ -235,8 +264,14 @@ def to_csv(found: Sequence[Trained]) -> str:
     return out.getvalue()
 
 
-def table(found: Sequence[Trained], width: int) -> list[str]:
-    """Return the rows by source, and mean and worst error of each, as lines for people."""
+def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> list[str]:
+    """Return the rows by source, and mean and worst error of each, as lines for people.
+
+    Args:
+        found: The rows.
+        blind: The same with each row's source left out.
+        width: Of the terminal.
+    """
     columns = [Column("row", left=True), Column("GPUs"), Column("sharding", left=True), Column("published")]
     columns += [Column("forecast"), Column("error"), Column("MFU")]
     lines: list[str] = []
@@ -256,7 +291,9 @@ def table(found: Sequence[Trained], width: int) -> list[str]:
             for it in own
         ]
         lines += [*render(columns, [cells], highlight_first=False), _summed("", own), ""]
-    return [*lines, *(_summed(f"{name}: ", part) for name, part in parts(found))]
+    lines += [_summed(f"{name}: ", part) for name, part in parts(found)]
+    without = [_summed(f"{name}: ", part) for name, part in parts(blind)]
+    return [*lines, "with the priors of constants that were calibrated on a row's source:", *without]
 
 
 def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:

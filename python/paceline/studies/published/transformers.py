@@ -61,6 +61,8 @@ class Case:
     """Of gradients; None: DDP's."""
     overlap: bool = True
     """Whether gradients are exchanged during the backward pass."""
+    assumed: str = ""
+    """What the row does not say of the software."""
 
     @property
     def step_s(self) -> float:
@@ -74,7 +76,7 @@ class Case:
         volume = one.model.parameters * self.parameter_bytes * (ranks - 1) / ranks / one.hardware.bus_bandwidth
         if self.sharding in ("zero2", "zero3"):
             return step + self.accumulate * volume * overlap_slowdown()
-        exposed = efficiency("overlap.exposed")
+        exposed = efficiency("overlap.exposed") if self.overlap else 1.0
         return step + volume * (exposed + (1 - exposed) * overlap_slowdown())
 
     @property
@@ -109,6 +111,9 @@ _SOFTWARE = (
     _Software("InternEvo", "eager", "flash", "512MiB"),
     _Software("torch.compile", "compiled", "flash"),
     _Software("FMS", "compiled", "flash"),
+    _Software("torchtitan", "eager", "flash"),
+    _Software("Megatron-Core", "fused", "flash"),
+    _Software("NeMo", "fused", "flash"),
     _Software("Megatron", "fused", "unfused", overlap=False),
     _Software("DeepSpeed", "fused", "unfused", "500MB"),
     _Software("TF1", "eager", "unfused", "64MiB", overlap=False, predictions=True),
@@ -124,8 +129,13 @@ _GPUS = (
     ("h200", "h200"),
     ("b200", "b200"),
     ("v100-sxm2 16gb", "v100-16gb"),
+    ("450w", "v100-sxm3-450w"),
     ("v100", "v100-32gb"),
 )
+_BINARY = {"K": 2**10, "M": 2**20}
+"""Batches of tokens are powers of two: "0.125M tokens" are 2^17."""
+_TENSOR = re.compile(r"(?:tensor[- ]parallel(?:ism)?(?: size)?|\btp)[ =]?(\d+)", re.IGNORECASE)
+_PIPELINE = re.compile(r"(?:pipeline[- ]parallel(?:ism)?(?: size)?|\bpp)[ =]?([2-9]|[1-9]\d+)\b", re.IGNORECASE)
 _MODELS = {
     "internlm-7b": "internlm-7b",
     "llama-2-like 7b": "llama-2-7b",
@@ -181,13 +191,28 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         raise _CannotCompareError(f"{row['gpus']} GPUs: more than one node of {ONE_NODE}")
     hardware, config = _hardware(row), _config(row)
     software = next((it for it in _SOFTWARE if it.words.lower() in f"{row['system']} {row['source']}".lower()), None)
+    assumed = ""
     if software is None:
-        raise _CannotCompareError(f"unknown software: {row['system']}")
+        if most <= ONE_NODE:
+            raise _CannotCompareError(f"unknown software: {row['system']}")
+        is_old = hardware.architecture in ("volta", "turing")
+        software = _Software("", "eager" if is_old else "fused", "unfused" if is_old else "flash")
+        assumed = f"{software.kernels} kernels and {software.attention} attention"
+    compiles = re.search(r"(no |without |not )?(torch\.)?compiled?\b", f"{row['strategy']} {row['notes']}".lower())
+    if compiles is not None and not compiles[1]:
+        software = replace(software, kernels="compiled")
     sequence = _number(row["seq_len"])
     if sequence is None:
         raise _CannotCompareError("no sequence length")
     notes = row["notes"].lower()
-    batch, accumulate = _batch(row, gpus, int(sequence))
+    words = f"{row['strategy']}; {row['notes']}"
+    if _PIPELINE.search(words):
+        raise _CannotCompareError("pipeline parallelism")
+    parallel = _TENSOR.search(words)
+    tensor = int(parallel[1]) if parallel is not None else 1
+    if tensor < 1 or gpus % tensor or (tensor > 1 and most <= ONE_NODE):
+        raise _CannotCompareError(f"tensor parallelism over {tensor} of {gpus} GPUs")
+    batch, accumulate = _batch(row, gpus // tensor, int(sequence))
     precision = _precision(row["precision"], hardware)
     if software.predictions and config.kind == "bert":
         masked = 20 if sequence <= 128 else 80
@@ -195,7 +220,9 @@ def _case(row: Mapping[str, str], most: int) -> Case:
     is_full = bool(re.search(r"activation checkpointing true|layer-wise activation checkpoint", notes))
     checkpointing: Checkpointing = "full" if is_full else "selective" if "selective" in notes else "none"
     model = model_of(config, int(sequence))
-    workload = Workload(model, hardware, batch, precision, software.attention, checkpointing, software.kernels)
+    workload = Workload(
+        model, hardware, batch, precision, software.attention, checkpointing, software.kernels, tensor=tensor
+    )
     sharding = _sharding(row["strategy"])
     size = element_bytes(precision)
     # FSDP gathers twice and scatters once, in FP32 under autocast; others all-reduce once a step, which is two halves.
@@ -212,6 +239,7 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         moved,
         software.bucket_size,
         software.overlap,
+        assumed,
     )
 
 
@@ -225,9 +253,11 @@ def _hardware(row: Mapping[str, str]) -> Hardware:
 
 def _config(row: Mapping[str, str]) -> Config:
     name = row["model"].lower()
-    found = find_config(_MODELS.get(name, name))
-    if found is not None:
-        return found
+    plain = re.sub(r"\([^)]*\)|^meta[- ]|[- ]like\b", " ", name).strip()
+    # Llama 3.1 has the shapes of Llama 3.
+    for word in (_MODELS.get(name, name), plain, re.sub(r"llama[- ]?3\.1", "llama-3", plain)):
+        if (found := find_config(word)) is not None:
+            return found
     # `GPT 1536x16`: hidden size and layers; the notes have the vocabulary.
     if shape := re.fullmatch(r"gpt (\d+)x(\d+)", name):
         hidden, layers = int(shape[1]), int(shape[2])
@@ -240,8 +270,8 @@ def _config(row: Mapping[str, str]) -> Config:
 
 
 def _precision(words: str, hardware: Hardware) -> str:
-    word = words.lower()
-    for name in ("bf16", "fp16", "tf32", "fp32"):
+    word = words.lower().replace("float8", "fp8").replace("bfloat16", "bf16").replace("float16", "fp16")
+    for name in ("fp8", "bf16", "fp16", "tf32", "fp32"):
         if name in word:
             return name if name in hardware.peak_flops else next(iter(hardware.peak_flops))
     raise _CannotCompareError(f"unknown precision {words}")
@@ -254,22 +284,29 @@ def _batch(row: Mapping[str, str], gpus: int, sequence: int) -> tuple[int, int]:
         r"micro_bsz (\d+) x micro_num (\d+)",
         r"batch (\d+) per gpu, accumulation (\d+)",
         r"microbatch (\d+); grad accum (\d+)",
-        r"micro batch (\d+)()",
-        r"batch (\d+) per gpu()",
+        r"micro[- ]?batch(?: size)? (\d+)()",
+        r"(?:local batch|per-gpu batch)(?: size)? (\d+)()",
+        r"batch(?: size)? (\d+) per gpu()",
     ):
         if found := re.search(pattern, notes):
             return int(found[1]), int(found[2] or 1)
     if found := re.search(r"(\d+) per gpu", row["global_batch_or_tokens"].lower()):
         return int(found[1]), 1
-    total = _number(row["global_batch_or_tokens"])
+    text = row["global_batch_or_tokens"]
+    total = _number(text)
     if total is None:
         raise _CannotCompareError("no batch")
+    total *= next((scale for unit, scale in _BINARY.items() if re.match(rf"\s*[\d.]+{unit} tok", text)), 1)
     return max(1, round(total / gpus / (sequence if "token" in row["global_batch_or_tokens"] else 1))), 1
 
 
 def _sharding(words: str) -> str:
     text = words.lower()
-    for name, pattern in (("zero2", r"zero-2|shard_grad_op"), ("zero1", r"zero-1"), ("zero3", r"zero-3|fsdp|hsdp")):
+    for name, pattern in (
+        ("zero2", r"zero-2|shard_grad_op"),
+        ("zero1", r"zero-?1|distributed optimizer"),
+        ("zero3", r"zero-3|fsdp|hsdp"),
+    ):
         if re.search(pattern, text):
             return name
     return "none"
@@ -277,9 +314,19 @@ def _sharding(words: str) -> str:
 
 def _rate(row: Mapping[str, str], workload: Workload, gpus: int) -> float:
     """Return the measured samples per second and GPU."""
-    value, unit = float(row["value"]), row["unit"].lower()
+    try:
+        value = float(row["value"])
+    except ValueError:
+        raise _CannotCompareError("no measured value") from None
+    if not (math.isfinite(value) and value > 0):
+        raise _CannotCompareError("its value is not above 0")
+    unit = row["unit"].lower()
+    if "mfu" in f"{row.get('metric', '')} {unit}".lower():
+        return value / (100 if value > 1 else 1) * workload.hardware.peak(workload.precision) / workload.model.flops
+    if not re.match(r"tflop|token|seq|sample|sentence|example", unit):
+        raise _CannotCompareError(f"unit '{row['unit'][:40]}' is none of tokens/s, samples/s and TFLOPS/GPU")
     if "tflops" in unit:
-        return value * 1e12 / workload.model.flops
+        return value * 1e12 / (1 if "gpu" in unit else gpus) / workload.model.flops
     per_gpu = value if "gpu" in unit else value / gpus
     return per_gpu / workload.tokens if unit.startswith("token") else per_gpu
 
