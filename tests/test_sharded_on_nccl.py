@@ -55,7 +55,7 @@ def test_more_network_is_never_slower_and_one_gpu_communicates_nothing():
     assert many.iteration_s < few.iteration_s
     alone = simulated(workers=1)
     assert alone.exposed_communication_s == pytest.approx(0, abs=1e-9)
-    assert many.iteration_s > alone.iteration_s - 0.1 * alone.optimizer_s - 1e-3
+    assert many.iteration_s > alone.iteration_s - alone.optimizer_s  # which all share
 
 
 def test_computation_is_slower_while_a_collective_runs():
