@@ -115,7 +115,7 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
             "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
         )
     if question.sharded:
-        return None, "no interval: forecasts of sharded training have not been compared with measurements yet"
+        return None, "no interval: the errors of sharded forecasts are known for published rows only"
     residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"
