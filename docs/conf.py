@@ -57,7 +57,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         "py:.*",
-        r"(torch|numpy|np|npt|ray|click|pandas|pd|matplotlib|collections|typing|concurrent|os|io|types|abc|pathlib)\..*",
+        r"(torch|nn|numpy|np|npt|ray|click|pandas|pd|matplotlib|collections|typing|concurrent|os|io|types|abc|pathlib)\..*",
     ),
     ("py:(class|exc|obj|data)", r"[A-Za-z]+"),
     ("py:class", r"paceline\..*"),
