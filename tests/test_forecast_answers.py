@@ -94,3 +94,9 @@ def test_a_trace_of_an_unknown_library_says_how_it_is_forecast(tmp_path):
     file.write_text(json.dumps({**document, "library": "megatron"}))
     told = simulated(file, "--workers", 2, "--strategy", "ring")
     assert "'megatron', which is not among the libraries; forecast as ddp" in told.stderr
+
+
+def test_rows_of_two_libraries_name_theirs_once():
+    told = simulated("resnet-18", "--workers", 4, "--coordinator", "none,negotiate", "--strategy", "ring").stdout
+    [head] = [line.split() for line in told.splitlines() if "strategy" in line.split()]
+    assert head.count("library") == 1

@@ -104,8 +104,6 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
-        if _varies([result.library for result in results]):
-            columns.append((Column("library", left=True), lambda result, _: result.library))
     if _varies([result.servers for result in results if result.servers]):
         columns.append((Column("servers"), lambda result, _: str(result.servers) if result.servers else "-"))
     if _varies([result.bucket_size for result in results]):
