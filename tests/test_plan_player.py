@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
+from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline.replay.clock import Clock
-from paceline.replay.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline.replay.plan_player import PlanPlayer
 
 MS = 1_000_000

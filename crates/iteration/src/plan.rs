@@ -203,33 +203,6 @@ impl Step {
 }
 
 impl Plan {
-    /// Bytes that a rank sends in the iteration at least, whatever the algorithm: (n-1)/n of what is gathered or
-    /// scattered between n ranks, twice that of what is all-reduced.
-    #[must_use]
-    pub fn least_bytes_sent(&self) -> f64 {
-        let sent = |step: &Step| match step.work {
-            Work::Exchange { collective, group, elements, dtype } => {
-                let rounds = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
-                let size = f64::from(group.size);
-                rounds * (size - 1.0) / size * elements as f64 * dtype.size() as f64
-            }
-            _ => 0.0,
-        };
-        self.steps.iter().map(sent).sum()
-    }
-
-    /// Picoseconds of computation.
-    #[must_use]
-    pub fn compute_ps(&self) -> u64 {
-        let time = |step: &Step| match step.work {
-            Work::Forward { duration_ps } | Work::Backward { duration_ps } | Work::Optimizer { duration_ps } => {
-                duration_ps
-            }
-            Work::Exchange { .. } => 0,
-        };
-        self.steps.iter().map(time).sum()
-    }
-
     /// Number of parameters.
     #[must_use]
     pub fn elements(&self) -> u64 {

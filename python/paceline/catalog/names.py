@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 StrategyName = Literal[
@@ -59,6 +60,8 @@ Inside = Literal["root", "ring"]
 Network = Literal["fifo", "fluid"]
 Channel = Literal["auto", "none", "tcp", "rdma"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+"""Of gradients in a trace."""
+DTYPE_BYTES: Mapping[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
 """Of the computation, for models from a configuration."""
 Attention = Literal["flash", "unfused"]

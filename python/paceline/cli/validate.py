@@ -143,7 +143,8 @@ def _emulated(timeline: Path | None, options: dict[str, Any]) -> Validation:
     selection = _selection(options)
     rates = [parse_rate(rate) for rate in options["bandwidth"]]
     bucket_size = None if options["bucket_size"] == "none" else options["bucket_size"]
-    selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size, options["racks"]))
+    with naming(types.flags("validate", options)):
+        selected = cells(selection, Network(rates, options["shrink"], options["scale"], bucket_size, options["racks"]))
     if timeline is not None and len(selected) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one cell, but {len(selected)} are selected: give one value of each"

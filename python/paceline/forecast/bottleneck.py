@@ -68,13 +68,38 @@ def bottleneck(result: Result) -> str:
     return max(shares, key=lambda resource: shares[resource])
 
 
-def largest(result: Result) -> tuple[str, str]:
-    """Return the largest part of the critical path and its share: `computation`, `68 %`."""
+@dataclass(frozen=True)
+class _Largest:
+    """The largest part of a critical path."""
+
+    name: str
+    share: float
+    detail: str
+    """What it mostly consists of, with a comma before it, or nothing."""
+
+    @property
+    def percent(self) -> str:
+        return f"{self.share * 100:.0f} %"
+
+    @property
+    def most(self) -> str:
+        """`most`, or `the largest part` if it is not more than half."""
+        return "most" if round(self.share * 100) > _HALF else "the largest part"
+
+    def in_brackets(self) -> str:
+        return f"{self.percent}{self.detail}"
+
+
+def _largest(result: Result) -> _Largest:
     resource = bottleneck(result)
     parts = [part for part in result.critical_path if resource_of(part.part) == resource]
     seconds = sum(part.seconds for part in parts)
-    share = f"{seconds / sum(part.seconds for part in result.critical_path) * 100:.0f} %"
-    return _named(resource, parts), share
+    detail = ""
+    if resource == _COMPUTE and seconds > result.compute_s * 1.01:
+        detail = ", that of the slowest worker"
+    elif resource == _NICS and (result.queued_s or 0.0) > seconds / 2:
+        detail = ", most of it queueing"
+    return _Largest(_named(resource, parts), seconds / sum(part.seconds for part in result.critical_path), detail)
 
 
 def _named(resource: str, parts: Sequence[PathPart]) -> str:
@@ -84,30 +109,16 @@ def _named(resource: str, parts: Sequence[PathPart]) -> str:
     return resource if as_resource else parts[0].part.replace("compute", _COMPUTE)
 
 
-def _detail(result: Result) -> str:
-    """Return what the largest part mostly consists of, with a comma before it."""
-    resource = bottleneck(result)
-    seconds = sum(part.seconds for part in result.critical_path if resource_of(part.part) == resource)
-    if resource == _COMPUTE and seconds > result.compute_s * 1.01:
-        return ", that of the slowest worker"
-    return ", most of it queueing" if resource == _NICS and (result.queued_s or 0.0) > seconds / 2 else ""
-
-
-def most(result: Result) -> str:
-    """Return `most`, or `the largest part` if that is less than half."""
-    return "most" if float(largest(result)[1].removesuffix(" %")) > _HALF else "the largest part"
-
-
 def path(result: Result) -> str:
     """Return `most of the critical path: computation (68 %)`; this is not what bounds it, which reliefs tell."""
-    name, share = largest(result)
-    return f"{most(result)} of the critical path: {name} ({share}{_detail(result)})"
+    largest = _largest(result)
+    return f"{largest.most} of the critical path: {largest.name} ({largest.in_brackets()})"
 
 
 def path_of(result: Result, whose: str) -> str:
     """Return `most of the critical path of ring is computation (68 %)`; `whose`: the words before `is`."""
-    name, share = largest(result)
-    return f"{most(result)} {whose} is {name} ({share}{_detail(result)})"
+    largest = _largest(result)
+    return f"{largest.most} {whose} is {largest.name} ({largest.in_brackets()})"
 
 
 def bound(result: Result, relieved: Sequence[Relief]) -> str:
@@ -116,8 +127,8 @@ def bound(result: Result, relieved: Sequence[Relief]) -> str:
     if best is None or best.gain <= NOTEWORTHY:
         return path(result)
     if best.resource == bottleneck(result):
-        name, share = largest(result)
-        return f"bound by {name} ({share} of the critical path{_detail(result)})"
+        largest = _largest(result)
+        return f"bound by {largest.name} ({largest.percent} of the critical path{largest.detail})"
     return f"bound by {_LIMITS.get(best.resource, best.resource)}"
 
 

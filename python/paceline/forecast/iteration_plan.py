@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.catalog import names
+
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
 COMPUTE = "compute"
 """The stream of computation; every other stream exchanges."""
@@ -32,7 +34,12 @@ class Exchanged:
     collective: Collective
     group: RankGroup
     elements: int
-    dtype: str
+    dtype: names.Dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole."""
+        return self.elements * names.DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

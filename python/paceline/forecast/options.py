@@ -200,7 +200,7 @@ class Sweep:
         assumed = self._cluster() if self.get("cluster") is None else None
         if assumed is None:
             return []
-        return [f"nodes are {assumed}, in which this GPU is to be had; {self.spelling('cluster')} takes others"]
+        return [f"assuming the nodes of {assumed}, which have this GPU; {self.spelling('cluster')} takes others"]
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
@@ -340,7 +340,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
-    strategies = _only_collective(sweep, strategies, by_name)
+    if sharding.is_plan(sweep.values):
+        strategies = sharding.only_able(strategies, by_name, all_strategies())
     notes += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
@@ -557,21 +558,6 @@ def _only_feasible(
         return able, []
     names = units.listed([strategy.name for strategy in unable])
     return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
-
-
-def _only_collective(sweep: Sweep, strategies: list[Strategy], by_name: set[Strategy]) -> list[Strategy]:
-    """Leave out strategies without the collectives of sharded training."""
-    if not sharding.is_plan(sweep.values):
-        return strategies
-    able = [strategy for strategy in strategies if sharding.able(strategy)]
-    for strategy in strategies:
-        if strategy in by_name and strategy not in able:
-            words = units.listed([one.name for one in all_strategies() if sharding.able(one)])
-            raise InvalidArgumentError(
-                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
-                setting="strategy",
-            )
-    return able
 
 
 def _only_reachable(

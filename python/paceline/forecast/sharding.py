@@ -6,7 +6,7 @@ The plan of an iteration is made and executed by the native module; docs/explana
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,21 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
 def able(strategy: Strategy) -> bool:
     """Whether a strategy has programs for the collectives of sharded training."""
     return {"all-gather", "reduce-scatter"} <= set(strategy.collectives)
+
+
+def only_able(strategies: Sequence[Strategy], named: Collection[Strategy], known: Sequence[Strategy]) -> list[Strategy]:
+    """Leave out strategies without those collectives.
+
+    Raises InvalidArgumentError for one that the user named; `known` are those to choose from.
+    """
+    for strategy in strategies:
+        if strategy in named and not able(strategy):
+            words = units.listed([one.name for one in known if able(one)])
+            raise InvalidArgumentError(
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
+                setting="strategy",
+            )
+    return [strategy for strategy in strategies if able(strategy)]
 
 
 def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:

@@ -12,12 +12,12 @@ from statistics import median
 from typing import Any
 
 from paceline._core import Trace
+from paceline.catalog.names import DTYPE_BYTES
 from paceline.errors import InvalidArgumentError
 from paceline.interop.kineto_file import Event, Profile, read_profile
 from paceline.interop.kineto_step import LOSS_LAYER, Source, Step, take_apart
 
 _STEP = re.compile(r"ProfilerStep#\d+$")
-_DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     bytes_of: Counter[str] = Counter()
     for gradient in last.gradients:
         bytes_of[gradient.dtype] += gradient.bytes
-    known = [dtype for dtype, _ in bytes_of.most_common() if dtype in _DTYPES]
+    known = [dtype for dtype, _ in bytes_of.most_common() if dtype in DTYPE_BYTES]
     if not known:
         raise InvalidArgumentError(
-            f"{path}: the gradients are {', '.join(sorted(bytes_of))}; a trace supports {', '.join(_DTYPES)}"
+            f"{path}: the gradients are {', '.join(sorted(bytes_of))}; a trace supports {', '.join(DTYPE_BYTES)}"
         )
     if len(bytes_of) > 1:
         notes.append(f"gradients of {', '.join(sorted(set(bytes_of) - {known[0]}))} are rounded up to whole {known[0]}")
@@ -206,7 +206,7 @@ def _windows(profile: Profile) -> list[Event]:
 
 def _worker(steps: Sequence[Step], dtype: str) -> dict[str, Any]:
     last = steps[-1]
-    width = _DTYPES[dtype]
+    width = DTYPE_BYTES[dtype]
     numbers: Counter[str] = Counter()
     gradients: list[dict[str, Any]] = []
     tensors: list[list[str]] = [[] for _ in last.layers]

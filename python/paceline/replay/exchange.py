@@ -18,11 +18,23 @@ if TYPE_CHECKING:
 
 _MARGIN_NS = 3_000_000
 """Time between agreeing on a moment and that moment: ranks that learn of it late must still be in time."""
-_PERIOD = 3
+PERIOD = 3
 """Elements after which the numbers of a check repeat."""
-_ADDING = 64
+ADDING = 64
 """Ranks whose contribution to a check is not 0: sums stay below 256, up to which bfloat16 is exact."""
 _MEET: names.Strategy = "recursive-doubling"
+
+
+def stored_type(dtype: str) -> str:
+    """Return the numpy type of a buffer; numpy has no bfloat16."""
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+def stored(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Return numbers as buffers of a dtype hold them: bfloat16 is the upper half of float32."""
+    if dtype == "bfloat16":
+        return (values.astype("float32").view("uint32") >> 16).astype(stored_type(dtype))
+    return values.astype(dtype)
 
 
 def meet(job: Job, clock: Clock) -> int:
@@ -53,8 +65,7 @@ class JobExchange:
         self._strategy, self._clock = strategy, clock or Clock()
         self._job, self._schedule, self._barrier = job, schedule, barrier and schedule.servers
         self._dtype = "bfloat16" if schedule.dtype == "bfloat16" else None
-        stored = "uint16" if self._dtype else schedule.dtype
-        self._arrays = [np.zeros(bucket.elements, stored) for bucket in schedule.buckets]
+        self._arrays = [np.zeros(bucket.elements, stored_type(schedule.dtype)) for bucket in schedule.buckets]
         for array in self._arrays:
             array.fill(0)
         self._numbers = [servers.get(bucket.name, number) for number, bucket in enumerate(schedule.buckets)]
@@ -95,25 +106,22 @@ class JobExchange:
         """
         for bucket in self._schedule.order:
             for place, value in enumerate(self._stored(self._contribution(bucket, self._job.rank))):
-                self._arrays[bucket][place::_PERIOD] = value
+                self._arrays[bucket][place::PERIOD] = value
             self.issue(bucket)
         for bucket in self._schedule.order:
             self.wait(bucket)
             known, found = self._schedule.buckets[bucket], self._arrays[bucket]
             adding = 0 if known.pull_only else self._job.size
-            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.zeros(_PERIOD, "float32"))
-            if any((found[place::_PERIOD] != value).any() for place, value in enumerate(self._stored(wanted))):
+            wanted = sum((self._contribution(bucket, rank) for rank in range(adding)), np.zeros(PERIOD, "float32"))
+            if any((found[place::PERIOD] != value).any() for place, value in enumerate(self._stored(wanted))):
                 raise ArithmeticError(f"rank {self._job.rank} has a wrong sum of '{known.name}'")
             found.fill(0)
         return len(self._schedule.order)
 
     def _contribution(self, bucket: int, rank: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the first elements; the others repeat them."""
-        pattern = np.arange(bucket + rank, bucket + rank + _PERIOD) % _PERIOD
-        return (pattern * (rank < _ADDING)).astype("float32")
+        pattern = np.arange(bucket + rank, bucket + rank + PERIOD) % PERIOD
+        return (pattern * (rank < ADDING)).astype("float32")
 
     def _stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the numbers as stored in the buffers: bfloat16 is the upper half of float32."""
-        if self._dtype:
-            return (values.astype("float32").view("uint32") >> 16).astype("uint16")
-        return values.astype(self._schedule.dtype)
+        return stored(values, self._schedule.dtype)

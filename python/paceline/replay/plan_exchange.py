@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.catalog import names
+from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep
 from paceline.replay.clock import Clock
-from paceline.replay.exchange import meet
-from paceline.replay.iteration_plan import Exchanged, IterationPlan, PlanStep
+from paceline.replay.exchange import ADDING, PERIOD, meet, stored, stored_type
 
 if TYPE_CHECKING:
     from paceline.job.job import Group, Job
 
-_PERIOD = 3
-"""Elements after which the numbers of a check repeat."""
-_ADDING = 64
-"""Ranks whose contribution to a check is not 0: sums stay below 256, up to which bfloat16 is exact."""
 _Array = np.ndarray[Any, Any]
 
 
@@ -66,23 +62,20 @@ class PlanExchange:
         for step in self._plan.steps:
             if step.exchanged is None:
                 continue
-            group, (part, whole) = self._group(step), self._arrays[step.number]
+            group, (part, whole), dtype = self._group(step), self._arrays[step.number], step.exchanged.dtype
             gathers, reduced = step.exchanged.collective == "all-gather", step.exchanged.collective == "all-reduce"
             first = group.rank * len(part)
-            ranks = range(min(group.size, _ADDING))
+            ranks = range(min(group.size, ADDING))
             if gathers:
-                _put(part, step.exchanged, _numbers(first, len(part), 0))
+                part[:] = stored(_numbers(first, len(part), 0), dtype)
             else:
-                adds = group.rank in ranks
-                _put(whole, step.exchanged, _numbers(0, len(whole), group.rank) * adds)
+                whole[:] = stored(_numbers(0, len(whole), group.rank) * (group.rank in ranks), dtype)
             self.run(step)
             result = whole if gathers or reduced else part
             begin = 0 if gathers or reduced else first
             added = range(1) if gathers else ranks
             wanted = sum((_numbers(begin, len(result), rank) for rank in added), np.zeros(len(result), "float32"))
-            expected = np.empty_like(result)
-            _put(expected, step.exchanged, wanted)
-            if (result != expected).any():
+            if (result != stored(wanted, dtype)).any():
                 raise ArithmeticError(f"rank {self._job.rank} has a wrong result of '{step.name}'")
             part.fill(0)
             whole.fill(0)
@@ -101,21 +94,15 @@ class PlanExchange:
 
 def _memory(exchanged: Exchanged, size: int) -> tuple[_Array, _Array]:
     """Return a shard and the whole, padded to equal shards; an all-reduce has no shard."""
-    stored = "uint16" if exchanged.dtype == "bfloat16" else exchanged.dtype
-    shard = -(-exchanged.elements // size)
+    held, shard = stored_type(exchanged.dtype), -(-exchanged.elements // size)
     if exchanged.collective == "all-reduce":
-        made = np.empty(0, stored), np.empty(exchanged.elements, stored)
+        made = np.empty(0, held), np.empty(exchanged.elements, held)
     else:
-        made = np.empty(shard, stored), np.empty(shard * size, stored)
+        made = np.empty(shard, held), np.empty(shard * size, held)
     for array in made:
         array.fill(0)
     return made
 
 
 def _numbers(first: int, count: int, rank: int) -> _Array:
-    return (np.arange(first + rank, first + rank + count) % _PERIOD).astype("float32")
-
-
-def _put(into: _Array, exchanged: Exchanged, values: _Array) -> None:
-    """Store numbers: bfloat16 is the upper half of float32."""
-    into[:] = values.view("uint32") >> 16 if exchanged.dtype == "bfloat16" else values
+    return (np.arange(first + rank, first + rank + count) % PERIOD).astype("float32")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from paceline.replay.iteration_plan import COMPUTE, IterationPlan, PlanStep
+from paceline.forecast.iteration_plan import COMPUTE, IterationPlan, PlanStep
 from paceline.replay.load import load
 from paceline.replay.player import MARK, Iteration, Mark, Timekeeper
 

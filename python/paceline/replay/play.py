@@ -15,12 +15,12 @@ from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.iteration_plan import IterationPlan
 from paceline.forecast.simulate import Scenario
 from paceline.job import objects
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
-from paceline.replay.iteration_plan import IterationPlan
 from paceline.replay.plan_exchange import PlanExchange
 from paceline.replay.plan_player import PlanPlayer
 from paceline.replay.player import Iteration, Mark, Player

@@ -16,7 +16,7 @@ from paceline.catalog import libraries
 from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.sharding import able as can_shard
+from paceline.forecast.sharding import only_able
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
@@ -148,7 +148,8 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
             )
         strategies = strategies_of(one.strategies)
         if one.shardings != (None,):
-            strategies = _sharding_strategies(strategies, all_of_them=ALL in one.strategies)
+            named = () if ALL in one.strategies else strategies
+            strategies = only_able(strategies, named, strategies_of([ALL]))
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
             loaded = load_trace(trace)
             sizes = {
@@ -212,19 +213,6 @@ def _bucket(shrink: float) -> str:
 def _with_group(sharding: str | None, ranks_per_host: int) -> str | None:
     """Return the sharding with the ranks of a host as its group, unless it names one."""
     return f"hsdp:{ranks_per_host}" if sharding == "hsdp" else sharding
-
-
-def _sharding_strategies(strategies: Sequence[Strategy], *, all_of_them: bool) -> list[Strategy]:
-    """Leave out strategies without an all-gather and a reduce-scatter. Raises InvalidArgumentError for a named one."""
-    able = [strategy for strategy in strategies if can_shard(strategy)]
-    for strategy in strategies:
-        if not all_of_them and strategy not in able:
-            names: list[str] = [one.name for one in all_strategies() if can_shard(one) and not one.is_offloaded]
-            raise InvalidArgumentError(
-                f"--strategy: {strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use "
-                f"{units.listed(names)}"
-            )
-    return able
 
 
 def strategies_of(names: Sequence[str]) -> list[Strategy]:

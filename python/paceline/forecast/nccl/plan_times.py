@@ -8,11 +8,15 @@ from typing import Any
 from paceline._core import Cluster
 from paceline.catalog.nccl import Kind, overlap_slowdown
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.iteration_plan import Collective, IterationPlan
 from paceline.forecast.nccl.machine import Group, Machine
 from paceline.forecast.nccl.model import collective_time
 
-_KINDS: dict[str, Kind] = {"all-reduce": "allreduce", "all-gather": "allgather", "reduce-scatter": "reducescatter"}
-_DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_KINDS: dict[Collective, Kind] = {
+    "all-reduce": "allreduce",
+    "all-gather": "allgather",
+    "reduce-scatter": "reducescatter",
+}
 
 
 def times_of(plan: str, cluster: Cluster) -> dict[str, Any] | None:
@@ -29,17 +33,15 @@ def times_of(plan: str, cluster: Cluster) -> dict[str, Any] | None:
         machine = Machine.of(cluster)
     except InvalidArgumentError:  # A degraded link that is not a node's.
         return None
-    values, found = json.loads(plan), {}
-    for step in values["steps"]:
-        work = step["work"]
-        if work["op"] != "exchange":
+    found = {}
+    for exchanged in (step.exchanged for step in IterationPlan.from_json(plan).steps):
+        if exchanged is None:
             continue
-        size, stride = work["group"]["size"], work["group"]["stride"]
-        sent = work["elements"] * _DTYPE_BYTES[work["dtype"]]
-        key = (work["collective"], size, stride, sent)
+        group = exchanged.group
+        key = (exchanged.collective, group.size, group.stride, exchanged.size)
         if key not in found:
-            layout = layout_of(size, stride, machine.gpus_per_node)
-            time = collective_time(_KINDS[work["collective"]], sent, layout, machine)
+            layout = layout_of(group.size, group.stride, machine.gpus_per_node)
+            time = collective_time(_KINDS[exchanged.collective], exchanged.size, layout, machine)
             most = machine.network_of(layout) if layout.nodes > 1 else machine.link
             found[key] = {"seconds": time.seconds, "busy": min(time.bus_bandwidth / most, 1.0)}
     names = ("collective", "size", "stride", "bytes")

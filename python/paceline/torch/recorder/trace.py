@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from paceline.catalog.names import DTYPE_BYTES
 from paceline.errors import PacelineError
 from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
 
-TRACE_DTYPES = ("float64", "float32", "float16", "bfloat16")
 """The dtypes that docs/reference/trace-format.md allows."""
 
 LOSS_LAYER = "(loss)"
@@ -51,7 +51,7 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
     notes = _notes(alike, len(steps), table)
 
     dtype = wire_dtype(gradients[p] for p in last.ready_s)
-    itemsize = _ITEMSIZE[dtype]
+    itemsize = DTYPE_BYTES[dtype]
     ready = {p: median(step.ready_s[p] for step in alike) for p in last.ready_s}
     backward_s = max([median(step.backward_s for step in alike), *ready.values()])
 
@@ -102,18 +102,15 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
     )
 
 
-_ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-
-
 def wire_dtype(gradients: Iterable[Gradient]) -> str:
     """Return the dtype of most gradient elements, among those that the trace format allows."""
     elements: Counter[str] = Counter()
     for gradient in gradients:
         elements[gradient.dtype] += gradient.elements
-    known = [(dtype, count) for dtype, count in elements.most_common() if dtype in TRACE_DTYPES]
+    known = [(dtype, count) for dtype, count in elements.most_common() if dtype in DTYPE_BYTES]
     if not known:
         raise RecordingError(
-            f"the gradients are {', '.join(sorted(elements))}; a trace supports {', '.join(TRACE_DTYPES)}"
+            f"the gradients are {', '.join(sorted(elements))}; a trace supports {', '.join(DTYPE_BYTES)}"
         )
     return known[0][0]
 
