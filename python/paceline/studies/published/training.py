@@ -185,9 +185,6 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
     # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
     cluster = hardware.node if sharding != "none" else None
-    if cluster is not None:
-        # The spread that RDMA's channel has comes from clusters before 2020; these rows do not show it.
-        fields |= {"channel": "none", "latency": "0us"}
     if case.gpus > per_node:
         rate, cards, where = _network(case, row)
         assumed += where
