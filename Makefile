@@ -59,10 +59,12 @@ demo: setup
 # A test is in one of three tiers, by its marker (pyproject.toml): everyday, minutes (neither marker); `process`, ranks of its own;
 # `slow`, everything else. CI runs the first two.
 PYTEST   := $(BIN)/python -m pytest -q
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadgroup
+# Each worker imports torch.
+PARALLEL := --numprocesses auto --maxprocesses 3 --dist loadgroup
 
+# More threads than cores: some tests wait, for limits and for each other.
 test: setup $(VENV)/.tests
-	PROPTEST_CASES=25 cargo test --locked --quiet
+	PROPTEST_CASES=25 RUST_TEST_THREADS=4 cargo test --locked --quiet
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
 # One after the other: the ranks of a test have the machine to themselves.

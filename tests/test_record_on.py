@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+# One recording serves two tests.
+pytestmark = pytest.mark.xdist_group("record_on")
 ROOT = Path(__file__).parent.parent
 GPT = ROOT / "examples" / "gpt.py"
 
@@ -40,11 +42,20 @@ def total(summary, kind, phase, what):
     return sum(row[what] for row in rows if row["class"] == kind and row["phase"] == phase)
 
 
-def test_a_gpt_on_an_h100(tmp_path):
-    layers, hidden, sequence, vocabulary, batch = 3, 96, 128, 500, 4
-    options = {"layers": layers, "hidden": hidden, "sequence": sequence, "vocabulary": vocabulary, "batch": batch}
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    summary, trace = recorded(tmp_path, GPT, *words, options=("--on", "h100", "--dtype", "bf16"))
+SIZES = {"layers": 3, "hidden": 96, "sequence": 128, "vocabulary": 500, "batch": 4}
+WORDS = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    """Summary, trace and its file."""
+    folder = tmp_path_factory.mktemp("gpt")
+    return *recorded(folder, GPT, *WORDS, options=("--on", "h100", "--dtype", "bf16")), folder / "trace.json"
+
+
+def test_a_gpt_on_an_h100(gpt):
+    layers, hidden, sequence, vocabulary, batch = SIZES.values()
+    summary, trace, path = gpt
     products = layers * 12 * hidden**2 + vocabulary * hidden
     tokens = batch * sequence
     # Two FLOPs per weight and token forward, four backward; attention is counted apart.
@@ -64,13 +75,13 @@ def test_a_gpt_on_an_h100(tmp_path):
     # A norm keeps its FP32 input, mean and deviation; the loss keeps the logarithms of probabilities.
     assert kept["blocks.1.norm_1"] == sequence * (hidden + 2) * 4
     assert kept["(loss)"] >= sequence * vocabulary * 4
-    result = paceline.simulate(tmp_path / "trace.json", workers=8, bandwidth="100Gbps")
+    result = paceline.simulate(path, workers=8, bandwidth="100Gbps")
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
 
 
-def test_the_tensors_are_those_of_a_real_recording(tmp_path):
-    _, simulated = recorded(tmp_path, GPT, "--layers", 1)
-    _, real = recorded(tmp_path, GPT, "--layers", 1, "--steps", 6, options=("--warmup", "2", "--steps", "2"))
+def test_the_tensors_are_those_of_a_real_recording(gpt, tmp_path):
+    _, simulated, _ = gpt
+    _, real = recorded(tmp_path, GPT, *WORDS, "--steps", 6, options=("--warmup", "2", "--steps", "2"))
     ours, theirs = simulated["workers"][0], real["workers"][0]
     assert [layer["layer"] for layer in ours["forward"]] == [layer["layer"] for layer in theirs["forward"]]
     # Under autocast, which the script asks for on a GPU, a bias has one more node to pass than its weight.

@@ -82,7 +82,15 @@ def replayed(parts, *, barrier, **how):
     return played(parts, iterations, limits), log
 
 
-@pytest.mark.parametrize("source", ["netop-resnet-101", "netop-inception-v3", "resnet-50", TWO_ORDERS], ids=name_of)
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("netop-resnet-101", "netop-inception-v3")),
+        "resnet-50",
+        TWO_ORDERS,
+    ],
+    ids=name_of,
+)
 @pytest.mark.parametrize(
     ("strategy", "barrier", "options"),
     [
