@@ -104,6 +104,62 @@ def test_a_slow_network():
     assert "fp16" in tries(report, "network-bound")
 
 
+def sharded(late=0, steps=8):
+    """Two blocks are gathered, in 3 and 5 ms, and scattered, each in 4 ms. Rank 1 is late to the first."""
+    ranks = Ranks(2)
+    for step in range(steps):
+        for rank in range(2):
+            at, waiting = 60 * step, late * (rank == 0)
+            ranks.mark(rank, "input", at, at + 1)
+            at += 1 + late - waiting
+            begin = at
+            for block, takes in (("layers.0", 3), ("layers.1", 5)):
+                name = f"all-gather of {block}"
+                end, waiting = at + waiting + takes, 0
+                ranks.operation(rank, at, end, 4_000_000, f"{name}: all_gather float32[1000]", call="all_gather")
+                ranks.mark(rank, "wait", at, end, f"wait for {name}")
+                at = end + 2
+            ranks.mark(rank, "forward", begin, at)
+            middle = at
+            for block in ("layers.1", "layers.0"):
+                name = f"reduce-scatter of {block}"
+                at += 4
+                ranks.operation(
+                    rank, at, at + 4, 4_000_000, f"{name}: reduce_scatter float32[1000]", call="reduce_scatter"
+                )
+                ranks.mark(rank, "wait", at, at + 4, f"wait for {name}")
+                at += 4
+            ranks.mark(rank, "backward", middle, at)
+            ranks.mark(rank, "optimizer", at, at + 2)
+    return ranks
+
+
+def test_collectives_of_blocks_that_nothing_hides():
+    report = diagnosed(sharded())
+    first = report.diagnoses[0]
+    assert first.name == "sharded-communication"
+    assert first.seconds == pytest.approx(0.016)
+    assert dict(first.evidence) == {
+        **{"blocks": 2, "waits_per_step": 4, "all_gather_s": pytest.approx(0.008), "reduce_scatter_s": 0.008},
+        **{"block": "layers.1", "collective": "all-gather", "block_s": pytest.approx(0.005)},
+    }
+    assert "in a step 8 ms of all-gather and 8 ms of reduce-scatter of 2 blocks are not hidden" in first.says
+    assert "all-gather of layers.1, 5 ms" in first.says
+    assert "--sharding zero1,zero3 --workers 2" in tries(report, "sharded-communication")
+    mean = report.analysis.mean
+    assert (mean.forward, mean.backward, mean.transfer) == (4e6, 8e6, 16e6)
+    # They are neither gradients nor operations in the middle of computation.
+    assert not {"network-bound", "blocking-operations", "no-overlap", "small-buckets"} & set(names(report))
+
+
+def test_waiting_for_a_rank_before_a_block_is_gathered_counts_as_straggling():
+    report = diagnosed(sharded(late=3))
+    found = seconds(report)
+    assert found["sharded-communication"] == 16
+    assert found["straggler"] == 3
+    assert next(it for it in report.diagnoses if it.name == "straggler").evidence["rank"] == 1
+
+
 _NETWORK = {"ready": (8,), "done": (108,), "backward": 109, "moved": 10_000_000}
 
 

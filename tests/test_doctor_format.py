@@ -27,8 +27,8 @@ class Ranks:
     def metadata(self, process, what, **args):
         self.events.append({"args": args, "name": what, "ph": "M", "pid": process + 1, "tid": 0})
 
-    def mark(self, rank, category, begin, end):
-        self._complete(rank, COMPUTE, category, category, (begin, end))
+    def mark(self, rank, category, begin, end, name=None):
+        self._complete(rank, COMPUTE, name or category, category, (begin, end))
 
     def coordinator(self, rank, what, begin, end):
         self._complete(rank, COORDINATOR, what, "coordinator", (begin, end))

@@ -64,6 +64,46 @@ def test_a_real_run_with_a_slow_rank(tmp_path):
     assert "waiting for rank 1" in doctor(path)
 
 
+SHARDED = """
+import torch, torch.distributed as dist
+import paceline.torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+torch.set_num_threads(1)
+dist.init_process_group("paceline")
+model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3)))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(10):
+    model(torch.randn(8, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
+def test_a_real_run_of_fsdp_names_its_blocks(tmp_path):
+    pytest.importorskip("torch")
+    script, path = tmp_path / "train.py", tmp_path / "run.json"
+    script.write_text(SHARDED)
+    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, script]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    found = json.loads(doctor(path, "--json"))
+    own = next(it for it in found["diagnoses"] if it["name"] == "sharded-communication")
+    assert own["evidence"]["blocks"] == 3
+    # Two gathers and a scatter of each block; the last one is kept between the passes.
+    assert own["evidence"]["waits_per_step"] == pytest.approx(3 * 3, abs=1)
+    assert own["evidence"]["block"] in ("0", "1", "2")
+    assert own["evidence"]["all_gather_s"] > 0 and own["evidence"]["reduce_scatter_s"] > 0
+    assert "blocking-operations" not in {it["name"] for it in found["diagnoses"]}
+
+
 def test_the_json(tmp_path):
     path = training(8).write(tmp_path / "run.json")
     text = doctor(path, "--json")

@@ -278,7 +278,10 @@ def test_few_sources_widen_an_interval():
         ),
         (["--workers", 64, "--strategy", "ps"], "no measurement of ddp with ps has been published"),
         (["--workers", 64, "--library", "ray-sgd"], "the constants were fitted to the only source, RAYSGD"),
-        (["--workers", 64, "--library", "byteps", "--strategy", "ps"], "no measurement of byteps with ps has been published"),
+        (
+            ["--workers", 64, "--library", "byteps", "--strategy", "ps"],
+            "no measurement of byteps with ps has been published",
+        ),
         (["--workers", 64, "--library", "none"], "was run on up to 8 workers, one a node"),
         (["--workers", 1], "nothing is communicated"),
         (["--workers", 1, "--strategy", "ps"], "no measurement is of a single worker with a server"),

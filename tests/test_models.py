@@ -21,6 +21,7 @@ from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.cli.models import gpus, models
 from paceline.cli.simulate import simulate
+from paceline.forecast.evidence import coverage_of_models
 from paceline.studies.published.training import forecasts
 from paceline.studies.published.transformers import cases, read_rows, spread
 
@@ -241,6 +242,15 @@ def test_a_pipeline_has_a_bubble_of_its_stages():
     document = staged.document()
     assert document["batch"] == 12
     assert document["workers"][0]["forward"][0]["duration_s"] == pytest.approx(14 * passes)
+    # Interleaved: the bubble is that of half a stage, and the last of 8 parts of 10 blocks is the last stage's.
+    turns = workload("llama-2-70b", seq=4096, pipeline_parallel=4, microbatches=12, virtual_stages=2)
+    passes = turns.forward_s + turns.backward_s
+    assert turns.compute_s == pytest.approx((12 + 3 / 2) * passes + turns.optimizer_s)
+    owned = [n for start in (30, 70) for n in range(start, start + 10)]
+    assert {layer.layer.block for layer in turns.timed if layer.layer.block} == {f"model.layers.{n}" for n in owned}
+    # 4 + 3/2 microbatches keep their activations.
+    assert (staged.under_way, turns.under_way) == (4, 6)
+    assert turns.memory().activations == pytest.approx(staged.memory().activations * 6 / 4)
     # A tied head of the last stage has its own copy, which the trace leaves out.
     tied = workload("gpt2-xl", pipeline_parallel=4, microbatches=4)
     assert json.loads(tied.trace().summary())["batch"] == 4
@@ -261,9 +271,47 @@ def test_a_rank_may_be_several_gpus():
         ({"pipeline_parallel": 64}, "64 stages are more than the 32 blocks"),
         ({"microbatches": None}, "needs the number of microbatches.*--microbatches 8"),
         ({"pipeline_parallel": None}, "no effect without --pipeline-parallel"),
+        ({"pipeline_parallel": None, "microbatches": None, "virtual_stages": 2}, "virtual_stages.*no effect"),
+        ({"virtual_stages": 17}, "2 stages of 17 parts are more than the 32 blocks"),
+        ({"virtual_stages": 2, "microbatches": 5}, "give --microbatches 6"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             paceline.simulate("llama-2-7b", None, "ring", **{"workers": 32} | parallel | job | change)
+
+
+def test_the_interval_is_that_of_other_sources_training_of_transformers():
+    inside, known, unknown = coverage_of_models()
+    assert (known, unknown) == (98, 0)
+    assert inside >= 0.8 * known
+    job = {"gpu": "a100", "workers": 64, "strategy": "native"}
+    for sharding in (None, "zero1", "zero3"):
+        result = paceline.simulate("gpt2-xl", sharding=sharding, **job)
+        own = result.interval
+        assert own.low_s < result.iteration_s < own.high_s and not own.clipped
+        assert "transformers on several nodes of today’s GPUs: DeepLearningExamples" in result.evidence
+    one = paceline.simulate("gpt2-xl", **(job | {"workers": 1}))
+    assert "on one node" in one.evidence and one.interval.low_s < one.compute_s
+    far = paceline.simulate("gpt2-xl", **(job | {"workers": 4096}), sharding="zero3")
+    assert far.interval is None and "measurements end at 1024 GPUs" in far.evidence
+    slow = paceline.simulate("gpt2-xl", **job, bandwidth="1Gbps")
+    assert slow.interval is None and "measurements have links of" in slow.evidence
+    ring = paceline.simulate("gpt2-xl", **(job | {"strategy": "tree"}))
+    assert ring.interval is None and "with tree has been published" in ring.evidence
+    recorded = paceline.simulate("resnet-50", workers=8, sharding="zero1", strategy="ring")
+    assert recorded.interval is None and "models from a configuration" in recorded.evidence
+
+
+def test_gradients_of_earlier_microbatches_are_in_memory():
+    job = {"gpu": "h100", "seq": 2048, "bandwidth": "400Gbps", "pipeline_parallel": 4, "strategy": "native"}
+    own, whole = {}, 2 * workload("llama-2-7b").model.parameters // 4
+    for sharding in ("zero1", "zero2"):
+        result = paceline.simulate("llama-2-7b", workers=32, microbatches=8, sharding=sharding, **job)
+        own[sharding] = result.sharded.memory
+    assert own["zero1"].gradients_bytes == pytest.approx(whole, rel=0.1)
+    assert own["zero2"].gradients_bytes == pytest.approx(own["zero1"].gradients_bytes / 8, rel=0.5)
+    for memory in own.values():
+        parts = [memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes]
+        assert memory.peak_bytes == sum(parts)
 
 
 @settings(max_examples=40, deadline=None)
@@ -431,7 +479,7 @@ def test_rows_on_one_node_are_compared(tmp_path):
         ("A", 8, "zero3"),
         ("B", 8, "zero3"),
         ("C", 8, "zero1"),
-        ("D", 16, "zero1"),
+        ("D", 16, "zero1:8"),
     ]
     assert "a collective" in reasons["E"] and all(abs(it.error) < 0.08 for it in trained)
     mean, worst = spread([case.error for case in found])

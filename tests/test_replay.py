@@ -329,7 +329,10 @@ def test_real_ranks_take_as_long_as_simulated_where_compute_dominates(tmp_path, 
 
 @pytest.mark.process
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
-@pytest.mark.parametrize(("sharding", "more"), [("zero3", []), ("zero2", ["--accumulate", "2"]), ("hsdp:2", [])])
+@pytest.mark.parametrize(
+    ("sharding", "more"),
+    [("zero3", []), ("zero2", ["--accumulate", "2"]), ("hsdp:2", []), ("zero1:2", [])],
+)
 def test_real_ranks_gather_and_scatter_as_simulated(sharding, more):
     words = ["resnet-18", "--shrink", "64", "--scale", "30", "--iterations", "3", "--bucket-size", "100KB", "--json"]
     words += ["--sharding", sharding, *more]

@@ -72,6 +72,19 @@ def test_aliases_and_groups(model: str) -> None:
     assert {one["strategy"] for one in found} == {"native"}
 
 
+def test_optimizer_states_in_groups_of_ranks(model: str) -> None:
+    words = [model, "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "10Gbps", "--json"]
+    found = [one["sharded"] for one in json.loads(run(*words, "--sharding", "zero1,zero1:4,zero2:4,zero1:8"))]
+    assert [one["sharding"] for one in found] == ["zero1", "zero1:4", "zero2:4", "zero1"]
+    assert [one["shard_ranks"] for one in found] == [8, 4, 4, 8]
+    states = [one["memory"]["optimizer_bytes"] for one in found]
+    assert states[1] == states[2] == 2 * states[0]
+    results = paceline.sweep(model, workers=8, gpus_per_node=4, strategy="ring", sharding=["zero1:4", "hsdp:4"])
+    all_bytes = 4 * (2 * BLOCKS + 2) * ELEMENTS
+    # A reduce-scatter and an all-gather in the group, and an all-reduce of the shard between two groups.
+    assert results[0].bytes_sent_per_worker == pytest.approx((2 * 3 / 4 + 1 / 4) * all_bytes)
+
+
 def test_accumulation_counts_all_samples(model: str) -> None:
     once = paceline.simulate(model, workers=1, sharding="zero3", strategy="ring")
     thrice = paceline.simulate(model, workers=1, sharding="zero3", accumulate=3, strategy="ring")
@@ -121,7 +134,9 @@ def test_a_thousand_gpus_are_the_same_every_time(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--sharding", "zero4"], "did you mean zero"),
-        (["--sharding", "zero3:4"], "only hsdp takes a number"),
+        (["--sharding", "zero3:4"], "zero3 over a part of the ranks is hsdp:4"),
+        (["--sharding", "none:4"], "none takes no number of ranks"),
+        (["--sharding", "zero1:3"], "zero1:3 does not fit 8 workers"),
         (["--sharding", "hsdp:3"], "hsdp:3 does not fit 8 workers"),
         (["--sharding", "hsdp"], "one GPU per node"),
         (["--prefetch", "2"], "--prefetch"),

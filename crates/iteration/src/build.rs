@@ -32,8 +32,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     };
     let shard_ranks = match sharding {
         Sharding::None => 1,
-        Sharding::Hsdp => options.group,
-        _ => world,
+        _ => options.group.unwrap_or(world),
     };
     let mut notes = Vec::new();
     if sharding == Sharding::Hsdp && shard_ranks == world && world > 1 {
@@ -117,10 +116,14 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     if options.synchronize.is_some() && options.accumulate == 1 {
         return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
     }
-    let group = if sharding == Sharding::Hsdp { options.group } else { world };
+    if options.group.is_some() && !sharding.has_groups() {
+        return wrong(format!("sharding: {} has no groups; use zero1, zero2 or hsdp", sharding.name()));
+    }
+    let group = options.group.unwrap_or(world);
     if group == 0 || !world.is_multiple_of(group) {
         return wrong(format!(
-            "sharding: hsdp:{group} does not fit {world} workers; the ranks of a group must divide them"
+            "sharding: {}:{group} does not fit {world} workers; the ranks of a group must divide them",
+            sharding.name()
         ));
     }
     if let Reshard::Ranks(ranks) = options.reshard_after_forward

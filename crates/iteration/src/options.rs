@@ -10,7 +10,8 @@ pub enum Sharding {
     /// Every rank holds everything; gradients are all-reduced (DDP).
     None,
     /// Optimizer states are sharded: gradients are reduce-scattered, updated parameters all-gathered (S. Rajbhandari et
-    /// al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, stage 1).
+    /// al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, stage 1). Within groups, the
+    /// shards of a gradient are all-reduced between them, as with `Hsdp`.
     Zero1,
     /// Gradients, too (stage 2).
     Zero2,
@@ -31,6 +32,12 @@ impl Sharding {
             Sharding::Zero3 => "zero3",
             Sharding::Hsdp => "hsdp",
         }
+    }
+
+    /// Whether the state can be sharded over a part of the ranks.
+    #[must_use]
+    pub fn has_groups(self) -> bool {
+        matches!(self, Sharding::Zero1 | Sharding::Zero2 | Sharding::Hsdp)
     }
 
     /// Whether parameters are sharded.
@@ -84,8 +91,9 @@ impl Optimizer {
 pub struct IterationOptions {
     /// What is sharded.
     pub sharding: Sharding,
-    /// For `Sharding::Hsdp`: ranks of a shard group.
-    pub group: u32,
+    /// Ranks over which the state is sharded; groups of them hold the same. `None`: all, which for `Sharding::Hsdp` there
+    /// is no point in.
+    pub group: Option<u32>,
     /// For sharded parameters. The root unit is always kept, as in FSDP2.
     pub reshard_after_forward: Reshard,
     /// Units that are gathered ahead in the forward pass. `None`: 1 if parameters are sharded. With `Zero1` and `Zero2`,
@@ -118,7 +126,7 @@ impl IterationOptions {
     pub fn new(sharding: Sharding) -> IterationOptions {
         IterationOptions {
             sharding,
-            group: 1,
+            group: None,
             reshard_after_forward: Reshard::Yes,
             prefetch: None,
             backward_prefetch: 1,

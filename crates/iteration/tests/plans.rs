@@ -20,7 +20,7 @@ fn model(blocks: u32, elements: u64) -> Trace {
 }
 
 fn options(sharding: Sharding) -> IterationOptions {
-    IterationOptions { group: 4, ..IterationOptions::new(sharding) }
+    IterationOptions { group: (sharding == Sharding::Hsdp).then_some(4), ..IterationOptions::new(sharding) }
 }
 
 fn names(plan: &Plan, stream: Stream) -> Vec<String> {
@@ -89,6 +89,10 @@ fn every_sharding_divides_its_part_of_the_memory() {
     assert_eq!(resident(Sharding::Zero1), [4 * all, all]);
     assert_eq!(resident(Sharding::Zero3), [4 * all / 8, all]);
     assert_eq!(resident(Sharding::Hsdp), [4 * all / 4, 2 * all]);
+    let grouped = IterationOptions { group: Some(2), ..options(Sharding::Zero1) };
+    let plan = build(&trace, 8, &grouped).unwrap();
+    assert_eq!(plan.shard_ranks, 2);
+    assert_eq!((plan.buffers[0].bytes, plan.buffers[1].bytes), (4 * all, 4 * all));
     let mixed = IterationOptions { param_dtype: Some(Dtype::Bfloat16), ..options(Sharding::None) };
     let plan = build(&trace, 8, &mixed).unwrap();
     // Adam in mixed precision: 12 bytes a parameter beside 2.
@@ -118,8 +122,10 @@ fn accumulation_synchronises_at_the_end_or_in_between() {
 #[test]
 fn errors_name_the_option_and_the_remedy() {
     let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().0;
-    let bad = IterationOptions { group: 3, ..options(Sharding::Hsdp) };
+    let bad = IterationOptions { group: Some(3), ..options(Sharding::Hsdp) };
     assert!(error(bad).starts_with("sharding: hsdp:3 does not fit 8 workers"));
+    let bad = IterationOptions { group: Some(4), ..options(Sharding::Zero3) };
+    assert_eq!(error(bad), "sharding: zero3 has no groups; use zero1, zero2 or hsdp");
     let bad = IterationOptions { prefetch: Some(1), ..options(Sharding::None) };
     assert!(error(bad).starts_with("prefetch: has no effect"));
     let bad = IterationOptions { unit: Some("h.*".into()), ..options(Sharding::Zero1) };
@@ -153,11 +159,13 @@ proptest! {
         reshard in prop::sample::select(vec![Reshard::Yes, Reshard::No, Reshard::Ranks(1), Reshard::Ranks(2)]),
         bucket_size in prop::option::of(1u64..500),
         overlap in any::<bool>(),
+        in_groups in any::<bool>(),
     ) {
         let trace = model(blocks, elements * 8);
         let world = groups * group;
         let sharded = sharding.gathers_units();
-        let ranks = if sharding == Sharding::Hsdp { group } else { world };
+        let group = (sharding == Sharding::Hsdp || sharding.has_groups() && in_groups).then_some(group);
+        let ranks = group.unwrap_or(world);
         let reshard = if sharded && ranks.is_multiple_of(2) { reshard } else { Reshard::Yes };
         let options = IterationOptions {
             group,
@@ -183,13 +191,14 @@ proptest! {
         let root = if blocks < 2 { 0.0 } else { 2.0 * (elements * 8) as f64 * 4.0 };
         let part = |ranks: u32| f64::from(ranks - 1) / f64::from(ranks);
         let passes = f64::from(accumulate);
+        let between = 2.0 * part(world / ranks) / f64::from(ranks);
         let scatters = match sharding {
             Sharding::None | Sharding::Zero1 => if accumulate > 1 && synchronize { passes } else { 1.0 },
             _ => if accumulate > 1 && !synchronize { 1.0 } else { passes },
         };
         let expected = match sharding {
             Sharding::None => scatters * 2.0 * part(world) * all,
-            Sharding::Zero1 | Sharding::Zero2 => (scatters + 1.0) * part(world) * all,
+            Sharding::Zero1 | Sharding::Zero2 => (scatters * (part(ranks) + between) + part(ranks)) * all,
             Sharding::Zero3 | Sharding::Hsdp => {
                 let again = match reshard {
                     Reshard::Yes => part(ranks),
@@ -198,7 +207,6 @@ proptest! {
                 };
                 // The root is gathered once.
                 let gathers = passes * (part(ranks) * all + again * (all - root));
-                let between = 2.0 * part(world / ranks) / f64::from(ranks);
                 gathers + scatters * (part(ranks) + between) * all
             }
         };

@@ -98,7 +98,7 @@ impl IterationSpec {
             name.map(known).transpose().map_err(|name| format!("iteration: unknown dtype '{name}'"))
         };
         Ok(IterationOptions {
-            group: self.group.unwrap_or(default.group),
+            group: self.group,
             reshard_after_forward: self.reshard_after_forward.unwrap_or(default.reshard_after_forward),
             prefetch: self.prefetch,
             accumulate: self.accumulate.unwrap_or(default.accumulate),

@@ -102,6 +102,9 @@ impl Sharded {
         Sharded {
             sharding: match plan.sharding {
                 Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
+                other if other.has_groups() && plan.shard_ranks < plan.world => {
+                    format!("{}:{}", other.name(), plan.shard_ranks)
+                }
                 other => other.name().to_owned(),
             },
             shard_ranks: plan.shard_ranks,

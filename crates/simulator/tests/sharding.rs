@@ -22,7 +22,8 @@ fn options(workers: u32, iteration: IterationOptions) -> Options {
 }
 
 fn sharded(sharding: Sharding) -> IterationOptions {
-    IterationOptions { group: 4, bucket_size: Some(8 * ELEMENTS), ..IterationOptions::new(sharding) }
+    let group = (sharding == Sharding::Hsdp).then_some(4);
+    IterationOptions { group, bucket_size: Some(8 * ELEMENTS), ..IterationOptions::new(sharding) }
 }
 
 fn run(trace: &Trace, cluster: &Cluster, options: &Options, resolution: Resolution) -> Outcome {
@@ -38,7 +39,7 @@ fn one_worker_only_computes() {
     let trace = model(3, ELEMENTS, MS);
     for sharding in ALL {
         for accumulate in [1, 3] {
-            let iteration = IterationOptions { group: 1, accumulate, ..sharded(sharding) };
+            let iteration = IterationOptions { group: None, accumulate, ..sharded(sharding) };
             for resolution in BOTH {
                 let found = run(&trace, &cluster(10.0), &options(1, iteration.clone()), resolution);
                 let passes = f64::from(accumulate) * 3.0 * 8.0 * 1e-3;
@@ -145,7 +146,7 @@ fn errors_name_the_option() {
         simulate(&trace, &cluster(10.0), &options).unwrap_err().0
     };
     assert!(error("ps", sharded(Sharding::Zero3)).starts_with("strategy: ps needs servers"));
-    let bad = IterationOptions { group: 3, ..sharded(Sharding::Hsdp) };
+    let bad = IterationOptions { group: Some(3), ..sharded(Sharding::Hsdp) };
     assert!(error("ring", bad).starts_with("sharding: hsdp:3"));
 }
 
@@ -177,6 +178,7 @@ proptest! {
         gbps in prop::sample::select(vec![10.0, 100.0]),
         prefetch in 0u32..3,
         accumulate in 1u32..3,
+        in_groups in any::<bool>(),
     ) {
         let trace = model(blocks, elements, layer_us * 1_000_000);
         let network = Cluster {
@@ -186,7 +188,8 @@ proptest! {
             ..cluster(gbps)
         };
         let prefetch = (sharding != Sharding::None).then_some(prefetch);
-        let iteration = IterationOptions { prefetch, accumulate, ..sharded(sharding) };
+        let group = (sharding == Sharding::Hsdp || sharding.has_groups() && in_groups).then_some(4);
+        let iteration = IterationOptions { prefetch, accumulate, group, ..sharded(sharding) };
         let options = options(workers, iteration);
         let [messages, collectives] = BOTH.map(|resolution| run(&trace, &network, &options, resolution));
         let error = collectives.iteration_s / messages.iteration_s - 1.0;

@@ -7,6 +7,7 @@
 | small buckets, no overlap, network | data moves: many small operations, what backward could have hidden, the rest |
 | inputs | all ranks load and prepare data |
 | blocking | operations in the middle of input, forward or optimizer |
+| sharding | parameters of blocks that are gathered, and gradients that are scattered, while nothing computes |
 | slow steps | a few steps that take several times as long |
 | compute | none of these: computation |
 """
@@ -23,7 +24,7 @@ from paceline.doctor.diagnosis import Diagnosis, Figure, nanoseconds, operations
 from paceline.doctor.intervals import Intervals, length, overlap, union, without
 from paceline.doctor.sending import Sending, sending
 from paceline.doctor.step_breakdown import NAMES, Parts, StepBreakdown, mean, median, quantile
-from paceline.doctor.timeline_model import Recording
+from paceline.doctor.timeline_model import Block, Recording
 
 SLOW_STEPS, COMPUTE_BOUND = "slow-steps", "compute-bound"
 LISTED = 0.03
@@ -40,7 +41,7 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
         for breakdowns in analysis.breakdowns.values()
         for breakdown in breakdowns
         for wait in breakdown.waits
-        if not wait.gradients
+        if not wait.gradients and wait.block is None
     ]
     steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
     lost = sum(wait.transfer for wait in waits) / steps
@@ -58,6 +59,55 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
         tries=[
             "sum metrics on each rank, and reduce them every hundred steps instead of every step",
             "DistributedDataParallel(broadcast_buffers=False), if ranks may keep their own buffers (batch norm)",
+        ],
+    )
+
+
+# Sharding: FSDP2 waits for collectives of blocks.
+
+
+_MOST_BLOCKS = 3
+
+
+def find_sharding(analysis: Analysis) -> Diagnosis | None:
+    """Diagnose transfers for which a block's forward or backward pass waits; stragglers in them count as straggling."""
+    lost: dict[Block, float] = defaultdict(float)
+    waits: Counter[str] = Counter()
+    for breakdowns in analysis.breakdowns.values():
+        for breakdown in breakdowns:
+            for wait in breakdown.waits:
+                if wait.block is not None:
+                    lost[wait.block] += wait.transfer
+                    waits[wait.block.collective] += 1
+    total = sum(lost.values())
+    if not total:
+        return None
+    steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
+    of = {name: sum(spent for block, spent in lost.items() if block.collective == name) / steps for name in waits}
+    most = sorted(lost.items(), key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+    listed = units.listed(
+        [f"{block.collective} of {block.name}, {nanoseconds(spent / steps)}" for block, spent in most]
+    )
+    sums = units.listed([f"{nanoseconds(spent)} of {name}" for name, spent in sorted(of.items()) if spent])
+    count = len({block.name for block in lost})
+    evidence: dict[str, Figure] = {"blocks": count, "waits_per_step": sum(waits.values()) / steps}
+    evidence |= {f"{name.replace('-', '_')}_s": spent / 1e9 for name, spent in sorted(of.items())}
+    evidence |= {"block": most[0][0].name, "collective": most[0][0].collective, "block_s": most[0][1] / steps / 1e9}
+    return Diagnosis(
+        name="sharded-communication",
+        seconds=total / steps / 1e9,
+        share=total / steps / analysis.mean.step,
+        headline="gathering parameters and scattering gradients that nothing hides",
+        says=f"in a step {sums} of {units.count(count, 'block')} are not hidden; most of it: {listed}",
+        evidence=evidence,
+        tries=[
+            "fully_shard(…, reshard_after_forward=False) gathers once instead of twice, if memory suffices; "
+            "or a larger batch per rank: as many bytes for more computation",
+            "half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
+            "shard within a host only, by a mesh of two dimensions (HSDP), or only the optimizer's states "
+            "(ZeroRedundancyOptimizer with DistributedDataParallel)",
+            f"forecast these: {_record(analysis.interface)}; paceline simulate mine.json --sharding "
+            f"zero1,zero3 --workers {analysis.recording.world_size}",
         ],
     )
 
@@ -570,6 +620,7 @@ _CAUSES: tuple[Callable[[Analysis], Diagnosis | None], ...] = (
     find_no_overlap,
     find_inputs,
     find_blocking,
+    find_sharding,
     find_slow_steps,
     find_network,
 )

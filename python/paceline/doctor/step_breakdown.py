@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, fields
 
 from paceline.doctor.intervals import Interval, Intervals, length, overlap, union, without
 from paceline.doctor.steps import Marked
+from paceline.doctor.timeline_model import Block
 from paceline.doctor.transfers import Transfer
 from paceline.doctor.waits import Wait, wait_between
 
@@ -59,8 +60,11 @@ def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = T
 
     Waits marked by the script are exposed communication. Without marks, the wait for gradients lasts from the readiness
     of the last one to the end of the last transfer, and the script is assumed to wait for an operation that begins and
-    ends within input, forward or optimizer.
+    ends within input, forward or optimizer. Waits for blocks are marked, and their operations are nothing else.
     """
+    everything = transfers
+    if marked.blocks:
+        transfers = [it for it in transfers if Block.of(it.name) is None]
     gradients = _gradients(marked, transfers) if steps else list(transfers)
     if steps:
         waits = [wait_between(*wait, transfers, gradients=_after_forward(marked, wait)) for wait in marked.wait]
@@ -71,6 +75,7 @@ def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = T
     else:
         busy = union((it.ready, it.end) for it in transfers)
         waits = [wait_between(*interval, transfers, gradients=True) for interval in busy]
+    waits += [wait_between(*each, everything, gradients=False, block=block) for each, block in marked.blocks]
     exposed = union((wait.begin, wait.end) for wait in waits)
     own = {name: length(without(intervals, exposed)) for name, intervals in marked.computing}
     own["other"] += sum(wait.rest for wait in waits)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.doctor.intervals import Interval, Intervals, clip, overlap, union, without
-from paceline.doctor.timeline_model import Rank, Span
+from paceline.doctor.timeline_model import Block, Rank, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Marked:
     optimizer: Intervals
     wait: Intervals
     other: Intervals
+    blocks: list[tuple[Interval, Block]] = field(default_factory=list)
+    """Waits for collectives of blocks, which are not in `wait`, in order."""
 
     @property
     def computing(self) -> tuple[tuple[str, Intervals], ...]:
@@ -56,8 +58,15 @@ def marked(rank: Rank, step: Interval) -> Marked:
     batch, or the script's own work before the optimizer.
     """
     found = {name: _within(spans, step) for name, spans in rank.marks.items()}
-    taken: Intervals = []
+    blocks = [
+        (interval, block)
+        for span in rank.marks["wait"]
+        if (block := Block.of(span.name)) is not None
+        for interval in _within([span], step)
+    ]
+    taken: Intervals = union(interval for interval, _ in blocks)
     own: dict[str, Intervals] = {}
+    found["wait"] = _within([span for span in rank.marks["wait"] if Block.of(span.name) is None], step)
     for name in ("wait", "optimizer", "forward", "input"):
         own[name] = without(found[name], taken)
         taken = union([*taken, *own[name]])
@@ -68,7 +77,7 @@ def marked(rank: Rank, step: Interval) -> Marked:
     else:
         backward = overlap(rest, found["backward"])
         other = without(rest, backward)
-    return Marked(step, own["input"], own["forward"], backward, own["optimizer"], own["wait"], other)
+    return Marked(step, own["input"], own["forward"], backward, own["optimizer"], own["wait"], other, blocks)
 
 
 def _within(spans: Sequence[Span], step: Interval) -> Intervals:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 MARKS = ("input", "forward", "backward", "wait", "optimizer")
 """Activities of the script between operations, which torch's hooks mark."""
@@ -12,6 +14,22 @@ AGREEMENT = frozenset(
     {"which tensors are ready", "how much each has to say", "what each asks for", "what begins"},
 )
 """Labels of the coordinators' own operations, which move none of the script's data."""
+
+
+_BLOCK = re.compile(r"(all-gather|reduce-scatter) of (.+?)(?:: .*)?")
+
+
+class Block(NamedTuple):
+    """A collective of a block whose parameters are sharded, which FSDP2 waits for in the middle of a pass."""
+
+    collective: str
+    name: str
+
+    @classmethod
+    def of(cls, label: str) -> Block | None:
+        """Return it from the name of an operation or of a wait; None if that is no block's."""
+        found = _BLOCK.fullmatch(label.removeprefix("wait for "))
+        return cls(found[1], found[2]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

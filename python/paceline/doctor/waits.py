@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.doctor.intervals import Intervals, clip, length, union, without
+from paceline.doctor.timeline_model import Block
 from paceline.doctor.transfers import Transfer
 
 
@@ -31,6 +32,8 @@ class Wait:
     """Number of transfers that ended in it."""
     gradients: bool
     """Whether it was for gradients, and not for an operation within input, forward or optimizer."""
+    block: Block | None = None
+    """The block whose collective it was for."""
 
     @property
     def length(self) -> int:
@@ -38,7 +41,9 @@ class Wait:
         return self.end - self.begin
 
 
-def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradients: bool) -> Wait:
+def wait_between(
+    begin: int, end: int, transfers: Sequence[Transfer], *, gradients: bool, block: Block | None = None
+) -> Wait:
     """Divide a wait by the transfers in flight.
 
     Let R be the moment at which the last rank was ready for the last of them. If data has been moving without a pause
@@ -47,7 +52,7 @@ def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradien
     """
     flying = [it for it in transfers if it.ready < end and it.end > begin]
     if not flying:
-        return Wait(begin, end, 0, 0, 0, end - begin, None, [], 0, gradients)
+        return Wait(begin, end, 0, 0, 0, end - begin, None, [], 0, gradients, block)
     slowest = max(flying, key=lambda it: it.all_ready)
     ready = min(max(slowest.all_ready, begin), end)
     moving = union((it.all_begun, it.end) for it in flying)
@@ -68,4 +73,5 @@ def wait_between(begin: int, end: int, transfers: Sequence[Transfer], *, gradien
         idle=idle,
         operations=len(ended),
         gradients=gradients,
+        block=block,
     )

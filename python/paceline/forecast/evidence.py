@@ -6,6 +6,10 @@ Vovk et al., "Algorithmic Learning in a Random World", 2005): of n residuals the
 differ more than the rows of one, so the same is done once more over the sources' sizes (R. Dunn et al.,
 "Distribution-free prediction sets for two-layer hierarchical models", 2022), widened by Student's t for their small
 number.
+
+If the times of computation are a roofline's, they are part of the forecast and of its error: then the residuals are
+those of published training of transformers (residuals-models.json, by `scripts/write_model_residuals.py`), on one node
+or on several, of GPUs of today or older ones.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ _EMULATED_BPS = (0.5e9, 53e9)
 """What the links of `paceline validate` stand for: bytes are divided, so that gradients take 125 ms on a link of a few
 hundred Mbit/s, and those of VGG-16 are the most, 822.5 MB."""
 _RESIDUALS = Path(__file__).parent / "residuals.json"
+_MODELS = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
 """By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
@@ -82,12 +87,33 @@ class Question:
     """A single worker may still have a server."""
     beyond: str = ""
     """An option that no measurement had, and why; empty if there is none."""
+    architecture: str = ""
+    """That of the GPU whose roofline gave the times of computation; empty if they were recorded."""
 
 
 @lru_cache(maxsize=1)
 def published_cases() -> tuple[Case, ...]:
     """Return the published rows."""
     return tuple(Case(**case) for case in json.loads(_RESIDUALS.read_text(encoding="utf-8"))["cases"])
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A published rate of training of a transformer. `residual` is that of the iteration time, as in `Case`."""
+
+    source: str
+    architecture: str
+    sharded: bool
+    gpus: int
+    nodes: int
+    link_bps: float
+    residual: float
+
+
+@lru_cache(maxsize=1)
+def model_cases() -> tuple[ModelCase, ...]:
+    """Return the published rows of transformers."""
+    return tuple(ModelCase(**case) for case in json.loads(_MODELS.read_text(encoding="utf-8"))["cases"])
 
 
 @lru_cache(maxsize=1)
@@ -105,6 +131,8 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
         question: What was forecast.
         without: A source whose cases do not count, because the forecast is of that source.
     """
+    if question.architecture and iteration_s > 0 and not question.coordinated:
+        return _around(iteration_s, question, *_models(question, without))
     if question.workers < 2 and question.communicates and iteration_s > 0:
         return None, "no interval: no measurement is of a single worker with a server"
     if question.workers < 2 or iteration_s <= 0:
@@ -115,8 +143,15 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
             "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
         )
     if question.sharded:
-        return None, "no interval: the errors of sharded forecasts are known for published rows only"
-    residuals, basis = _bare(question) if question.library == "none" else _published(question, without)
+        return None, "no interval: sharded training has been published for models from a configuration on a --gpu only"
+    return _around(
+        iteration_s,
+        question,
+        *(_bare(question) if question.library == "none" else _published(question, without)),
+    )
+
+
+def _around(iteration_s: float, question: Question, residuals: Residuals, basis: str) -> tuple[Interval | None, str]:
     if not residuals:
         return None, f"no interval, because this is outside the evidence: {basis}"
     if question.beyond:
@@ -155,6 +190,25 @@ def coverage() -> tuple[int, int, int]:
     return inside, known, len(published_cases()) - known
 
 
+def coverage_of_models() -> tuple[int, int, int]:
+    """Return the same counts as `coverage`, of published training of transformers."""
+    inside = known = 0
+    for case in model_cases():
+        question = Question(
+            *("ddp", "nccl", "native", "rdma"),
+            workers=case.gpus,
+            nodes=case.nodes,
+            link_bps=case.link_bps,
+            sharded=case.sharded,
+            architecture=case.architecture,
+        )
+        found, _ = interval(1.0, question, without=case.source)
+        if found is not None:
+            known += 1
+            inside += found.low_s <= math.exp(case.residual) <= found.high_s
+    return inside, known, len(model_cases()) - known
+
+
 def _bare(question: Question) -> tuple[Residuals, str]:
     """Return the residuals of `paceline validate`, whose ranks execute the bare schedule."""
     rows = [(workers, residual) for strategy, workers, residual in _validated() if strategy == question.strategy]
@@ -188,7 +242,24 @@ def _published(question: Question, without: str) -> tuple[Residuals, str]:
     return (found, words) if found else _comparable(question, family, f"{question.family} between nodes", without)
 
 
-def _comparable(question: Question, cases: Sequence[Case], words: str, without: str) -> tuple[Residuals, str]:
+_OLDER = ("pascal", "volta", "turing")
+
+
+def _models(question: Question, without: str) -> tuple[Residuals, str]:
+    """Return the residuals of training on as many nodes, one or several, of GPUs as new."""
+    older, several = question.architecture in _OLDER, question.nodes > 1
+    cases = [case for case in model_cases() if (case.architecture in _OLDER) == older and (case.nodes > 1) == several]
+    if question.workers > 1 and not question.own:
+        return {}, f"no measurement of transformers with {question.strategy} has been published"
+    words = (
+        f"transformers on {'several nodes' if several else 'one node'} of {'older GPUs' if older else 'today’s GPUs'}"
+    )
+    return _comparable(question, cases, words, without)
+
+
+def _comparable(
+    question: Question, cases: Sequence[Case | ModelCase], words: str, without: str
+) -> tuple[Residuals, str]:
     sources = sorted({case.source for case in cases})
     if not sources:
         return {}, f"{words}: nothing has been published"

@@ -104,6 +104,18 @@ class Sharded:
         kept = (memory.activations_bytes or 0) + size
         return replace(self, memory=replace(memory, peak_bytes=memory.peak_bytes + size, activations_bytes=kept))
 
+    def accumulating(self, size: int) -> Sharded:
+        """Return it with gradients of earlier microbatches, of this size, at the peak.
+
+        The plan has one pass: that of the last microbatch, when the gradients of the others are already there.
+        """
+        memory = self.memory
+        more = max(0, size - memory.gradients_bytes)
+        return replace(
+            self,
+            memory=replace(memory, peak_bytes=memory.peak_bytes + more, gradients_bytes=memory.gradients_bytes + more),
+        )
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
         """Return it from the native module's values."""
@@ -116,7 +128,7 @@ class Sharded:
 
 
 def kind(sharding: str) -> str:
-    """Return `hsdp` for `hsdp:8`."""
+    """Return `hsdp` for `hsdp:8`, and `zero1` for `zero1:8`."""
     return sharding.partition(":")[0]
 
 
@@ -194,7 +206,9 @@ def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[s
                 "hsdp shards within a node, and there is one GPU per node; write hsdp:RANKS, or add --gpus-per-node",
                 setting="sharding",
             )
-        own["group"] = int(group) if group else min(gpus_per_node, ranks)
+        own["group"] = min(gpus_per_node, ranks)
+    if group:
+        own["group"] = int(group)
     return {"sharding": name, **used_by(name, own)}
 
 

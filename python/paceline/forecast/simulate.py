@@ -16,6 +16,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
@@ -288,6 +289,9 @@ class Scenario:
         own = found.sharded
         if self.workload is not None:
             own = own.per_gpu(self.workload.tensor).recomputing(self.workload.recomputed_bytes)
+            if self.workload.microbatches > 1:
+                level = shardings.kind(own.sharding).replace("hsdp", "zero3")
+                own = own.accumulating(self.workload.memory(sharding=level, group=own.shard_ranks).gradients)
         return replace(own, capacity_bytes=self.capacity_bytes)
 
     @property
@@ -328,8 +332,11 @@ class Scenario:
             sharded=found.sharded is not None,
             communicates=found.messages > 0,
             beyond=beyond(self, low),
+            architecture="" if self.workload is None else self.workload.hardware.architecture,
         )
         likely, evidence = interval(found.iteration_s, question)
+        # Nothing is faster than computation, if that was measured.
+        least_s = min(found.compute_s, found.iteration_s)
         figures: dict[str, Any] = {}
         if self.workload is not None:
             figures |= self.workload.figures(found.samples_per_s, self.workers)
@@ -338,7 +345,7 @@ class Scenario:
             **figures,
             sharded=self._sharded(found),
             bandwidth_bps=link,
-            interval=None if likely is None else likely.at_least(min(found.compute_s, found.iteration_s)),
+            interval=likely if likely is None or self.workload is not None else likely.at_least(least_s),
             evidence=evidence,
             library=self.library.name,
             channel=low.channel,

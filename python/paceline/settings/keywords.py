@@ -70,7 +70,7 @@ class CoreOptions(ScenarioOptions, total=False):
     """Options of a scenario other than trace, cluster, strategy and workers."""
 
     sharding: str | None
-    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp` or `hsdp:8`."""
+    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp`, or in groups of ranks `hsdp:8`, `zero1:8`, `zero2:8`."""
 
     bucket_size: int | str | None
     """Bytes, text with a unit, or `none`."""
@@ -117,6 +117,7 @@ class TraceChanges(TypedDict, total=False):
     tensor_parallel: int | None
     pipeline_parallel: int | None
     microbatches: int | None
+    virtual_stages: int | None
 
 
 class CoordinatorOptions(TypedDict, total=False):
@@ -130,7 +131,7 @@ class SimulateOptions(ScenarioOptions, CoordinatorOptions, TraceChanges, Cluster
     """Keywords of `paceline.simulate`."""
 
     sharding: str | None
-    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp` or `hsdp:8`."""
+    """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp`, or in groups of ranks `hsdp:8`, `zero1:8`, `zero2:8`."""
     library: names.LibraryName | None
     """Whose habits and costs a forecast has."""
     channel: names.Channel | None

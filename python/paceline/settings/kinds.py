@@ -221,20 +221,25 @@ _SHARDING_ALIASES = {"ddp": "none", "fsdp": "zero3", "zero-1": "zero1", "zero-2"
 
 
 def _sharding(value: object) -> str:
-    """Return the main name: `fsdp` is `zero3`. `hsdp:8` keeps its number of ranks."""
+    """Return the main name: `fsdp` is `zero3`. `hsdp:8` and `zero1:8` keep their number of ranks."""
     word = shown(value).strip().lower()
     name, colon, ranks = word.partition(":")
     name = _SHARDING_ALIASES.get(name, name)
     if name not in SHARDINGS:
         near = nearest(name, [*SHARDINGS, *_SHARDING_ALIASES])
-        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(SHARDINGS)}, or hsdp:RANKS"
+        hint = (
+            f"did you mean {near}?"
+            if near
+            else f"it is one of {', '.join(SHARDINGS)}, or hsdp:RANKS, zero1:RANKS, zero2:RANKS"
+        )
         raise InvalidArgumentError(f"'{word}' is unknown; {hint}")
     if not colon:
         return name
-    if name != "hsdp":
-        raise InvalidArgumentError(f"'{word}': only hsdp takes a number of ranks, as in hsdp:8")
-    count = whole(1, MOST_WORKERS).check(ranks)
-    return f"hsdp:{count}"
+    if name == "zero3":
+        raise InvalidArgumentError(f"'{word}': zero3 over a part of the ranks is hsdp:{ranks}")
+    if name == "none":
+        raise InvalidArgumentError(f"'{word}': none takes no number of ranks; hsdp, zero1 and zero2 do, as in hsdp:8")
+    return f"{name}:{whole(1, MOST_WORKERS).check(ranks)}"
 
 
 def _reshard(value: object) -> str | int:

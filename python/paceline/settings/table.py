@@ -363,6 +363,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("simulate", "report", SIMULATE),
     ),
     Setting(
+        name="virtual_stages",
+        flag="--virtual-stages",
+        kind=kinds.whole(1, 1024),
+        help="Parts of the model that each stage of a pipeline has: the interleaved schedule.",
+        default_words="1",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE),
+    ),
+    Setting(
         name="add_module",
         flag="--add-module",
         kind=kinds.Kind("KIND:N", kinds.text),
@@ -567,7 +576,7 @@ _ALL: tuple[Setting, ...] = (
         name="sharding",
         flag="--sharding",
         kind=kinds.SHARDING,
-        help="What of the model is sharded: none, zero1, zero2, zero3 (fsdp), hsdp:RANKS; hsdp: ranks of a node.",
+        help="What is sharded: none, zero1, zero2, zero3 (fsdp), hsdp; in groups hsdp:8, zero1:8, zero2:8.",
         default_words="none",
         section=_SHARDING,
         uses=_in(

@@ -201,7 +201,7 @@ def _computes(trace: Trace) -> bool:
 
 def _ranks_per_host(strategy: Strategy, workers: int, sharding: str | None) -> int:
     """Return several ranks per host for a strategy or sharding with a hierarchy, otherwise one."""
-    has_levels = "inside" in strategy.knobs or (sharding or "").startswith("hsdp")
+    has_levels = "inside" in strategy.knobs or (sharding or "").startswith("hsdp") or ":" in (sharding or "")
     return _HIERARCHY if has_levels and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
 
 

@@ -17,7 +17,7 @@ from paceline.catalog.models.layers import Model
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 
-_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches", "virtual_stages")
 OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
@@ -86,6 +86,7 @@ def workload_of(  # noqa: PLR0917
     tensor_parallel: int | None = None,
     pipeline_parallel: int | None = None,
     microbatches: int | None = None,
+    virtual_stages: int | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
 
@@ -102,6 +103,7 @@ def workload_of(  # noqa: PLR0917
         tensor_parallel: GPUs that share every layer.
         pipeline_parallel: Stages of a pipeline.
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
+        virtual_stages: Parts of the model that each stage has: the interleaved schedule.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
@@ -110,7 +112,7 @@ def workload_of(  # noqa: PLR0917
     precision = _PRECISIONS.get(dtype, dtype) if dtype else _default_precision(hardware)
     hardware.peak(_one_of(precision, names.members(names.Precision), "dtype"))
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
-    _check_parallel(model, hardware, tensor, pipeline, microbatches)
+    _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
     return Workload(
         model,
         hardware,
@@ -123,6 +125,7 @@ def workload_of(  # noqa: PLR0917
         tensor,
         pipeline,
         microbatches or 1,
+        virtual_stages or 1,
         source=config.source or config.where,
     )
 
@@ -135,7 +138,9 @@ def _unknown(named: str) -> InvalidArgumentError:
     )
 
 
-def _check_parallel(model: Model, hardware: Hardware, tensor: int, pipeline: int, microbatches: int | None) -> None:
+def _check_parallel(
+    model: Model, hardware: Hardware, tensor: int, pipeline: int, *, microbatches: int | None, parts: int | None
+) -> None:
     """Raise InvalidArgumentError if a model cannot be cut like this."""
     if tensor > 1 and hardware.bus_bandwidth is None:
         raise InvalidArgumentError(
@@ -162,6 +167,21 @@ def _check_parallel(model: Model, hardware: Hardware, tensor: int, pipeline: int
         raise InvalidArgumentError(
             "has no effect without --pipeline-parallel; --accumulate makes several passes without one",
             setting="microbatches",
+        )
+    if parts is None or parts == 1:
+        return
+    if pipeline == 1:
+        raise InvalidArgumentError("has no effect without --pipeline-parallel; leave it out", setting="virtual_stages")
+    if pipeline * parts > len(blocks):
+        raise InvalidArgumentError(
+            f"{pipeline} stages of {parts} parts are more than the {len(blocks)} blocks of {model.name}",
+            setting="virtual_stages",
+        )
+    if microbatches is not None and microbatches % pipeline:
+        raise InvalidArgumentError(
+            f"the interleaved schedule needs a multiple of the {pipeline} stages as microbatches, not {microbatches}; "
+            f"give --microbatches {-(-microbatches // pipeline) * pipeline}",
+            setting="virtual_stages",
         )
 
 

@@ -56,6 +56,8 @@ class Workload:
     """Stages, of consecutive blocks."""
     microbatches: int = 1
     """Of an iteration, with a pipeline."""
+    virtual_stages: int = 1
+    """Parts of the model that each stage of an interleaved pipeline has."""
     source: str = field(default="", compare=False)
 
     @property
@@ -80,9 +82,13 @@ class Workload:
         return tuple(max(stages, key=lambda stage: sum(one.forward_s + one.backward_s for one in stage)))
 
     def _stages(self) -> list[list[Layer]]:
-        """Cut the layers into stages with as many blocks each as can be; embeddings and head are at the ends."""
+        """Cut the layers into stages with as many blocks each as can be; embeddings and head are at the ends.
+
+        Interleaved, the model is cut into parts that stages take in turn.
+        """
         blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
-        stage_of = {block: index * self.pipeline // len(blocks) for index, block in enumerate(blocks)}
+        parts = self.pipeline * self.virtual_stages
+        stage_of = {block: index * parts // len(blocks) % self.pipeline for index, block in enumerate(blocks)}
         stages: list[list[Layer]] = [[] for _ in range(self.pipeline)]
         last = 0
         for layer in self.model.layers:
@@ -150,10 +156,12 @@ class Workload:
     def before_s(self) -> float:
         """Seconds of an iteration before the last microbatch's forward pass in its slowest stage.
 
-        1F1B: the other microbatches, and the bubble of P - 1 passes (D. Narayanan et al., "Efficient Large-Scale
-        Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2).
+        1F1B: the other microbatches, and the bubble of P - 1 passes, which V virtual stages divide by V (D. Narayanan
+        et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
+        2.2).
         """
-        return (self.microbatches + self.pipeline - 2) * (self.forward_s + self.backward_s)
+        bubble = (self.pipeline - 1) / self.virtual_stages
+        return (self.microbatches - 1 + bubble) * (self.forward_s + self.backward_s)
 
     @property
     def compute_s(self) -> float:
@@ -188,13 +196,24 @@ class Workload:
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
+    @property
+    def under_way(self) -> int:
+        """Microbatches whose activations a stage keeps at most, in whole ones.
+
+        1F1B: as many as there are stages; V virtual stages add (P - 1) / V (V. Korthikanti et al., "Reducing Activation
+        Recomputation in Large Transformer Models", 2022, section 4.2.1).
+        """
+        if self.virtual_stages == 1:
+            return min(self.pipeline, self.microbatches)
+        return min(self.pipeline - (1 - self.pipeline) // self.virtual_stages, self.microbatches)
+
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
         """Return the memory of one GPU by kind. Raises InvalidArgumentError for an unknown sharding."""
         model, under_way = self.model, 1
         if self.pipeline > 1:
-            # 1F1B: the stage's own layers, and the activations of as many microbatches as are under way.
+            # The stage's own layers, and the activations of the microbatches that are under way.
             own = tuple(one.layer for one in self.timed)
-            model, under_way = replace(model, layers=own), min(self.pipeline, self.microbatches)
+            model, under_way = replace(model, layers=own), self.under_way
         found = memory_of(
             model,
             batch=self.batch * under_way,
@@ -210,8 +229,7 @@ class Workload:
     @property
     def recomputed_bytes(self) -> int:
         """Activations of the block that one GPU is recomputing, beyond those that it keeps; 0 without checkpointing."""
-        under_way = min(self.pipeline, self.microbatches) if self.pipeline > 1 else 1
-        return self.memory().recomputed // under_way
+        return self.memory().recomputed // self.under_way
 
     @property
     def provenance(self) -> str:
@@ -220,7 +238,8 @@ class Workload:
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [] if self.checkpointing == "none" else [f"{self.checkpointing} checkpointing"]
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
-        words += [f"{self.pipeline} stages, {self.microbatches} microbatches (1F1B)"] if self.pipeline > 1 else []
+        order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
+        words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
         made = f"computed for {self.hardware.title} by a roofline: {', '.join(words)}, {self.optimizer}"
         return f"{made}; {self.source}" if self.source else made
 
@@ -230,8 +249,7 @@ class Workload:
         forward: list[dict[str, Any]] = []
         if self.before_s > 0:
             forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
-        # Of a microbatch that is under way: a pipeline has up to as many as it has stages.
-        kept = min(self.pipeline, self.microbatches) / self.microbatches
+        kept = self.under_way / self.microbatches
         known: set[str] = set()
         for one in self.timed:
             known |= {tensor.name for tensor in one.layer.tensors}

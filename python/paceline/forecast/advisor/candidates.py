@@ -76,15 +76,15 @@ class Space:
     def setups(self, workers: int, per_node: int) -> list[Setup]:
         """Return the shardings that differ on so many ranks.
 
-        One rank shards nothing; hsdp with one group is zero3, and with groups of one rank is none.
+        One rank shards nothing; one group is no group (hsdp: zero3), and groups of one rank are none.
         """
         found = []
         for name in self.shardings:
             ranks = shard_ranks(name, workers, per_node)
-            is_hsdp = shardings.kind(name) == "hsdp"
+            grouped = shardings.kind(name) == "hsdp" or ":" in name
             if workers == 1 and name != shardings.NONE:
                 continue
-            if is_hsdp and (ranks in (1, workers) or workers % ranks):
+            if grouped and (ranks in (1, workers) or workers % ranks):
                 continue
             kept = (False, True) if shardings.kind(name) in shardings.GATHERED else (False,)
             found += [Setup(name, one) for one in kept]
@@ -130,7 +130,9 @@ def shard_ranks(sharding: str, workers: int, per_node: int) -> int:
     name, _, group = sharding.partition(":")
     if name == shardings.NONE:
         return 1
-    return (int(group) if group else min(per_node, workers)) if name == "hsdp" else workers
+    if group:
+        return int(group)
+    return min(per_node, workers) if name == "hsdp" else workers
 
 
 def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> float:

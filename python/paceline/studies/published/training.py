@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +18,10 @@ from typing import Any
 
 import click
 
-from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.constants import assuming
 from paceline.catalog.efficiency import all_efficiencies
-from paceline.catalog.models.roofline import element_bytes
 from paceline.catalog.nccl import all_constants, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
@@ -57,6 +54,9 @@ class Trained:
     """Of computation, as its anchor has it."""
     anchor: str | None = None
     """The row that set it."""
+    nodes: int = 1
+    link_bps: float = 0.0
+    """The rate of a node's links."""
 
     @property
     def error(self) -> float:
@@ -169,7 +169,7 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
     """Return the forecast of a row. Raises InvalidArgumentError if it cannot be simulated."""
     per_node, assumed = _gpus_per_node(case, row)
     assumed += [case.assumed] if case.assumed else []
-    sharding, trace = case.sharding, case.workload.trace()
+    sharding = case.sharding
     words = row["strategy"].lower()
     # A rank of the simulation is the GPUs that share every layer.
     fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // case.workload.tensor)}
@@ -179,7 +179,8 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         # FSDP gathers units one after the other in this mode, too, but once.
         sharding, fields["reshard_after_forward"] = "zero3", "no"
     if sharding == "zero1" and (group := _GROUP.search(words)) is not None:
-        sharding, trace = "none", _sharded_inside(case, int(group[1] or per_node // case.workload.tensor))
+        ranks = int(group[1] or per_node // case.workload.tensor)
+        sharding = f"zero1:{ranks}" if ranks < case.gpus // case.workload.tensor else "zero1"
     hardware, tensor = case.workload.hardware, case.workload.tensor
     if per_node % tensor and case.gpus > per_node:
         raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
@@ -198,7 +199,7 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
     if cluster is None and bus is not None and per_node > 1:
         fields["intra_bandwidth"] = f"{8 * bus / 1e9:g}Gbps"
     result = simulate(
-        trace,
+        case.workload.trace(),
         cluster,
         "ring" if cluster is None else "native",
         workers=case.gpus // tensor,
@@ -211,22 +212,16 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         **fields,
     )
     assert result.samples_per_s is not None
-    said = case.sharding if sharding == "none" else sharding
-    return Trained(case, result.samples_per_s / case.gpus, said, "; ".join(assumed), speedup, anchor)
-
-
-def _sharded_inside(case: Case, group: int) -> _core.Trace:
-    """Return the trace of ZeRO-1 over `group` ranks of a node.
-
-    Gradients are all-reduced over all ranks as in DDP, each rank updates its share, and the parameters are gathered
-    inside the node after the update.
-    """
-    one, document = case.workload, case.workload.document()
-    group = min(group, case.gpus // one.tensor)
-    gathered = one.model.parameters / one.tensor * element_bytes(one.precision) * (group - 1) / group
-    exposed = gathered / one.hardware.bus_bandwidth if one.hardware.bus_bandwidth else 0.0
-    document["workers"][0]["optimizer_s"] = round(one.optimizer_s / group + exposed, 12)
-    return _core.Trace.from_json(json.dumps(document).encode(), one.model.name)
+    return Trained(
+        case,
+        result.samples_per_s / case.gpus,
+        sharding,
+        "; ".join(assumed),
+        speedup,
+        anchor,
+        nodes=-(-case.gpus // per_node),
+        link_bps=result.bandwidth_bps,
+    )
 
 
 def _gpus_per_node(case: Case, row: Mapping[str, str]) -> tuple[int, list[str]]:

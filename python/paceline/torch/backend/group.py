@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 from torch import Tensor
 
 from paceline._core import Communicator
+from paceline.torch.backend.blocks import current
 from paceline.torch.backend.buffers import Memory, Region, name_of
 from paceline.torch.backend.completion import Lineage
 from paceline.torch.backend.estimate import Estimated, Estimates
@@ -105,6 +106,8 @@ class Group:
         what = f"{call} {name_of(tensors[0].dtype)}{list(tensors[0].shape)}" if tensors else call
         if len(tensors) > 1:
             what += f" and {len(tensors) - 1} more"
+        if (block := current()) is not None:
+            what = f"{block}: {what}"
         return what if self._is_world else f"{what} in group {self._name} of ranks {self._comm.ranks}"
 
     def _limit_s(self, options: Loose) -> float | None:

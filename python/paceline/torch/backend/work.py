@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from paceline._core import Operation
     from paceline.torch.backend.completion import Completion
     from paceline.torch.backend.estimate import Estimated
+
+_waits: Callable[[int], None] | None = None
+
+
+def tell_waits(to: Callable[[int], None] | None) -> None:
+    """Call `to` after each wait with the moment when it began, by time.monotonic_ns(); None: no more."""
+    global _waits  # noqa: PLW0603
+    _waits = to
 
 
 class Work(C10dWork):
@@ -56,10 +66,13 @@ class Work(C10dWork):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait, and return True. Raises JobError if the operation failed or the time limit has passed (0: no limit)."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
+        began = 0 if _waits is None else time.monotonic_ns()
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
         if self._memory is not None or self._refused is not None:
             self._copy_back()
+        if began and _waits is not None:
+            _waits(began)
         return True
 
     def is_completed(self) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from paceline._core import Engine
+from paceline.torch.backend import blocks, work
 
 
 class Marks:
@@ -25,6 +26,8 @@ class Marks:
         self._forward_end: int | None = None
         self._step_began: int | None = None
         self._step_end: int | None = None
+        self._blocks = blocks.Blocks()
+        work.tell_waits(self._waited_for_block)
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -37,6 +40,8 @@ class Marks:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._blocks.remove()
+        work.tell_waits(None)
 
     def waited(self, began: int) -> None:
         """Mark that the script has waited for sums since `began`, by time.monotonic_ns()."""
@@ -48,11 +53,17 @@ class Marks:
         if self._step_began is not None:
             self._step_began = now
 
+    def _waited_for_block(self, began: int) -> None:
+        """Mark that the script has waited for an operation of a block of FSDP2 since `began`."""
+        if (name := blocks.current()) is not None:
+            self._engine.mark("wait", f"wait for {name}", began, time.monotonic_ns())
+
     def _mark(self, name: str, begin: int, end: int) -> None:
         self._engine.mark(name, name, begin, end)
 
     def _enter(self, *_: Any) -> None:  # noqa: ANN401 - whatever torch passes
         if self._depth == 0:
+            self._blocks.find()
             self._began = time.monotonic_ns()
             if self._step_end is not None:
                 self._mark("input", self._step_end, self._began)
