@@ -72,6 +72,14 @@ def test_aliases_and_groups(model: str) -> None:
     assert {one["strategy"] for one in found} == {"native"}
 
 
+def test_who_names_halving_doubling_is_told_that_ranks_do_not_keep_step(model: str) -> None:
+    words = [model, "--gpus", "8", "--bandwidth", "10Gbps", "--sharding", "zero1"]
+    told = [
+        " ".join(run(*words, *more).split()) for more in (["--strategy", "halving-doubling"], ["--strategy", "ring"])
+    ]
+    assert ["keep step" in text for text in told] == [True, False]
+
+
 def test_optimizer_states_in_groups_of_ranks(model: str) -> None:
     words = [model, "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "10Gbps", "--json"]
     found = [one["sharded"] for one in json.loads(run(*words, "--sharding", "zero1,zero1:4,zero2:4,zero1:8"))]

@@ -342,6 +342,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     sharding.check(sweep.get("sharding"), sweep.values)
     if sharding.is_plan(sweep.values):
         strategies = sharding.only_able(strategies, by_name, all_strategies())
+        notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
     notes += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:

@@ -29,6 +29,8 @@ OPTIONS = (
     "optimizer",
 )
 """Options of a plan, beside `sharding`, by their names in the table of settings."""
+IN_STEP = "halving-doubling"
+"""A strategy that takes up to 1.8 times as long if ranks are out of step (docs/results/validation.md)."""
 GATHERED = ("zero3", "hsdp")
 """Shardings that gather units before they compute."""
 _ONLY = {
@@ -187,6 +189,17 @@ def only_able(strategies: Sequence[Strategy], named: Collection[Strategy], known
                 setting="strategy",
             )
     return [strategy for strategy in strategies if able(strategy)]
+
+
+def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None) -> list[str]:
+    """Return the note on a strategy whose forecast is one of ranks that keep step."""
+    sharded = any(kind(one) != NONE for one in shardings or ())
+    if not sharded or all(one.name != IN_STEP for one in strategies):
+        return []
+    return [
+        f"{IN_STEP} is forecast for ranks that keep step, which they do not where collectives follow each other: on 8 "
+        "ranks it took up to 1.8 times as long, a ring 1.06 times"
+    ]
 
 
 def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:
