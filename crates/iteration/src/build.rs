@@ -193,10 +193,15 @@ impl Builder<'_> {
         let held = if self.options.sharding.gathers_units() { part } else { whole };
         let parameters = self.buffer(BufferKind::Parameters, held * self.param.size(), None);
         let states = part * self.options.optimizer.state_bytes(self.param);
-        if states == 0 {
-            return vec![parameters];
+        let mut resident = vec![parameters];
+        if states > 0 {
+            resident.push(self.buffer(BufferKind::OptimizerStates, states, None));
         }
-        vec![parameters, self.buffer(BufferKind::OptimizerStates, states, None)]
+        // DDP's buckets, into which gradients are copied unless they are views of them (`gradient_as_bucket_view`).
+        if self.options.sharding == Sharding::None && self.all.size > 1 {
+            resident.push(self.buffer(BufferKind::Gradients, whole * self.param.size(), None));
+        }
+        resident
     }
 
     fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
