@@ -291,7 +291,8 @@ class Scenario:
             own = own.per_gpu(self.workload.tensor).recomputing(self.workload.recomputed_bytes)
             if self.workload.microbatches > 1:
                 level = shardings.kind(own.sharding).replace("hsdp", "zero3")
-                own = own.accumulating(self.workload.memory(sharding=level, group=own.shard_ranks).gradients)
+                group = self.workers if level == shardings.NONE else own.shard_ranks
+                own = own.accumulating(self.workload.memory(sharding=level, group=group).gradients)
         return replace(own, capacity_bytes=self.capacity_bytes)
 
     @property

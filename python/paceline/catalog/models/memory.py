@@ -83,7 +83,7 @@ def memory_of(
         attention: `flash` keeps no scores.
         checkpointing: `full` keeps the inputs of blocks; `selective` recomputes what is cheap.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
-        group: Ranks that share a copy.
+        group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
         optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
         units_in_flight: Blocks that are gathered at once with `zero3`.
 
@@ -99,7 +99,8 @@ def memory_of(
     unit = largest_unit(model)
     return Memory(
         parameters=-(-count * size // (group if level >= 3 else 1)),
-        gradients=-(-count * size // (group if level >= 2 else 1)),
+        # DDP's buckets hold a copy.
+        gradients=-(-count * size // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
         optimizer=-(-states // (group if level >= 1 else 1)),
         # Parameters of the units in flight, and the gradients of one.
         gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
