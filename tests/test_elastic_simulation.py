@@ -42,6 +42,7 @@ def test_what_failed_once(scenario):
     assert not run(scenario).violations
 
 
+@pytest.mark.slow
 def test_every_order_of_messages_with_two_ranks_a_death_and_a_late_request():
     reached = exhaustive.explore()
     assert not reached.violations, "\n".join(reached.violations[0])

@@ -37,7 +37,13 @@ def played(transcript: str) -> str:
     return "\n".join(f"$ {command}\n{run(command)}" for command in commands(transcript))
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+_LONG = ("coordinators",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in _LONG)) for path in TRANSCRIPTS],
+)
 def test_example_prints_what_stands_there(path):
     transcript = path.read_text(encoding="utf-8")
     assert commands(transcript)

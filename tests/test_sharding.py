@@ -50,7 +50,8 @@ def test_none_is_the_forecast_without_it(model: str) -> None:
     parameters = (2 * BLOCKS + 2) * ELEMENTS
     assert own["memory"]["parameters_bytes"] == 4 * parameters
     assert own["memory"]["optimizer_bytes"] == 8 * parameters
-    assert own["memory"]["gradients_bytes"] == 4 * parameters
+    # DDP's buckets hold a copy of the gradients.
+    assert own["memory"]["gradients_bytes"] == 2 * 4 * parameters
 
 
 def test_each_stage_takes_less_memory_and_sends_what_is_published(model: str) -> None:
@@ -102,7 +103,7 @@ def test_accumulation_counts_all_samples(model: str) -> None:
 
 def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
     text = " ".join(run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB").split())
-    assert "It does not fit: 0.168 GB of 0.1" in text
+    assert "It does not fit: 0.21 GB of 0.1" in text
     assert "--sharding zero3" in text
     found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "100MB", "--json"))
     assert [one["sharded"]["fits"] for one in found] == [False, True]
