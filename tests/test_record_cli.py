@@ -39,6 +39,7 @@ def test_a_model_of_torchvision(tmp_path):
     assert summary["overhead_ratio"] > 0
 
 
+@pytest.mark.slow
 def test_auxiliary_classifiers():
     pytest.importorskip("torchvision")
     import torch

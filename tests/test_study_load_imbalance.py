@@ -111,6 +111,7 @@ def test_output(result, tmp_path):
     assert len(lines) == 1 + 9 * 7 * 5 + 6 * 5
 
 
+@pytest.mark.slow
 def test_figures(result, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = [Path(figure) for figure in figures.draw(result.results, tmp_path)]

@@ -264,6 +264,7 @@ def test_data_is_for_studies_that_take_it(tmp_path):
         run_study("network-operator", data=written(tmp_path, ROW))
 
 
+@pytest.mark.slow
 def test_the_figure(tmp_path, result):
     pytest.importorskip("matplotlib")
     from paceline.studies.published.figures import draw_all
