@@ -45,15 +45,21 @@ def doctor(*words):
     return result.stdout
 
 
+def timeline_of(script, folder):
+    """Run a script on two ranks; return the timeline."""
+    pytest.importorskip("torch")
+    file, path = folder / "train.py", folder / "run.json"
+    file.write_text(script)
+    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, file]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    return path
+
+
 @pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
 def test_a_real_run_with_a_slow_rank(tmp_path):
-    pytest.importorskip("torch")
-    script, path = tmp_path / "train.py", tmp_path / "run.json"
-    script.write_text(SCRIPT)
-    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, script]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
-    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    path = timeline_of(SCRIPT, tmp_path)
     found = json.loads(doctor(path, "--json"))
     assert (found["world_size"], found["steps"], found["warm_up_steps"]) == (2, 8, 2)
     first = found["diagnoses"][0]
@@ -88,12 +94,7 @@ dist.destroy_process_group()
 @pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="paceline run needs process groups")
 def test_a_real_run_of_fsdp_names_its_blocks(tmp_path):
-    pytest.importorskip("torch")
-    script, path = tmp_path / "train.py", tmp_path / "run.json"
-    script.write_text(SHARDED)
-    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, script]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
-    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    path = timeline_of(SHARDED, tmp_path)
     found = json.loads(doctor(path, "--json"))
     own = next(it for it in found["diagnoses"] if it["name"] == "sharded-communication")
     assert own["evidence"]["blocks"] == 3

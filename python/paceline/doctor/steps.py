@@ -57,16 +57,13 @@ def marked(rank: Rank, step: Interval) -> Marked:
     Between its first forward pass and its end, unmarked time is backward: the gradients of an earlier part of the
     batch, or the script's own work before the optimizer.
     """
-    found = {name: _within(spans, step) for name, spans in rank.marks.items()}
-    blocks = [
-        (interval, block)
-        for span in rank.marks["wait"]
-        if (block := Block.of(span.name)) is not None
-        for interval in _within([span], step)
-    ]
+    inside = {name: _spans_within(spans, step) for name, spans in rank.marks.items()}
+    named = [(span, Block.of(span.name)) for span in inside["wait"]]
+    inside["wait"] = [span for span, block in named if block is None]
+    found = {name: _clipped(spans, step) for name, spans in inside.items()}
+    blocks = [(interval, block) for span, block in named if block is not None for interval in _clipped([span], step)]
     taken: Intervals = union(interval for interval, _ in blocks)
     own: dict[str, Intervals] = {}
-    found["wait"] = _within([span for span in rank.marks["wait"] if Block.of(span.name) is None], step)
     for name in ("wait", "optimizer", "forward", "input"):
         own[name] = without(found[name], taken)
         taken = union([*taken, *own[name]])
@@ -80,10 +77,14 @@ def marked(rank: Rank, step: Interval) -> Marked:
     return Marked(step, own["input"], own["forward"], backward, own["optimizer"], own["wait"], other, blocks)
 
 
-def _within(spans: Sequence[Span], step: Interval) -> Intervals:
+def _spans_within(spans: Sequence[Span], step: Interval) -> Sequence[Span]:
     """Return the spans of a step in order; a span inside an earlier one follows it."""
     first = bisect_left(spans, step[0], key=lambda span: span.begin)
     if first and spans[first - 1].end > step[0]:
         first -= 1
     last = bisect_left(spans, step[1], key=lambda span: span.begin)
-    return union(clip(((span.begin, span.end) for span in spans[first:last]), *step))
+    return spans[first:last]
+
+
+def _clipped(spans: Sequence[Span], step: Interval) -> Intervals:
+    return union(clip(((span.begin, span.end) for span in spans), *step))

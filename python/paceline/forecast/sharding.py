@@ -134,6 +134,11 @@ def kind(sharding: str) -> str:
     return sharding.partition(":")[0]
 
 
+def in_groups(sharding: str) -> bool:
+    """Whether the state is sharded over a part of the ranks: `hsdp`, and `zero1:8`."""
+    return kind(sharding) == "hsdp" or ":" in sharding
+
+
 def is_plan(options: Mapping[str, Any]) -> bool:
     """Whether the iteration is a plan, and not just that of the trace."""
     return "sharding" in options or "accumulate" in options

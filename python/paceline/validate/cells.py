@@ -16,7 +16,7 @@ from paceline.catalog import libraries
 from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.sharding import only_able
+from paceline.forecast.sharding import in_groups, only_able
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125
@@ -201,7 +201,7 @@ def _computes(trace: Trace) -> bool:
 
 def _ranks_per_host(strategy: Strategy, workers: int, sharding: str | None) -> int:
     """Return several ranks per host for a strategy or sharding with a hierarchy, otherwise one."""
-    has_levels = "inside" in strategy.knobs or (sharding or "").startswith("hsdp") or ":" in (sharding or "")
+    has_levels = "inside" in strategy.knobs or in_groups(sharding or "")
     return _HIERARCHY if has_levels and workers % _HIERARCHY == 0 and workers > _HIERARCHY else 1
 
 

@@ -81,10 +81,9 @@ class Space:
         found = []
         for name in self.shardings:
             ranks = shard_ranks(name, workers, per_node)
-            grouped = shardings.kind(name) == "hsdp" or ":" in name
             if workers == 1 and name != shardings.NONE:
                 continue
-            if grouped and (ranks in (1, workers) or workers % ranks):
+            if shardings.in_groups(name) and (ranks in (1, workers) or workers % ranks):
                 continue
             kept = (False, True) if shardings.kind(name) in shardings.GATHERED else (False,)
             found += [Setup(name, one) for one in kept]

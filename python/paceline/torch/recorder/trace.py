@@ -15,8 +15,6 @@ from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
 
-"""The dtypes that docs/reference/trace-format.md allows."""
-
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"
 
