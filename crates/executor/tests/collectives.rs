@@ -49,7 +49,7 @@ fn broadcast_from_every_root() {
     for transport in TRANSPORTS {
         for size in SIZES {
             for root in [0, size - 1] {
-                for len in [1, 999, 9_000] {
+                for len in [1, 999, 20_000] {
                     let fill = |rank: u32| (0..len).map(|i| if rank == root { i } else { -1 }).collect();
                     let program =
                         |_| -> Box<dyn Program> { Box::new(Broadcast { size, root, len: len as u64, chunk: 700 }) };

@@ -91,8 +91,7 @@ impl Optimizer {
 pub struct IterationOptions {
     /// What is sharded.
     pub sharding: Sharding,
-    /// Ranks over which the state is sharded; groups of them hold the same. `None`: all, which for `Sharding::Hsdp` there
-    /// is no point in.
+    /// Ranks of a group, over which the state is sharded; every group holds all of it. `None`: all ranks are one group.
     pub group: Option<u32>,
     /// For sharded parameters. The root unit is always kept, as in FSDP2.
     pub reshard_after_forward: Reshard,
