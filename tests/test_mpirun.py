@@ -12,11 +12,12 @@ import pytest
 from job_workers.launch import clean, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
-NUMPY = """
-import numpy as np, paceline
+NUMPY = r"""
+import os, numpy as np, paceline
 with paceline.job.join() as job:
     total = job.all_reduce(np.full(100_000, job.rank + 1, "float32"))
-    print("SUM", job.rank, job.size, job.local_rank, set(total.tolist()), flush=True)
+    # At once: launchers mix the pieces of several ranks.
+    os.write(1, f"SUM {job.rank} {job.size} {job.local_rank} {set(total.tolist())}\n".encode())
 """
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
