@@ -227,6 +227,12 @@ def iteration_plan(trace: Trace, options: str) -> str:
         InvalidArgumentError: Options contradict each other or do not fit the trace.
     """
 
+def iteration_memory(trace: Trace, options: str) -> str:
+    """Return the peak of a rank's memory by kind as JSON: that of a plan whose exchanges take no time.
+
+    Arguments and errors are those of `iteration_plan`.
+    """
+
 def strategies() -> str:
     """Return the registered strategies as JSON."""
 

@@ -66,6 +66,9 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     let resident = builder.resident();
     for pass in 0..options.accumulate {
         let activations = builder.forward(pass);
+        if pass == 0 && options.accumulated {
+            builder.accumulated();
+        }
         builder.backward(pass, activations);
     }
     builder.optimizer(worker.optimizer.scaled(1.0 / f64::from(shard_ranks)).0);
@@ -312,6 +315,24 @@ impl Builder<'_> {
             }
         }
         activations
+    }
+
+    /// Gradients of earlier passes, which the first step finds: whole ones, or shards.
+    fn accumulated(&mut self) {
+        let (sharding, ranks) = (self.options.sharding, u64::from(self.shard.size));
+        let whole = matches!(sharding, Sharding::None | Sharding::Zero1) || ranks == 1;
+        for unit in 0..self.cut.units.len() as u32 {
+            let elements = self.elements(unit);
+            if elements == 0 || self.steps.is_empty() {
+                continue;
+            }
+            let bytes =
+                if whole { elements * self.param.size() } else { elements.div_ceil(ranks) * self.reduce.size() };
+            let buffer = self.buffer(BufferKind::Gradients, bytes, Some(unit));
+            self.at(0).allocates.push(buffer);
+            let kept = if whole { &mut self.gradients } else { &mut self.shards };
+            kept[unit as usize] = Some(buffer);
+        }
     }
 
     /// Frees a unit when `step` has ended. With `Reshard::Ranks`, a larger shard is left.

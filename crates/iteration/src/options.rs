@@ -117,6 +117,9 @@ pub struct IterationOptions {
     pub optimizer: Optimizer,
     /// Whether gradients are exchanged while the backward pass is still running.
     pub overlap: bool,
+    /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
+    /// kept of gradients exists from the beginning.
+    pub accumulated: bool,
 }
 
 impl IterationOptions {
@@ -137,6 +140,7 @@ impl IterationOptions {
             reduce_dtype: None,
             optimizer: Optimizer::Adam,
             overlap: true,
+            accumulated: false,
         }
     }
 }

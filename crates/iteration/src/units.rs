@@ -195,11 +195,23 @@ fn matching<'a>(names: &[&'a str], pattern: &str) -> Result<Vec<Option<&'a str>>
 
 /// Whether a text matches a pattern in which `*` stands for any characters.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => text.is_empty(),
-        Some((b'*', rest)) => (0..=text.len()).any(|taken| matches(rest, &text[taken..])),
-        Some((first, rest)) => text.split_first().is_some_and(|(other, more)| first == other && matches(rest, more)),
+    // What the last `*` stands for grows until the rest fits: no earlier one need be tried again.
+    let (mut at, mut read, mut star) = (0, 0, None);
+    while read < text.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at, read));
+            at += 1;
+        } else if pattern.get(at) == Some(&text[read]) {
+            at += 1;
+            read += 1;
+        } else if let Some((before, taken)) = star {
+            star = Some((before, taken + 1));
+            (at, read) = (before + 1, taken + 1);
+        } else {
+            return false;
+        }
     }
+    pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
 /// The first components of a name.

@@ -238,6 +238,17 @@ fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Stri
         .map_err(user_error)
 }
 
+/// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
+#[pyfunction]
+fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    let Some(iteration) = &options.iteration else {
+        return Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp"));
+    };
+    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options, iteration)).map_err(user_error)?;
+    serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
+}
+
 /// All strategies as JSON: name, aliases, summary, knobs, collectives.
 #[pyfunction]
 fn strategies() -> String {
@@ -330,6 +341,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(iteration_memory, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;

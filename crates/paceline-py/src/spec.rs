@@ -32,19 +32,13 @@ struct Spec {
     seed: Option<u64>,
     coordination: Option<coordination::Spec>,
     iteration: Option<IterationSpec>,
-    collectives: Option<CollectivesSpec>,
+    collectives: Option<Vec<CollectiveSpec>>,
+    slowdown: Option<f64>,
     critical_path: Option<bool>,
     detail: Option<bool>,
 }
 
-/// How long the collectives of a plan take.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CollectivesSpec {
-    times: Vec<CollectiveSpec>,
-    slowdown: f64,
-}
-
+/// How long a collective of a plan takes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CollectiveSpec {
@@ -56,22 +50,19 @@ struct CollectiveSpec {
     busy: f64,
 }
 
-impl CollectivesSpec {
-    fn times(self) -> Result<CollectiveTimes, String> {
-        if !(0.0..1.0).contains(&self.slowdown) {
-            return Err(format!("collectives: slowdown: {} is not a share below 1", self.slowdown));
+impl CollectiveSpec {
+    fn time(self) -> Result<CollectiveTime, String> {
+        if !(0.0..=1.0).contains(&self.busy) || !(0.0..=3600.0).contains(&self.seconds) {
+            return Err(format!("collectives: {} s and {} of them busy are out of range", self.seconds, self.busy));
         }
-        let time = |it: CollectiveSpec| {
-            if !(0.0..=1.0).contains(&it.busy) || !(0.0..=3600.0).contains(&it.seconds) {
-                return Err(format!("collectives: {} s and {} of them busy are out of range", it.seconds, it.busy));
-            }
-            let group = Group { size: it.size, stride: it.stride };
-            let (time, busy) = (Time::from_seconds(it.seconds), it.busy);
-            Ok(CollectiveTime { collective: it.collective, group, bytes: it.bytes, time, busy })
-        };
-        let times = self.times.into_iter().map(time).collect::<Result<_, _>>()?;
-        Ok(CollectiveTimes { times, slowdown: self.slowdown })
+        let group = Group { size: self.size, stride: self.stride };
+        let (time, busy) = (Time::from_seconds(self.seconds), self.busy);
+        Ok(CollectiveTime { collective: self.collective, group, bytes: self.bytes, time, busy })
     }
+}
+
+fn times(specs: Vec<CollectiveSpec>) -> Result<CollectiveTimes, String> {
+    Ok(CollectiveTimes { times: specs.into_iter().map(CollectiveSpec::time).collect::<Result<_, _>>()? })
 }
 
 /// What is sharded, and how.
@@ -88,6 +79,7 @@ struct IterationSpec {
     param_dtype: Option<String>,
     reduce_dtype: Option<String>,
     optimizer: Option<Optimizer>,
+    accumulated: Option<bool>,
 }
 
 impl IterationSpec {
@@ -109,6 +101,7 @@ impl IterationSpec {
             reduce_dtype: dtype(self.reduce_dtype)?,
             optimizer: self.optimizer.unwrap_or(default.optimizer),
             overlap: options.overlap,
+            accumulated: self.accumulated.unwrap_or(false),
             ..default
         })
     }
@@ -136,7 +129,11 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.seed = spec.seed.unwrap_or(options.seed);
     options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
     options.iteration = spec.iteration.map(|it| it.options(&options)).transpose()?;
-    options.collectives = spec.collectives.map(CollectivesSpec::times).transpose()?;
+    options.collectives = spec.collectives.map(times).transpose()?;
+    options.slowdown = match spec.slowdown.unwrap_or(0.0) {
+        share if (0.0..1.0).contains(&share) => share,
+        share => return Err(format!("slowdown: {share} is not a share below 1")),
+    };
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);
     Ok(options)

@@ -89,8 +89,10 @@ pub struct Sharded {
     pub parameters: u64,
     /// What computation waits for, on the slowest rank.
     pub exposed: ExposedBy,
-    /// By how much the slowest rank computes longer than the trace.
+    /// By how much the slowest rank computes longer than the trace by itself.
     pub straggling_s: f64,
+    /// By how much collectives slow down its computation.
+    pub slowed_s: f64,
     /// A rank's memory.
     pub memory: Memory,
     /// How the plan was executed.
@@ -98,7 +100,7 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    fn new(plan: &Plan, exposed: ExposedBy, straggling_s: f64, memory: Memory, resolution: Resolution) -> Sharded {
+    fn new(plan: &Plan, exposed: ExposedBy, late: Late, memory: Memory, resolution: Resolution) -> Sharded {
         Sharded {
             sharding: match plan.sharding {
                 Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
@@ -112,11 +114,28 @@ impl Sharded {
             units: plan.units.len() as u32,
             parameters: plan.elements(),
             exposed,
-            straggling_s,
+            straggling_s: late.straggling_s,
+            slowed_s: late.slowed_s,
             memory,
             resolution,
         }
     }
+}
+
+/// Why the slowest rank computes longer than the trace.
+#[derive(Clone, Copy, Default)]
+struct Late {
+    straggling_s: f64,
+    slowed_s: f64,
+}
+
+/// The peak of the plan's memory if exchanges take no time.
+///
+/// # Errors
+/// Those of [`plan_of`].
+pub fn memory_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Memory, SimulationError> {
+    let plan = plan_of(trace, options, iteration)?;
+    Ok(account::memory(&plan, &account::unhindered(&plan)))
 }
 
 /// When each step of a rank began and ended, in picoseconds.
@@ -180,7 +199,7 @@ pub(crate) fn with_memory(
     let account = account::account(&plan, &account::unhindered(&plan), 0);
     outcome.notes.extend(notes(trace, &plan));
     let exposed = ExposedBy { all_reduce_s: outcome.exposed_communication_s, ..ExposedBy::default() };
-    outcome.sharded = Some(Sharded::new(&plan, exposed, 0.0, account.memory, Resolution::Messages));
+    outcome.sharded = Some(Sharded::new(&plan, exposed, Late::default(), account.memory, Resolution::Messages));
     Ok(outcome)
 }
 
@@ -210,7 +229,7 @@ pub fn simulate_as(
     let programs = Programs::new(&plan, cluster, options)?;
     let sent = Sent { messages: programs.messages(), bytes: programs.bytes() };
     let few = sent.messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
-    let by_message = few && options.collectives.is_none();
+    let by_message = few && options.collectives.is_none() && options.slowdown == 0.0;
     let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
     let executed = match resolution {
@@ -312,6 +331,12 @@ fn outcome(
         }
     }
     let compute_s = seconds(forward + backward + optimizer);
+    let factors = factors(trace, cluster, options)[executed.slowest as usize];
+    let own_s = seconds(plan.steps.iter().filter_map(|step| duration(&step.work, factors)).sum());
+    let late = Late {
+        straggling_s: (own_s - compute_s).max(0.0),
+        slowed_s: (account.computed_s - own_s.max(compute_s)).max(0.0),
+    };
     let recorded = &trace.workers[0];
     // A rank alone updates all parameters.
     let alone_s = seconds(forward + backward) + recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds();
@@ -349,13 +374,7 @@ fn outcome(
         busy: executed.busy,
         coordination: None,
         bus: None,
-        sharded: Some(Sharded::new(
-            plan,
-            account.exposed,
-            (account.computed_s - compute_s).max(0.0),
-            account.memory,
-            resolution,
-        )),
+        sharded: Some(Sharded::new(plan, account.exposed, late, account.memory, resolution)),
         notes: notes(trace, plan),
     })
 }

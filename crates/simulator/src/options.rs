@@ -32,8 +32,6 @@ pub enum Network {
 pub struct CollectiveTimes {
     /// One for every collective of the plan that differs from the others.
     pub times: Vec<CollectiveTime>,
-    /// The share of its rate that computation loses while a collective runs.
-    pub slowdown: f64,
 }
 
 /// How long one collective takes if no other runs.
@@ -101,6 +99,9 @@ pub struct Options {
     pub iteration: Option<IterationOptions>,
     /// For plans: how long their collectives take, by another model than that of the network's messages.
     pub collectives: Option<CollectiveTimes>,
+    /// For plans: the share of its rate that computation loses while a collective runs. Above 0, collectives are single
+    /// events.
+    pub slowdown: f64,
     /// Whether to follow the critical path (costs about 20 % of the time).
     pub critical_path: bool,
     /// Whether to list every link and worker with its busy time.
@@ -134,6 +135,7 @@ impl Options {
             coordination: None,
             iteration: None,
             collectives: None,
+            slowdown: 0.0,
             critical_path: true,
             detail: false,
         }

@@ -21,11 +21,15 @@ use crate::worker::workers;
 /// # Errors
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
-    if let Some(coordination) = &options.coordination {
-        return Ok(coordinate(trace, cluster, options, coordination, false)?.0);
+    if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
+        let outcome = coordinate(trace, cluster, options, coordination, false)?.0;
+        return match &options.iteration {
+            Some(iteration) => with_memory(outcome, trace, options, iteration),
+            None => Ok(outcome),
+        };
     }
     if let Some(iteration) = &options.iteration {
-        if iteration.is_plain() {
+        if !is_planned(options) {
             let plain = simulate(trace, cluster, &Options { iteration: None, ..options.clone() })?;
             return with_memory(plain, trace, options, iteration);
         }
@@ -40,6 +44,12 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     }
 }
 
+/// Whether an iteration is executed as a plan: not if it is as it was recorded and nothing is known of its collectives.
+fn is_planned(options: &Options) -> bool {
+    let Some(iteration) = &options.iteration else { return false };
+    !iteration.is_plain() || options.collectives.is_some() || options.slowdown > 0.0
+}
+
 /// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
 ///
 /// # Errors
@@ -50,11 +60,15 @@ pub fn simulate_with_timeline(
     options: &Options,
     ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
-    if let Some(coordination) = &options.coordination {
-        return coordinate(trace, cluster, options, coordination, true);
+    if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
+        let (outcome, timeline) = coordinate(trace, cluster, options, coordination, true)?;
+        return match &options.iteration {
+            Some(iteration) => Ok((with_memory(outcome, trace, options, iteration)?, timeline)),
+            None => Ok((outcome, timeline)),
+        };
     }
     if let Some(iteration) = &options.iteration {
-        if iteration.is_plain() {
+        if !is_planned(options) {
             let plain = Options { iteration: None, ..options.clone() };
             let (outcome, timeline) = simulate_with_timeline(trace, cluster, &plain, ranks)?;
             return Ok((with_memory(outcome, trace, options, iteration)?, timeline));

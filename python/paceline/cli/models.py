@@ -126,8 +126,22 @@ def _print_constants(*, as_json: bool) -> None:
     say([json.dumps([vars(constant) for constant in constants], indent=1)] if as_json else constants_table(constants))
 
 
+_KINDS = ("parameters", "gradients", "optimizer", "gathered", "activations")
+
+
+def _plain(sharding: str, gpus: int, optimizer: str) -> dict[str, Any]:
+    """Return the options of the plan that `paceline simulate` makes by default."""
+    iteration = {"sharding": sharding, "optimizer": optimizer}
+    from paceline.catalog.libraries import find_library
+
+    bucket_size = int(find_library("ddp").required("bucket_size"))
+    return {"strategy": "native", "workers": gpus, "bucket_size": bucket_size, "iteration": iteration}
+
+
 def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
     """Return time and memory on a GPU, as `--json` prints them."""
+    from paceline.forecast.memory import of_workload
+
     compute = workload.compute_s
     rate = workload.batch / compute
     shardings = ("none", "zero1", "zero2", "zero3") if gpus > 1 else ("none",)
@@ -149,12 +163,12 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
         "memory": [
             {
                 "sharding": sharding,
-                **vars(memory),
-                "total": memory.total,
-                "fits": memory.total <= workload.hardware.memory_bytes,
+                **{kind: getattr(memory, f"{kind}_bytes") or 0 for kind in _KINDS},
+                "total": memory.peak_bytes,
+                "fits": memory.peak_bytes <= workload.hardware.memory_bytes,
             }
             for sharding in shardings
-            for memory in [workload.memory(sharding=sharding, group=gpus)]
+            for memory in [of_workload(workload, _plain(sharding, gpus, workload.optimizer))]
         ],
     }
 
@@ -170,7 +184,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
         made += f", {found['checkpointing']} checkpointing"
     lines = wrapped(f"On one {hardware.title}, batch {found['batch']}, {made}:", width())
     lines += wrapped(f"{times}; {rate}, MFU {units.percent(found['mfu'])}, without communication.", width())
-    kinds = ("parameters", "gradients", "optimizer", "gathered", "activations", "recomputed", "total")
+    kinds = (*_KINDS, "total")
     columns = [Column("sharding", left=True), *(Column(f"{kind}\nGB") for kind in kinds), Column("fits", left=True)]
     rows = [
         [row["sharding"], *(units.digits(row[kind] / 1e9, 3) for kind in kinds), "yes" if row["fits"] else "no"]

@@ -8,6 +8,7 @@ measurements all pass through it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import PER_NODE, Library
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import sharding
-from paceline.forecast.nccl.plan_times import times_of
+from paceline.forecast.nccl.plan_times import slowdown_on, times_of
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -55,6 +56,11 @@ def lowered(scenario: Scenario) -> Lowered:
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
     iteration = sharding.iteration(options, workers, per_node)
+    if iteration is None and scenario.coordination is None:
+        # DDP's plan says what a model's memory consists of, and what NCCL's kernels do to the computation beside them.
+        plain = {"sharding": sharding.NONE}
+        if scenario.workload is not None or _is_planned(scenario, plain):
+            iteration = plain
     _machines(library, strategy, fields, workers)
     _habits(library, strategy, options, nodes)
     _mesh(options, fields, min(workers, per_node))
@@ -75,11 +81,14 @@ def lowered(scenario: Scenario) -> Lowered:
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
     options |= {"strategy": strategy.name, "workers": workers}
-    if strategy.is_offloaded and iteration is not None and iteration["sharding"] != sharding.NONE:
-        times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
-        if times is not None:
-            options["collectives"] = times
-            # The spread of a channel was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
+    if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration):
+        if strategy.is_offloaded:
+            times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
+            if times is not None:
+                options["collectives"] = times
+        if slowdown := slowdown_on(scenario.cluster):
+            options["slowdown"] = slowdown
+            # A channel's spread was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
             options.pop("spread", None)
     return Lowered(
         Cluster.from_json(json.dumps(fields).encode(), "cluster"),
@@ -88,6 +97,17 @@ def lowered(scenario: Scenario) -> Lowered:
         flow,
         options.get("bucket_size"),
     )
+
+
+def _is_planned(scenario: Scenario, iteration: Mapping[str, Any]) -> bool:
+    """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
+
+    Horovod's fusion, and strategies with servers or a switch, are not in a plan.
+    """
+    if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
+        return True
+    bare = scenario.library.is_bare or scenario.library.name == "ddp"
+    return bare and sharding.able(scenario.strategy) and "gpu" in json.loads(scenario.cluster.to_json())
 
 
 def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from paceline.forecast.simulate import Result, Scenario
 
 NONE = "none"
+NO_ACTIVATIONS = "so memory leaves them out"
+"""The end of the native module's note on a trace without activations."""
 OPTIONS = (
     "reshard_after_forward",
     "prefetch",
@@ -75,7 +77,9 @@ class Sharded:
     parameters: int
     exposed: ExposedBy
     straggling_s: float
-    """By how much the slowest rank computes longer than the trace."""
+    """By how much the slowest rank computes longer than the trace by itself."""
+    slowed_s: float
+    """By how much NCCL's kernels slow down its computation."""
     memory: Memory
     resolution: str
     """`messages` or `collectives`: what was simulated."""
@@ -86,37 +90,6 @@ class Sharded:
     def fits(self) -> bool | None:
         """Whether a GPU has enough memory; None if its memory is not known."""
         return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
-
-    def per_gpu(self, gpus: int) -> Sharded:
-        """Return it with the memory of one of several GPUs that share a rank's state evenly."""
-        if gpus == 1:
-            return self
-        sizes = vars(self.memory).items()
-        shares: dict[str, Any] = {name: None if size is None else -(-size // gpus) for name, size in sizes}
-        return replace(self, memory=Memory(**shares))
-
-    def recomputing(self, size: int) -> Sharded:
-        """Return it with the activations of the block that is recomputed in the backward pass.
-
-        The plan has what layers keep. The first block of the backward pass is recomputed while all others are kept.
-        """
-        if size == 0:
-            return self
-        memory = self.memory
-        kept = (memory.activations_bytes or 0) + size
-        return replace(self, memory=replace(memory, peak_bytes=memory.peak_bytes + size, activations_bytes=kept))
-
-    def accumulating(self, size: int) -> Sharded:
-        """Return it with gradients of earlier microbatches, of this size, at the peak.
-
-        The plan has one pass: that of the last microbatch, when the gradients of the others are already there.
-        """
-        memory = self.memory
-        more = max(0, size - memory.gradients_bytes)
-        return replace(
-            self,
-            memory=replace(memory, peak_bytes=memory.peak_bytes + more, gradients_bytes=memory.gradients_bytes + more),
-        )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
@@ -261,8 +234,7 @@ def sentences(scenario: Scenario, result: Result) -> list[str]:
             if shown
             else f"{own.sharding}: all communication is hidden"
         )
-        late = f"; the slowest rank computes {units.duration(own.straggling_s)} longer" if own.straggling_s > 0 else ""
-        lines.append(f"{what}{late}.")
+        lines.append(f"{what}{later(own)}.")
     memory = own.memory
     parts = {
         "parameters": memory.parameters_bytes,
@@ -282,6 +254,13 @@ def sentences(scenario: Scenario, result: Result) -> list[str]:
     return lines
 
 
+def later(own: Sharded) -> str:
+    """Return why the slowest rank computes longer than the trace, to follow what is exposed."""
+    slowed = f"; beside NCCL's kernels computation takes {units.duration(own.slowed_s)} longer" if own.slowed_s else ""
+    late = f"; by itself the slowest rank computes {units.duration(own.straggling_s)} longer"
+    return slowed + (late if own.straggling_s else "")
+
+
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.3g}"
 
@@ -293,9 +272,16 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
     activations = memory.activations_bytes or 0
     name = kind(own.sharding)
     if activations > state + memory.gathered_bytes:
-        batch = json.loads(scenario.trace.summary())["batch"]
-        smaller = f"--batch {max(1, batch // 2)} --accumulate {2 * own.passes}, or " if batch > 1 else ""
-        return f"most of it is activations: {smaller}activation checkpointing"
+        workload = scenario.workload
+        batch = json.loads(scenario.trace.summary())["batch"] if workload is None else workload.batch
+        more = f"--accumulate {2 * own.passes}"
+        if workload is not None and workload.pipeline > 1:
+            more = f"--microbatches {2 * workload.microbatches}"
+        remedies = [f"--batch {batch // 2} {more}"] if batch > 1 else []
+        remedies += ["activation checkpointing"] if workload is None or workload.checkpointing == "none" else []
+        remedies += ["full checkpointing"] if workload is not None and workload.checkpointing == "selective" else []
+        remedies = remedies or ["shorter sequences, or --tensor-parallel"]
+        return f"most of it is activations: {', or '.join(remedies)}"
     if memory.gathered_bytes > state:
         if scenario.options.get("reshard_after_forward") not in (None, "yes"):
             return "most of it is gathered units: --reshard-after-forward yes"

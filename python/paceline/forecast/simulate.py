@@ -21,6 +21,7 @@ from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.evidence import Interval, Question, interval
 from paceline.forecast.lowering import lowered
+from paceline.forecast.memory import of_gpu, of_workload
 from paceline.forecast.sharding import Sharded
 from paceline.settings.keywords import CoreOptions, SimulateOptions
 from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
@@ -284,15 +285,14 @@ class Scenario:
 
     def _sharded(self, found: Result) -> Sharded | None:
         """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank, and of recomputation."""
-        if found.sharded is None:
+        if found.sharded is None or (self.workload is None and not shardings.is_plan(self.options)):
             return None
         own = found.sharded
         if self.workload is not None:
-            own = own.per_gpu(self.workload.tensor).recomputing(self.workload.recomputed_bytes)
-            if self.workload.microbatches > 1:
-                level = shardings.kind(own.sharding).replace("hsdp", "zero3")
-                group = self.workers if level == shardings.NONE else own.shard_ranks
-                own = own.accumulating(self.workload.memory(sharding=level, group=group).gradients)
+            if self.workload.pipeline > 1:
+                own = replace(own, memory=of_workload(self.workload, self.core_options()))
+            else:
+                own = replace(own, memory=of_gpu(own.memory, self.workload))
         return replace(own, capacity_bytes=self.capacity_bytes)
 
     @property
@@ -330,7 +330,7 @@ class Scenario:
             or (self.library.strategy, found.strategy) == ("native", "ring"),
             computes=found.compute_s > 0,
             coordinated=self.coordination is not None,
-            sharded=found.sharded is not None,
+            sharded=shardings.is_plan(self.options),
             communicates=found.messages > 0,
             beyond=beyond(self, low),
             architecture="" if self.workload is None else self.workload.hardware.architecture,
@@ -341,10 +341,13 @@ class Scenario:
         figures: dict[str, Any] = {}
         if self.workload is not None:
             figures |= self.workload.figures(found.samples_per_s, self.workers)
+        sharded = self._sharded(found)
+        if sharded is None:
+            figures["notes"] = tuple(note for note in found.notes if not note.endswith(shardings.NO_ACTIVATIONS))
         return replace(
             found,
             **figures,
-            sharded=self._sharded(found),
+            sharded=sharded,
             bandwidth_bps=link,
             interval=likely if likely is None or self.workload is not None else likely.at_least(least_s),
             evidence=evidence,

@@ -86,8 +86,8 @@ pub(super) fn unhindered(plan: &Plan) -> Spans {
     spans
 }
 
-/// The peak. Buffers exist from the beginning of the step that allocates them to the end of the one that frees them.
-fn memory(plan: &Plan, spans: &Spans) -> Memory {
+/// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the one that frees them.
+pub(super) fn memory(plan: &Plan, spans: &Spans) -> Memory {
     let kind = |buffer: u32| plan.buffers[buffer as usize].kind as usize;
     let mut changes: Vec<(u64, bool, u32)> = Vec::new();
     for (step, &(start, end)) in plan.steps.iter().zip(spans) {

@@ -44,7 +44,7 @@ pub(super) fn execute(
     let mut ready: Vec<usize> = (0..waits.len()).filter(|&step| waits[step] == 0).collect();
     // The step, and the picoseconds that are left of it.
     let mut computing: Option<(usize, f64)> = None;
-    let slowdown = options.collectives.as_ref().map_or(0.0, |it| it.slowdown);
+    let slowdown = options.slowdown;
     let mut active: Vec<Active> = Vec::new();
     let mut links: Vec<LinkUse> = Vec::new();
     let (mut now, mut computed) = (0u64, 0u64);

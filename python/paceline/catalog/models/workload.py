@@ -76,10 +76,19 @@ class Workload:
         return Roofline(self.hardware, self.precision, self.attention, self.kernels)
 
     @cached_property
+    def stages(self) -> tuple[tuple[Timed, ...], ...]:
+        """Layers of each stage with their durations, for one microbatch."""
+        return tuple(tuple(self._timed(layer) for layer in stage) for stage in self._stages())
+
+    @cached_property
+    def slowest(self) -> int:
+        """The number of the slowest stage."""
+        return max(range(self.pipeline), key=lambda it: sum(one.forward_s + one.backward_s for one in self.stages[it]))
+
+    @property
     def timed(self) -> tuple[Timed, ...]:
-        """Layers of the slowest stage with their durations, for one microbatch."""
-        stages = [[self._timed(layer) for layer in stage] for stage in self._stages()]
-        return tuple(max(stages, key=lambda stage: sum(one.forward_s + one.backward_s for one in stage)))
+        """Layers of the slowest stage."""
+        return self.stages[self.slowest]
 
     def _stages(self) -> list[list[Layer]]:
         """Cut the layers into stages with as many blocks each as can be; embeddings and head are at the ends.
@@ -196,27 +205,30 @@ class Workload:
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
-    @property
-    def under_way(self) -> int:
-        """Microbatches whose activations a stage keeps at most, in whole ones.
+    def under_way(self, stage: int = 0) -> float:
+        """Return how many microbatches' activations a stage keeps at most.
 
-        1F1B: as many as there are stages; V virtual stages add (P - 1) / V (V. Korthikanti et al., "Reducing Activation
-        Recomputation in Large Transformer Models", 2022, section 4.2.1).
+        1F1B: as many as there are stages from this one on. V virtual stages: those of the (V - 1) P + 2 (P - 1 - stage)
+        parts of the warm-up and of one more, each 1/V of a stage, which makes P + (P - 1) / V on the first (V.
+        Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.1).
         """
-        if self.virtual_stages == 1:
-            return min(self.pipeline, self.microbatches)
-        return min(self.pipeline - (1 - self.pipeline) // self.virtual_stages, self.microbatches)
+        parts, after = self.virtual_stages, self.pipeline - 1 - stage
+        most = after + 1 if parts == 1 else ((parts - 1) * self.pipeline + 2 * after + 1) / parts
+        return min(most, self.microbatches)
 
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
-        """Return the memory of one GPU by kind. Raises InvalidArgumentError for an unknown sharding."""
-        model, under_way = self.model, 1
-        if self.pipeline > 1:
-            # The stage's own layers, and the activations of the microbatches that are under way.
-            own = tuple(one.layer for one in self.timed)
-            model, under_way = replace(model, layers=own), self.under_way
+        """Return the memory of one GPU by kind, of the stage that needs most; not all of it is needed at once.
+
+        Raises InvalidArgumentError for an unknown sharding.
+        """
+        stages = (self._memory_of_stage(stage, sharding, group) for stage in range(self.pipeline))
+        return max(stages, key=lambda memory: memory.total)
+
+    def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
+        layers = tuple(one.layer for one in self.stages[stage])
         found = memory_of(
-            model,
-            batch=self.batch * under_way,
+            self.model if self.pipeline == 1 else replace(self.model, layers=layers),
+            batch=self.batch,
             precision=self.precision,
             attention=self.attention,
             checkpointing=self.checkpointing,
@@ -224,12 +236,15 @@ class Workload:
             group=group,
             optimizer=self.optimizer,
         )
+        found = replace(found, activations=round(found.activations * self.under_way(stage)))
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
-    @property
-    def recomputed_bytes(self) -> int:
-        """Activations of the block that one GPU is recomputing, beyond those that it keeps; 0 without checkpointing."""
-        return self.memory().recomputed // self.under_way
+    def recomputed_bytes(self, stage: int = 0) -> int:
+        """Return the activations of the block that one GPU is recomputing, beyond those that it keeps.
+
+        0 without checkpointing.
+        """
+        return self._memory_of_stage(stage).recomputed
 
     @property
     def provenance(self) -> str:
@@ -243,15 +258,17 @@ class Workload:
         made = f"computed for {self.hardware.title} by a roofline: {', '.join(words)}, {self.optimizer}"
         return f"{made}; {self.source}" if self.source else made
 
-    def document(self) -> dict[str, Any]:
-        """Return the trace file as data (docs/reference/trace-format.md)."""
+    def document(self, stage: int | None = None) -> dict[str, Any]:
+        """Return the trace file as data (docs/reference/trace-format.md), of the slowest stage or of another one."""
+        stage = self.slowest if stage is None else stage
+        timed = self.stages[stage]
         size = element_bytes(self.precision)
         forward: list[dict[str, Any]] = []
         if self.before_s > 0:
             forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
-        kept = self.under_way / self.microbatches
+        kept = self.under_way(stage) / self.microbatches
         known: set[str] = set()
-        for one in self.timed:
+        for one in timed:
             known |= {tensor.name for tensor in one.layer.tensors}
             # A tied tensor whose first use is in another stage is a copy here.
             tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors) if tensor.name in known]
@@ -260,12 +277,10 @@ class Workload:
                 | ({"tensors": tensors} if tensors else {})
                 | {"activation_bytes": round(one.activation_bytes * kept)}
             )
-        first = {
-            tensor.name: index for index, one in reversed(list(enumerate(self.timed))) for tensor in one.layer.tensors
-        }
+        first = {tensor.name: index for index, one in reversed(list(enumerate(timed))) for tensor in one.layer.tensors}
         gradients: list[dict[str, Any]] = []
         now = 0.0
-        for index, one in reversed(list(enumerate(self.timed))):
+        for index, one in reversed(list(enumerate(timed))):
             own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
             total = sum(tensor.size for tensor in own)
             done = 0
@@ -292,9 +307,12 @@ class Workload:
             ],
         }
 
-    def trace(self) -> Trace:
-        """Return the trace of one iteration. Raises InvalidArgumentError if an iteration takes longer than a day."""
-        text = json.dumps(self.document())
+    def trace(self, stage: int | None = None) -> Trace:
+        """Return the trace of one iteration, of the slowest stage or of another one.
+
+        Raises InvalidArgumentError if an iteration takes longer than a day.
+        """
+        text = json.dumps(self.document(stage))
         try:
             return Trace.from_json(text.encode(), self.model.name)
         except InvalidArgumentError as error:

@@ -14,13 +14,9 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.search import Found, Help, Job, Option
-from paceline.forecast.sharding import Sharded
+from paceline.forecast.sharding import Sharded, later
 from paceline.settings.table import SETTINGS
 
-_UNSLOWED = (
-    "note: on clusters with NCCL's times, computation of sharded iterations takes longer while NCCL's kernels run "
-    "beside it; none is forecast without that, so that it looks a few per cent faster than it is."
-)
 _TIGHT = 0.95
 """Share of the memory from which a remark is due: CUDA's context, NCCL's buffers and fragmentation take some GB."""
 Objective = Literal["throughput", "cost"]
@@ -182,11 +178,6 @@ class Answer:
                 lines.append("That is of the job, whatever its number of GPUs; give one number for its own --mtbf.")
         return lines
 
-    def _is_biased(self) -> bool:
-        """Whether `none` is compared with shardings on NCCL's times, which slow computation down."""
-        shown = [{row.sharded.sharding for row in rows} for rows in self.rows.values()]
-        return any(shardings.NONE in names and len(names) > 1 for names in shown)
-
     def _of_best(self, row: Row) -> list[str]:
         workload = self.job.workload(1, self.job.space.checkpointings[0])
         result, own = row.option.result, row.sharded
@@ -204,8 +195,7 @@ class Answer:
             if exposed(own)
             else "All communication is hidden"
         )
-        if own.straggling_s > 0:
-            waits += f", and the slowest rank computes {units.duration(own.straggling_s)} longer"
+        waits += later(own)
         if row.candidate.workers == 1:
             lines.append("Nothing is communicated between ranks.")
         elif row.option.help is not None:
@@ -286,7 +276,6 @@ class Answer:
         if best is not None:
             if self.job.space.global_batch is None and self.job.space.batch is None:
                 lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
-            lines += [_UNSLOWED] if self._is_biased() else []
             lines += (
                 [_tight(best, self.job)] if best.sharded.memory.peak_bytes > _TIGHT * self.job.capacity_bytes else []
             )

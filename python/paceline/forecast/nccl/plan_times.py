@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from paceline._core import Cluster
@@ -19,7 +20,7 @@ _KINDS: dict[Collective, Kind] = {
 }
 
 
-def times_of(plan: str, cluster: Cluster) -> dict[str, Any] | None:
+def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
     """Return what the native module takes as `collectives`; None if NCCL's model does not know the cluster.
 
     Args:
@@ -34,24 +35,47 @@ def times_of(plan: str, cluster: Cluster) -> dict[str, Any] | None:
     except InvalidArgumentError:  # A degraded link that is not a node's.
         return None
     found = {}
-    for exchanged in (step.exchanged for step in IterationPlan.from_json(plan).steps):
+    parsed = IterationPlan.from_json(plan)
+    for exchanged in (step.exchanged for step in parsed.steps):
         if exchanged is None:
             continue
         group = exchanged.group
         key = (exchanged.collective, group.size, group.stride, exchanged.size)
         if key not in found:
-            layout = layout_of(group.size, group.stride, machine.gpus_per_node)
+            layout = layout_of(group.size, group.stride, machine.gpus_per_node, parsed.world)
             time = collective_time(_KINDS[exchanged.collective], exchanged.size, layout, machine)
             most = machine.network_of(layout) if layout.nodes > 1 else machine.link
             found[key] = {"seconds": time.seconds, "busy": min(time.bus_bandwidth / most, 1.0)}
     names = ("collective", "size", "stride", "bytes")
-    times = [dict(zip(names, key, strict=True)) | value for key, value in found.items()]
-    return {"times": times, "slowdown": overlap_slowdown()}
+    return [dict(zip(names, key, strict=True)) | value for key, value in found.items()]
 
 
-def layout_of(size: int, stride: int, per_node: int) -> Group:
-    """Return how groups of `size` ranks, `stride` apart, lie on nodes of so many GPUs."""
+def slowdown_on(cluster: Cluster) -> float:
+    """Return the share of its rate that computation loses beside a collective: 0 on nodes that do not name their GPU.
+
+    It was measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
+    """
+    return overlap_slowdown() if "gpu" in json.loads(cluster.to_json()) else 0.0
+
+
+def layout_of(size: int, stride: int, per_node: int, world: int) -> Group:
+    """Return how the groups of `size` of `world` ranks, `stride` apart, lie on nodes of so many GPUs.
+
+    If groups lie differently, it is that of the slowest.
+    """
     if stride == 1:
-        return Group(size, min(size, per_node))
+        # Only some groups leave their node: with two or one of their ranks, and up to two from the same node.
+        leaving = [
+            group for group in range(world // size) if group * size // per_node != (group * size + size - 1) // per_node
+        ]
+        if size % per_node == 0 or not leaving:
+            return Group(size, min(size, per_node))
+        shares: list[int] = []
+        neighbours: Counter[int] = Counter()
+        for group in leaving:
+            nodes = Counter(rank // per_node for rank in range(group * size, group * size + size))
+            shares.append(min(nodes.values()))
+            neighbours.update(nodes.keys())
+        return Group(size, min(shares), max(neighbours.values()))
     # Groups between which ranks alternate share the node's NICs.
     return Group(size, min(size, max(1, per_node // stride)), min(stride, per_node))

@@ -1,0 +1,48 @@
+"""The memory of one GPU that trains a model: of its share of a rank, and of the pipeline's stage that needs most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from paceline import _core
+from paceline.catalog.models.workload import Workload
+from paceline.forecast.sharding import Memory
+from paceline.settings.table import naming_core_errors
+
+
+def of_gpu(memory: Memory, workload: Workload, stage: int = 0) -> Memory:
+    """Return the memory of one GPU, from that of a data-parallel rank's stage.
+
+    Tensor-parallel GPUs share the state evenly. The plan has what layers keep; with checkpointing, the first block of
+    the backward pass is recomputed while all others are kept.
+    """
+    if workload.tensor > 1:
+        shares = {name: None if size is None else -(-size // workload.tensor) for name, size in vars(memory).items()}
+        memory = Memory(**shares)  # type: ignore[arg-type]  # only activations may be None
+    again = workload.recomputed_bytes(stage)
+    kept = (memory.activations_bytes or 0) + again
+    return replace(memory, peak_bytes=memory.peak_bytes + again, activations_bytes=kept) if again else memory
+
+
+def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
+    """Return the peak on the GPU of the stage that needs most, as if exchanges took no time.
+
+    Args:
+        workload: The model.
+        options: Those of the native module, with `iteration`.
+
+    Raises:
+        InvalidArgumentError: Options that do not fit.
+    """
+    if workload.microbatches > 1:
+        # The trace is that of the last microbatch, which finds the gradients of the others.
+        options = {**options, "iteration": {**options["iteration"], "accumulated": True}}
+    found = []
+    for stage in range(workload.pipeline):
+        with naming_core_errors():
+            text = _core.iteration_memory(workload.trace(stage), json.dumps(options))
+        found.append(of_gpu(Memory(**json.loads(text)), workload, stage))
+    return max(found, key=lambda memory: memory.peak_bytes)
