@@ -259,4 +259,43 @@ mod tests {
         let error = matching(&names, "transformer.h.*").unwrap_err();
         assert!(error.0.contains("model.layers.0.mlp") && error.0.starts_with("unit: "));
     }
+
+    /// The plain definition, which takes exponential time.
+    fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|taken| by_definition(rest, &text[taken..])),
+            Some((first, rest)) => {
+                text.split_first().is_some_and(|(it, more)| first == it && by_definition(rest, more))
+            }
+        }
+    }
+
+    #[test]
+    fn patterns_match_as_by_definition() {
+        // All words of up to 6 letters, with all patterns of up to 5.
+        let words = |letters: &[u8], most: usize| {
+            let mut found = vec![Vec::new()];
+            for length in 1..=most {
+                let longer: Vec<Vec<u8>> = found
+                    .iter()
+                    .filter(|word: &&Vec<u8>| word.len() + 1 == length)
+                    .flat_map(|word| letters.iter().map(|&letter| [word.as_slice(), &[letter]].concat()))
+                    .collect();
+                found.extend(longer);
+            }
+            found
+        };
+        for pattern in words(b"ab*", 5) {
+            for text in words(b"ab", 6) {
+                assert_eq!(matches(&pattern, &text), by_definition(&pattern, &text), "{pattern:?} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_stars_take_no_time() {
+        let pattern = [b"*a".repeat(500).as_slice(), b"b"].concat();
+        assert!(!matches(&pattern, &b"a".repeat(5_000)));
+    }
 }

@@ -215,3 +215,18 @@ proptest! {
             "{} instead of {expected}", blocks::least_bytes_sent(&plan));
     }
 }
+
+#[test]
+fn gradients_of_earlier_passes_exist_from_the_first_step() {
+    for sharding in [Sharding::None, Sharding::Zero1, Sharding::Zero2, Sharding::Zero3] {
+        let options = IterationOptions { accumulated: true, ..options(sharding) };
+        let plan = build(&model(2, 64), 8, &options).unwrap();
+        assert_eq!(plan.check(), Ok(()));
+        let bytes = |buffer: &u32| plan.buffers[*buffer as usize].bytes;
+        let gradients = |buffer: &&u32| plan.buffers[**buffer as usize].kind == BufferKind::Gradients;
+        let first: u64 = plan.steps[0].allocates.iter().filter(gradients).map(bytes).sum();
+        let whole: u64 = plan.units.iter().map(|unit| unit.elements * 4).sum();
+        let ranks = if matches!(sharding, Sharding::None | Sharding::Zero1) { 1 } else { 8 };
+        assert_eq!(first, whole / ranks, "{sharding:?}");
+    }
+}
