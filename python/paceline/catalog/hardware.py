@@ -83,6 +83,11 @@ def find_hardware(name: str) -> Hardware:
     )
 
 
+def titled(title: str) -> Hardware | None:
+    """Return the device of this title, as traces computed for one have it; None for others."""
+    return next((device for device in all_hardware() if device.title == title), None)
+
+
 def read_hardware(path: Path) -> Hardware:
     """Read a device file. Raises InvalidArgumentError, which names the file and the field."""
     document = read_document(path, "device")

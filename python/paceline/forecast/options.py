@@ -19,7 +19,7 @@ from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
-from paceline.catalog.hardware import find_hardware
+from paceline.catalog.hardware import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
@@ -188,12 +188,17 @@ class Sweep:
         return load_cluster(self._cluster(), **self._fields())
 
     def _cluster(self) -> Any:  # noqa: ANN401 - a name, a file, or a Cluster
-        """Return the cluster given, or else the nodes in which a model's GPU is sold."""
+        """Return the cluster given, or else the nodes in which the GPU of a model or of `record --on` is sold."""
         given = self.get("cluster")
         if given is not None:
             return given
         workload = self.workload(self.trace)
-        return None if workload is None else workload.hardware.node
+        if workload is not None:
+            return workload.hardware.node
+        if self.get("device") is not None:
+            return None
+        hardware = titled(json.loads(load_trace(self.trace).summary())["device"])
+        return None if hardware is None else hardware.node
 
     def nodes_note(self) -> list[str]:
         """Return which nodes are assumed, if no cluster is given."""
@@ -352,6 +357,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     for named, trace in zip(sweep.traces, traces, strict=True):
         how = coordinated(sweep, trace, machine)
         workload = sweep.workload(named)
+        if workload is not None and sweep.get("bucket_size"):
+            sharding.check_buckets(sweep.get("sharding"))
         under = [coordination for coordination in how.coordinations if coordination is not None]
         for name in sweep.get("library") or [None]:
             sides = [

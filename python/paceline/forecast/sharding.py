@@ -149,6 +149,17 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
 
 
+def check_buckets(shardings: Sequence[str] | None) -> None:
+    """Refuse sizes of buckets for a model whose blocks are exchanged one by one. Raises InvalidArgumentError."""
+    kinds = {kind(sharding) for sharding in shardings or [NONE]}
+    if kinds <= set(_ONLY["unit"]):
+        raise InvalidArgumentError(
+            f"has no effect with {units.listed(sorted(kinds))}, where the model's blocks are exchanged; leave it out, or name "
+            "other units with --unit",
+            setting="bucket_size",
+        )
+
+
 def able(strategy: Strategy) -> bool:
     """Whether a strategy has programs for the collectives of sharded training."""
     return {"all-gather", "reduce-scatter"} <= set(strategy.collectives)

@@ -13,6 +13,7 @@ from paceline import _core
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.catalog.channels import with_channel
+from paceline.catalog.hardware import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
@@ -299,9 +300,12 @@ class Scenario:
     def capacity_bytes(self) -> int | None:
         """Memory of a GPU, if it is known."""
         given: int | None = self.options.get("memory")
-        if given is not None or self.workload is None:
+        if given is not None:
             return given
-        return self.workload.hardware.memory_bytes
+        if self.workload is not None:
+            return self.workload.hardware.memory_bytes
+        hardware = titled(json.loads(self.trace.summary())["device"])
+        return None if hardware is None else hardware.memory_bytes
 
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
