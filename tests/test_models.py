@@ -347,7 +347,10 @@ def test_each_device_is_complete():
     ("change", "message"),
     [
         ({"memory_bandwidth": -1}, "memory_bandwidth: -1 is not a number from"),
-        ({"memory_bandwidth": 1e-300}, r"memory_bandwidth: 1e-300 is not a number from 1e\+06 to 1e\+18; give bytes per"),
+        (
+            {"memory_bandwidth": 1e-300},
+            r"memory_bandwidth: 1e-300 is not a number from 1e\+06 to 1e\+18; give bytes per",
+        ),
         ({"memory_bytes": 10**400}, "memory_bytes: 1000.* is not a number from"),
         ({"launch_s": 10**400}, "launch_s: 1000.* is not a number from"),
         ({"peak_flops": {"bf16": 10**400}}, r"peak_flops\.bf16: 1000.* is not a number from .*; give FLOP/s"),
@@ -422,7 +425,9 @@ def test_a_configuration_file_is_a_model(config_file):
 
 
 def test_an_iteration_of_more_than_a_day_names_what_may_be_wrong():
-    with pytest.raises(InvalidArgumentError, match=r"longer than a day on H100 .*is batch 1 of 16777216 tokens \(seq\)"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"longer than a day on H100 .*is batch 1 of 16777216 tokens \(seq\)"
+    ):
         workload("llama-3-8b", seq=2**24).trace()
 
 

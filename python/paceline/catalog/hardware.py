@@ -102,7 +102,8 @@ def read_hardware(path: Path) -> Hardware:
         least, most, unit = _PLAUSIBLE[field.partition(".")[0]]
         if not (is_number(value) and least <= value <= most):
             raise wrong(
-                field, f"{json.dumps(value):.40} is not a number from {least:g} to {most:g}; give {unit}, without prefix"
+                field,
+                f"{json.dumps(value):.40} is not a number from {least:g} to {most:g}; give {unit}, without prefix",
             )
         return float(value)
 
@@ -157,5 +158,3 @@ def read_hardware(path: Path) -> Hardware:
         node=node,
         aliases=aliases,
     )
-
-
