@@ -88,6 +88,7 @@ def test_the_command_of_a_row_forecasts_that_row():
         [result] = json.loads(again.stdout)
         assert result["iteration_s"] == row["iteration_s"]
         assert result["sharded"]["memory"] == row["memory"]
+        assert result["sharded"]["straggling_s"] == row["straggling_s"]
         assert result["sharded"]["fits"]
 
 

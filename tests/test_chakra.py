@@ -47,6 +47,8 @@ def test_round_trip(tmp_path, name, bucket):
             document["workers"].append(other)
             document["distribution"] = ["fc.weight", {"tensor": "moving_mean", "bytes": 256}]
             document["variation"] = {"backward_spread": 0.05}
+            document["workers"][0]["forward"][0]["activation_bytes"] = 802_816
+            document["workers"][1]["forward"][1]["activation_bytes"] = 0
         source = tmp_path / "source.json"
         source.write_text(json.dumps(document))
     summary = done("export-chakra", source, "--workers", 4, "--bucket-size", bucket, "-o", tmp_path / "job")

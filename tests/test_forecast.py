@@ -62,6 +62,18 @@ def test_mistakes_are_user_errors(wrong):
     assert "line 1 column" not in str(caught.value) or "network" in wrong
 
 
+@pytest.mark.parametrize("name", ["sharding", "strategy", "network"])
+def test_a_list_is_for_sweeps(name):
+    with pytest.raises(paceline.InvalidArgumentError, match=rf"{name}.*\['ring'\] is a list; give one name"):
+        paceline.simulate(TINY, workers=4, **{name: ["ring"]})
+
+
+def test_the_page_of_commands_has_every_field_of_a_forecast():
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    fields = paceline.simulate(TINY, workers=4, bandwidth="10Gbps").to_dict()
+    assert [name for name in fields if f"`{name}`" not in page] == []
+
+
 @pytest.mark.parametrize("value", [5, None, b"resnet-50", {}, 10**5000], ids=lambda value: type(value).__name__)
 def test_what_names_no_trace_or_cluster(value):
     with pytest.raises(paceline.InvalidArgumentError, match=r"trace: .* is not text"):

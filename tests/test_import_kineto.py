@@ -206,6 +206,8 @@ def test_gradient_accumulation_is_a_layer(tmp_path):
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -2}]}', "is negative"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2}]}', "ProfilerStep#N"),
         (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "gzip"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1%s}]}' % (b"0" * 400), "traceEvents[0].ts: expected"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1%s}]}' % (b"0" * 6000), "thousands of digits"),
     ],
 )
 def test_bad_files(tmp_path, content, words):

@@ -347,7 +347,16 @@ def test_each_device_is_complete():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"memory_bandwidth": -1}, "memory_bandwidth: give a number above 0"),
+        ({"memory_bandwidth": -1}, "memory_bandwidth: -1 is not a number from"),
+        (
+            {"memory_bandwidth": 1e-300},
+            r"memory_bandwidth: 1e-300 is not a number from 1e\+06 to 1e\+18; give bytes per",
+        ),
+        ({"memory_bytes": 10**400}, "memory_bytes: 1000.* is not a number from"),
+        ({"launch_s": 10**400}, "launch_s: 1000.* is not a number from"),
+        ({"peak_flops": {"bf16": 10**400}}, r"peak_flops\.bf16: 1000.* is not a number from .*; give FLOP/s"),
+        ({"name": "h\n100"}, "name: .* without control characters"),
+        ({"title": "H\x1b100"}, "title: give text without control characters"),
         ({"peak_flops": {"bf17": 1e12}}, "peak_flops.bf17: unknown precision"),
         ({"architecture": "cpu"}, "architecture: give one of volta"),
         ({"sources": []}, "sources: say where"),
@@ -370,12 +379,32 @@ def test_a_wrong_device_file_names_the_field(tmp_path, change, message):
     ("change", "message"),
     [
         ({"hidden_size": None}, "hidden_size: is missing"),
-        ({"hidden_size": "64"}, "hidden_size: '64' is not a whole number"),
+        ({"hidden_size": "64"}, 'hidden_size: "64" is not a whole number'),
         ({"hidden_size": 66}, "num_attention_heads: 4 does not divide hidden_size, 66"),
         ({"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide the 4"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings: 1 is neither true nor false"),
         ({"model_type": "lama"}, "model_type: 'lama' is not known; known are gpt2, llama"),
         ({"model_type": None}, "model_type: is missing"),
+        ({"num_hidden_layers": 2**31}, "num_hidden_layers: 2147483648 is not a whole number between 1 and 2000"),
+        ({"model_type": "mixtral", "num_local_experts": 2**31}, "num_local_experts: 2147483648 is not a whole number"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4096, "num_hidden_layers": 100},
+            "num_local_experts: 100 layers of 4096 experts are more than 40000 experts",
+        ),
+        ({"model_type": "roberta", "max_position_embeddings": 2}, "max_position_embeddings: 2 leaves no position"),
+        ({"model_type": "roberta", "max_position_embeddings": 1}, "max_position_embeddings: 1 leaves no position"),
+        (
+            {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 500},
+            "num_kv_heads: 500 does not divide the 4",
+        ),
+        (
+            {"model_type": "mpt", "d_model": 64, "n_heads": 16, "attn_config": {"kv_n_heads": 7}},
+            r"attn_config\.kv_n_heads: 7 does not divide the 16",
+        ),
+        ({"model_type": "gpt_neox", "hidden_dropout": None}, "hidden_dropout: null is not a number"),
+        ({"model_type": "gpt_neox", "hidden_dropout": 10**400}, "hidden_dropout: 1000.* is not a number"),
+        ({"_name_or_path": "a\nb"}, "_name_or_path: has control characters"),
+        ({"format": "paceline-trace"}, "format: is a paceline-trace, not a model's configuration"),
     ],
 )
 def test_a_wrong_configuration_names_file_and_field(config_file, change, message):
@@ -392,6 +421,15 @@ def test_a_configuration_file_is_a_model(config_file):
     given = run(simulate, "--config", config_file, "--gpu", "a100", "--workers", 4, "--strategy", "ring", "--json")
     [one] = json.loads(given.stdout)
     assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
+    config_file.write_text(json.dumps(LLAMA | {"format": "x"}), encoding="utf-8")
+    assert find_workload(str(config_file), gpu="a100").model == found.model
+
+
+def test_an_iteration_of_more_than_a_day_names_what_may_be_wrong():
+    with pytest.raises(
+        InvalidArgumentError, match=r"longer than a day on H100 .*is batch 1 of 16777216 tokens \(seq\)"
+    ):
+        workload("llama-3-8b", seq=2**24).trace()
 
 
 def test_a_file_may_have_an_at_in_its_name(tmp_path):

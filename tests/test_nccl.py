@@ -162,7 +162,11 @@ def test_the_command_prints_nccl_tests_columns():
     assert "busbw" in result.output and "nvls" in result.output
     rows = json.loads(simulate("allgather:8B-1MiB", "--cluster", "p5", "--gpus", "8,16", "--json").output)
     assert [row["bytes"] for row in rows[:18]] == [8 << place for place in range(18)]
-    assert {row["workers"] for row in rows} == {8, 16} and rows[0]["collective"] == "allgather"
+    assert (
+        {row["workers"] for row in rows} == {8, 16}
+        and rows[0]["schema_version"] == 1
+        and rows[0]["collective"] == "allgather"
+    )
     last = rows[-1]
     assert last["bus_bandwidth_bps"] == pytest.approx(8 * last["bytes"] / last["time_s"] * 15 / 16)
     text = simulate("broadcast:1MB,reduce:1MB", "--cluster", "dgx-a100", "--gpus", "8", "--csv").output
@@ -179,12 +183,25 @@ def test_with_a_strategy_an_all_reduce_is_simulated():
     ("arguments", "message"),
     [
         (["allgather:1GB"], "give the machines with --cluster"),
+        (["allreduce:1GB", "--gpu", "a100", "--gpus", "64"], "--gpu: has no effect on allreduce:1GB, a collective"),
+        (["allreduce:1GB", "--gpu", "a100", "--gpus", "64"], "--cluster dgx-a100"),
+        (["all-gather:1GB", "--cluster", "p5"], "unknown collective 'all-gather' (did you mean 'allgather:1GB'?)"),
+        (
+            ["alltoall:1GB", "--cluster", "p5"],
+            "unknown collective 'alltoall'; there are allreduce:SIZE, ",
+        ),
+        (["allreduce:1GiB,2GiB", "--cluster", "p5"], "write allreduce:1GiB-2GiB, or allreduce:1GiB allreduce:2GiB"),
         (["allgather:1G", "--cluster", "p5"], "allgather:1G: '1G'"),
         (["allgather:1GB-8B", "--cluster", "p5"], "the range ends below its start"),
         (["allgather:1GB/4", "--cluster", "p5"], "leave out /COUNT"),
         (["allgather:1GB", "--cluster", "p5", "--strategy", "ring"], "--strategy: has no effect on allgather:1GB"),
         (["allgather:1GB", "--cluster", "p5", "--gpus", "16", "--degrade", "node2:0.5"], "only node0 to node1"),
         (["allgather:1GB", "--cluster", "p5", "--gpus", "8", "--degrade", "node0:0.5"], "which use no NIC"),
+        (["allgather:1GB", "--cluster", "p5", "--gpus", "16", "--degrade", "foo3:0"], "--degrade: NCCL's model knows"),
+        (
+            ["resnet-50", "--cluster", "p5", "--gpus", "16", "--degrade", "worker3:0"],
+            "strategies have on rails only",
+        ),
         (["allgather:1GB", "--cluster", "p5", "--explain"], "--explain has no effect"),
         (["allgather:1GB", "resnet-50", "--cluster", "p5"], "'resnet-50' is not a collective"),
         (["allgather:1GB", "--cluster", "p5", "--plot", "x.html"], "ends with .png, .svg or .pdf"),
@@ -206,7 +223,7 @@ def test_a_plot(tmp_path):
 def test_collectives_are_no_traces():
     with pytest.raises(InvalidArgumentError, match="only all-reduces are simulated as traces"):
         load_trace("allgather:1GB")
-    assert parse("reducescatter:1MiB-5MiB").sizes == (MIB, 2 * MIB, 4 * MIB)
+    assert parse("reducescatter:1MiB-5MiB").sizes == (MIB, 2 * MIB, 4 * MIB, 5 * MIB)
     assert {"p4d.24xlarge", "dgx-b200"} <= set(cluster_names())
 
 
@@ -246,5 +263,5 @@ def test_published_rows_that_are_no_collectives_say_so(tmp_path):
     reasons = {row["id"]: row["reason"] for row in told["skipped"]}
     assert reasons["A"].startswith("unknown model") and "inter_bw 'n/s'" in reasons["B"] and "no size" in reasons["D"]
     path.write_text(f"{head}\n{rows[0].replace(',1000,', ',many,')}\n")
-    with pytest.raises(InvalidArgumentError, match="line 2, value: 'many' is not a number above 0"):
+    with pytest.raises(InvalidArgumentError, match="line 2, value: 'many' is not a number from"):
         run(data=path)

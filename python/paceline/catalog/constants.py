@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
@@ -83,13 +83,13 @@ def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> 
         at = f"{where}: {constant.name}"
         if constant.name in found:
             raise InvalidArgumentError(f"{at}: is listed twice")
-        if not (_is_number(constant.value) and constant.value > 0):
+        if not (is_number(constant.value) and constant.value > 0):
             raise InvalidArgumentError(f"{at}.value: {constant.value!r:.80} is not a number above 0")
         if constant.unit != units[constant.name]:
             raise InvalidArgumentError(f"{at}.unit: '{constant.unit!s:.80}' is not '{units[constant.name]}'")
-        if not (_is_number(constant.uncertainty) and 0 <= constant.uncertainty <= 10):
+        if not (is_number(constant.uncertainty) and 0 <= constant.uncertainty <= 10):
             raise InvalidArgumentError(f"{at}.uncertainty: {constant.uncertainty!r:.80} is not between 0 and 10")
-        if constant.calibrated and not (_is_number(constant.prior) and (constant.prior or 0) > 0):
+        if constant.calibrated and not (is_number(constant.prior) and (constant.prior or 0) > 0):
             raise InvalidArgumentError(f"{at}.prior: is missing; say what would be assumed without the measurements")
         if not constant.source:
             raise InvalidArgumentError(f"{at}.source: is empty; say where the value comes from")
@@ -97,8 +97,14 @@ def checked_constants(entries: object, where: str, units: Mapping[str, str]) -> 
     return found
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a JSON value is a finite number that fits into a double; JSON's integers have any size."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def as_rate(bits_per_s: float) -> str:

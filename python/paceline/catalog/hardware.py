@@ -6,21 +6,29 @@ do, for models that were not recorded.
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from paceline._internal.nearest import nearest
 from paceline.catalog import names
-from paceline.catalog.constants import read_document
+from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "devices"
 PRECISIONS = names.members(names.Precision)
 """Precisions of matrix products that a device may have a peak for."""
+_PLAUSIBLE = {
+    "peak_flops": (1e9, 1e21, "FLOP/s"),
+    "memory_bandwidth": (1e6, 1e18, "bytes per second"),
+    "memory_bytes": (1e6, 1e18, "bytes"),
+    "link_bandwidth": (1e6, 1e18, "bytes per second"),
+    "bus_bandwidth": (1e6, 1e18, "bytes per second"),
+    "launch_s": (1e-12, 1.0, "seconds"),
+}
+"""Least, most and unit of a device's numbers: far beyond any hardware's, so that what is outside is a wrong unit."""
 _ARCHITECTURES = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 
 
@@ -95,13 +103,21 @@ def read_hardware(path: Path) -> Hardware:
     def wrong(field: str, problem: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{path}: {field}: {problem}", setting="gpu")
 
-    def positive(field: str, *, required: bool = True) -> float | None:
-        value = document.pop(field, None)
-        if value is None and not required:
-            return None
-        if not _is_positive(value):
-            raise wrong(field, "give a number above 0, in SI units without prefix")
+    def plausible(field: str, value: object) -> float:
+        least, most, unit = _PLAUSIBLE[field.partition(".")[0]]
+        if not (is_number(value) and least <= value <= most):
+            raise wrong(
+                field,
+                f"{json.dumps(value):.40} is not a number from {least:g} to {most:g}; give {unit}, without prefix",
+            )
         return float(value)
+
+    def number(field: str) -> float:
+        return plausible(field, document.pop(field, None))
+
+    def optional(field: str) -> float | None:
+        value = document.pop(field, None)
+        return None if value is None else plausible(field, value)
 
     def words(field: str) -> tuple[str, ...]:
         value = document.pop(field, [])
@@ -110,19 +126,21 @@ def read_hardware(path: Path) -> Hardware:
         return tuple(value)
 
     name, title = document.pop("name", None), document.pop("title", None)
-    if not (isinstance(name, str) and name):
-        raise wrong("name", "give the device's name, in quotes")
+    if not (isinstance(name, str) and name and name.isprintable()):
+        raise wrong("name", "give the device's name, in quotes and without control characters")
+    if title is not None and not (isinstance(title, str) and title.isprintable()):
+        raise wrong("title", "give text without control characters, or leave it out")
     architecture = document.pop("architecture", None)
     if architecture not in _ARCHITECTURES:
         raise wrong("architecture", f"give one of {', '.join(_ARCHITECTURES)}")
     peaks = document.pop("peak_flops", None)
-    if not (isinstance(peaks, dict) and peaks and all(map(_is_positive, peaks.values()))):
+    if not (isinstance(peaks, dict) and peaks):
         raise wrong("peak_flops", 'give FLOP/s by precision, such as {"bf16": 312e12}')
     if unknown := [precision for precision in peaks if precision not in PRECISIONS]:
         raise wrong(f"peak_flops.{unknown[0]}", f"unknown precision; there are {', '.join(PRECISIONS)}")
-    bandwidth, memory, launch = positive("memory_bandwidth"), positive("memory_bytes"), positive("launch_s")
-    link = positive("link_bandwidth", required=False)
-    bus = positive("bus_bandwidth", required=False)
+    peak_flops = {key: plausible(f"peak_flops.{key}", value) for key, value in peaks.items()}
+    bandwidth, memory, launch = number("memory_bandwidth"), number("memory_bytes"), number("launch_s")
+    link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
         raise wrong("node", "give the name of a cluster, such as dgx-h100, or leave it out")
@@ -131,12 +149,11 @@ def read_hardware(path: Path) -> Hardware:
         raise wrong("sources", "say where the figures come from")
     if document:
         raise wrong(next(iter(document)), "unknown field")
-    assert bandwidth is not None and memory is not None and launch is not None
     return Hardware(
         name=name,
-        title=title if isinstance(title, str) and title else name,
+        title=title or name,
         architecture=architecture,
-        peak_flops={key: float(value) for key, value in peaks.items()},
+        peak_flops=peak_flops,
         memory_bandwidth=bandwidth,
         memory_bytes=int(memory),
         link_bandwidth=link,
@@ -146,7 +163,3 @@ def read_hardware(path: Path) -> Hardware:
         node=node,
         aliases=aliases,
     )
-
-
-def _is_positive(value: Any) -> bool:  # noqa: ANN401
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -123,9 +124,22 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
             if _key(name.partition(".")[0]) == _key(source):
                 return file
         if "/" not in source and path.suffix != ".json":
+            if kind == "trace" and re.fullmatch(r"[^:@]+:\d.*", source):
+                raise InvalidArgumentError(_unknown_collective(source))
             message = unknown(kind, source, list(names))
             raise InvalidArgumentError(f"{message}; give {wanted} that `paceline {kind}s` lists")
     return path
+
+
+def _unknown_collective(source: str) -> str:
+    """Return the message about a word such as `all-gather:1GB`."""
+    word, _, size = source.partition(":")
+    meant = next((kind for kind in COLLECTIVES if kind == _key(word)), None)
+    hint = f" (did you mean '{meant}:{size:.40}'?)" if meant else ""
+    return (
+        f"unknown collective '{word:.40}'{hint}; there are {', '.join(f'{kind}:SIZE' for kind in COLLECTIVES)}, "
+        "such as allgather:1GB"
+    )
 
 
 def load_cluster(source: str | Path | Cluster | None = None, **overrides: object) -> Cluster:

@@ -171,9 +171,31 @@ def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
         for word, is_one in zip(words, whole, strict=True)
         for name in ([word] if is_one else word.split(","))
     ]
+    for word in words:
+        _refuse_list_of_sizes(word)
     for path in configs:
         read_config(path)
     return [*names, *map(str, configs)] or ["resnet-50"]
+
+
+def _refuse_list_of_sizes(word: str) -> None:
+    """Raise InvalidArgumentError for a collective with a list of sizes: the second would be taken for a trace."""
+    from paceline import _core
+    from paceline.errors import InvalidArgumentError
+
+    first, *others = (part.strip() for part in word.split(","))
+    kind, colon, size = first.partition(":")
+    if not (colon and kind in COLLECTIVES):
+        return
+    for other in others:
+        try:
+            _core.parse_size(other)
+        except ValueError:
+            continue
+        raise InvalidArgumentError(
+            f"{word:.80}: a collective has one size or a range; write {kind}:{size:.20}-{other:.20}, or "
+            f"{first:.40} {kind}:{other:.20}"
+        )
 
 
 def _write_plan(scenarios: list[Scenario], path: Path) -> None:

@@ -353,6 +353,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
     _check_stragglers(sweep, machine)
+    _check_nics(machine)
     scenarios: list[Scenario] = []
     for named, trace in zip(sweep.traces, traces, strict=True):
         how = coordinated(sweep, trace, machine)
@@ -653,6 +654,20 @@ def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
     where = json.loads(machine.to_json())["name"] if isinstance(name, Cluster) else name
     more = f"give more than {rank} {sweep.spelling('workers')}"
     raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
+
+
+def _check_nics(machine: Cluster) -> None:
+    """Refuse a slow NIC of one GPU where the simulator has one link for all NICs of a node."""
+    fields = json.loads(machine.to_json())
+    if fields.get("fabric", {}).get("kind") == "rails":
+        return
+    for one in fields.get("degraded", []):
+        if (link := one["link"].strip()).startswith("worker"):
+            raise InvalidArgumentError(
+                f"{link} is the NIC of one GPU, which strategies have on rails only, and NCCL's collectives "
+                "(allreduce:1GB without a strategy) on any cluster; name a node, such as node0",
+                setting="degraded",
+            )
 
 
 def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:

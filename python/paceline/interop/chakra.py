@@ -30,6 +30,7 @@ _DURATION = "paceline.duration_ps"
 _READY = "paceline.ready_ps"
 _TENSORS = "paceline.tensors"
 _BYTES = "paceline.bytes"
+_KEPT = "paceline.activation_bytes"
 _PLACES = "paceline.places"
 """Of gradients in the trace: the order of those that are ready at the same time."""
 _PS = 10**12
@@ -199,6 +200,8 @@ def _graph(worker: Mapping[str, Any], buckets: Sequence[Sequence[str]]) -> list[
         node = compute(layer["layer"], "forward", duration, previous, now)
         if layer.get("tensors"):
             node.attributes[_TENSORS] = Attribute("string_list", layer["tensors"])
+        if "activation_bytes" in layer:
+            node.attributes[_KEPT] = Attribute("uint64_val", layer["activation_bytes"])
         previous, now = [node.id], now + duration
     by_name = {gradient["tensor"]: gradient for gradient in worker["gradients"]}
     places = {gradient["tensor"]: place for place, gradient in enumerate(worker["gradients"])}
@@ -259,7 +262,11 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
             totals[node.value(_PHASE)] += duration
             if node.value(_PHASE) == "forward":
                 entry: dict[str, Any] = {"layer": node.name, "duration_s": duration / _PS}
-                forward.append({**entry, "tensors": tensors} if tensors else entry)
+                if tensors:
+                    entry["tensors"] = tensors
+                if (kept := node.value(_KEPT)) is not None:
+                    entry["activation_bytes"] = kept
+                forward.append(entry)
         elif node.type == NodeType.COMM_COLL:
             lists = [node.value(name) for name in (_PLACES, _TENSORS, _READY, _BYTES)]
             if not all(isinstance(some, list) and len(some) == len(lists[0]) for some in lists):

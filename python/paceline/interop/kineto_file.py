@@ -117,8 +117,13 @@ def _document(path: Path) -> Any:  # noqa: ANN401
     try:
         # Kineto writes names of functions as they are, which need not be UTF-8.
         return json.loads(content.decode("utf-8", errors="replace"), strict=False)
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError):
+            where = f"line {error.lineno}: {error.msg}"
+        elif isinstance(error, RecursionError):
+            where = "nested too deeply"
+        else:  # Python refuses to read integers of more than 4,300 digits.
+            where = "an integer has thousands of digits"
         raise InvalidArgumentError(
             f"{path}: is not JSON ({where}); if the job ended while the profiler wrote it, record again"
         ) from error
@@ -130,7 +135,7 @@ def _event(path: Path, index: int, entry: Mapping[str, Any]) -> Event:
         # Some versions wrote numbers as text.
         try:
             number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < 1e18:
             raise InvalidArgumentError(f"{path}: traceEvents[{index}].{key}: expected microseconds, not {value!r:.40}")

@@ -100,10 +100,19 @@ def factor(example: str) -> Kind:
     return number(1e-6, 1e6, "a factor between 0.000001 and 1000000", "FACTOR", example=example)
 
 
+def _refuse_list(value: object) -> None:
+    """Raise InvalidArgumentError for a list where one name is wanted."""
+    if isinstance(value, list | tuple):
+        raise InvalidArgumentError(
+            f"{shown(value, repr)} is a list; give one name (paceline.sweep takes lists of what it sweeps)"
+        )
+
+
 def choice(choices: tuple[str, ...]) -> Kind:
     """One of several names."""
 
     def check(value: object) -> str:
+        _refuse_list(value)
         if value in choices:
             return str(value)
         near = nearest(shown(value), list(choices))
@@ -209,6 +218,7 @@ def _switch(value: object) -> bool:
 
 
 def _strategy(value: object) -> str:
+    _refuse_list(value)
     return find_strategy(text(value)).name
 
 
@@ -222,6 +232,7 @@ _SHARDING_ALIASES = {"ddp": "none", "fsdp": "zero3", "zero-1": "zero1", "zero-2"
 
 def _sharding(value: object) -> str:
     """Return the main name: `fsdp` is `zero3`. `hsdp:8` and `zero1:8` keep their number of ranks."""
+    _refuse_list(value)
     word = shown(value).strip().lower()
     name, colon, ranks = word.partition(":")
     name = _SHARDING_ALIASES.get(name, name)

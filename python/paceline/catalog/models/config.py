@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.nearest import nearest
-from paceline.catalog.constants import read_document
+from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
 _TABLE = Path(__file__).parent.parent / "models.json"
 _MOST = 2**31
 """Of any whole number in a configuration."""
+MOST_LAYERS = 2_000
+"""Of an encoder or a decoder: ten times what published models have. A forecast takes time and memory for each."""
 _LARGEST_FILE = 10_000_000
 
 
@@ -45,7 +46,7 @@ class Config:
         """Return an error about a field."""
         return InvalidArgumentError(f"{self.where}: {self.prefix}{field}: {problem}")
 
-    def whole(self, field: str, default: int | None = None) -> int:
+    def whole(self, field: str, default: int | None = None, most: int = _MOST) -> int:
         """Return a whole number; `null` counts as missing. A number without default is at least 1."""
         value = self.fields.get(field)
         if value is None:
@@ -53,15 +54,15 @@ class Config:
                 raise self.wrong(field, f"is missing; a {self.fields.get('model_type', 'model')} needs it")
             return default
         least = 0 if default == 0 else 1
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-            raise self.wrong(field, f"{value!r:.80} is not a whole number between {least} and {_MOST}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(field, f"{_as_json(value)} is not a whole number between {least} and {most}")
         return value
 
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
         value = self.fields.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise self.wrong(field, f"{value!r:.80} is not a number of at least 0")
+        if not (is_number(value) and value >= 0):
+            raise self.wrong(field, f"{_as_json(value)} is not a number of at least 0")
         return float(value)
 
     def flag(self, field: str, *, default: bool) -> bool:
@@ -70,21 +71,21 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.wrong(field, f"{value!r:.80} is neither true nor false")
+            raise self.wrong(field, f"{_as_json(value)} is neither true nor false")
         return value
 
     def text(self, field: str, default: str) -> str:
         """Return text."""
         value = self.fields.get(field, default)
         if not isinstance(value, str):
-            raise self.wrong(field, f"{value!r:.80} is not text")
+            raise self.wrong(field, f"{_as_json(value)} is not text")
         return value
 
     def part(self, field: str) -> Config:
         """Return an object in the configuration; an empty one if it is missing."""
         value = self.fields.get(field) or {}
         if not isinstance(value, dict):
-            raise self.wrong(field, f"{value!r:.80} is not an object")
+            raise self.wrong(field, f"{_as_json(value)} is not an object")
         return replace(self, fields=value, prefix=f"{self.prefix}{field}.")
 
     def architecture(self, known: tuple[str, ...], default: str) -> str:
@@ -92,8 +93,19 @@ class Config:
         value = self.fields.get("architectures") or [default]
         found = value[0] if isinstance(value, list) else value
         if found not in known:
-            raise self.wrong("architectures", f"{found!r:.80} is not known; known are {', '.join(known)}")
+            raise self.wrong("architectures", f"{_as_json(found)} is not known; known are {', '.join(known)}")
         return str(found)
+
+    def layers(self, field: str, default: int | None = None) -> int:
+        """Return the number of layers."""
+        return self.whole(field, default, MOST_LAYERS)
+
+    def kv_heads(self, field: str, heads: int) -> int:
+        """Return the number of heads of keys and values, by default that of queries."""
+        found = self.whole(field, heads)
+        if heads % found:
+            raise self.wrong(field, f"{found} does not divide the {heads} attention heads")
+        return found
 
     def per_head(self, hidden: int, heads: int, hidden_field: str, heads_field: str) -> int:
         """Return the width of a head."""
@@ -111,6 +123,11 @@ class Config:
                 setting="seq",
             )
         return found
+
+
+def _as_json(value: object) -> str:
+    """Return the start of a value as the file spells it, for messages."""
+    return json.dumps(value, default=repr)[:80]
 
 
 def _key(name: str) -> str:
@@ -151,7 +168,11 @@ def read_config(path: Path) -> Config:
         raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise InvalidArgumentError(f"{path}: is not an object; give a config.json as Hugging Face's models have")
+    if str(fields.get("format", "")).startswith("paceline-"):
+        raise InvalidArgumentError(f"{path}: format: is a {str(fields['format'])[:40]}, not a model's configuration")
     named = fields.get("_name_or_path")
+    if isinstance(named, str) and not named.isprintable():
+        raise InvalidArgumentError(f"{path}: _name_or_path: has control characters; give a name in one line")
     name = named.rsplit("/", 1)[-1] if isinstance(named, str) and named.strip("/ ") else path.stem
     if name == "config" and path.resolve().parent.name:
         name = path.resolve().parent.name
@@ -161,11 +182,14 @@ def read_config(path: Path) -> Config:
 
 
 def is_config(path: Path) -> bool:
-    """Return whether a file is a configuration rather than a trace: a JSON object with `model_type`."""
+    """Return whether a file is a configuration rather than a file of Paceline's: a JSON object with `model_type`."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
             return False
         text = path.read_text(encoding="utf-8")
-        return '"model_type"' in text and isinstance(fields := json.loads(text), dict) and "format" not in fields
+        if '"model_type"' not in text:
+            return False
+        fields = json.loads(text)
+        return isinstance(fields, dict) and not str(fields.get("format", "")).startswith("paceline-")
     except (OSError, ValueError, RecursionError):
         return False

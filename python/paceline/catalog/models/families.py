@@ -15,6 +15,10 @@ from paceline.errors import InvalidArgumentError
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
 """Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
+_MOST_EXPERTS = 4096
+"""Of a layer."""
+_MOST_EXPERTS_OF_ALL = 40_000
+"""Of all layers together: each has three tensors, and a forecast takes time and memory for every tensor."""
 _LOOKUP = 0.05
 """Share for an embedding's gather and sum."""
 
@@ -217,7 +221,7 @@ def _gpt2(config: Config, tokens: int) -> list[Layer]:
     )
     positions = config.positions(tokens, "n_positions")
     tied = config.flag("tie_word_embeddings", default=True)
-    return _decoder(config, block, config.whole("n_layer"), positions=positions, tied=tied, norm=2)
+    return _decoder(config, block, config.layers("n_layer"), positions=positions, tied=tied, norm=2)
 
 
 def _llama(config: Config, tokens: int) -> list[Layer]:
@@ -230,7 +234,7 @@ def _llama(config: Config, tokens: int) -> list[Layer]:
     block = _Block(
         hidden,
         heads,
-        config.whole("num_key_value_heads", heads),
+        config.kv_heads("num_key_value_heads", heads),
         config.whole("head_dim", 0) or config.per_head(hidden, heads, "hidden_size", "num_attention_heads"),
         config.whole("intermediate_size"),
         tokens,
@@ -241,15 +245,19 @@ def _llama(config: Config, tokens: int) -> list[Layer]:
         norm=1,
         qk_norm=kind == "qwen3",
         window=window or None,
-        experts=config.whole("num_local_experts", 8) if kind == "mixtral" else 1,
+        experts=config.whole("num_local_experts", 8, _MOST_EXPERTS) if kind == "mixtral" else 1,
         routed=config.whole("num_experts_per_tok", 2) if kind == "mixtral" else 1,
     )
-    if heads % block.kv_heads:
-        raise config.wrong("num_key_value_heads", f"{block.kv_heads} does not divide the {heads} attention heads")
     if block.routed > block.experts:
         raise config.wrong("num_experts_per_tok", f"{block.routed} is more than the {block.experts} experts")
+    count = config.layers("num_hidden_layers")
+    if count * block.experts > _MOST_EXPERTS_OF_ALL:
+        raise config.wrong(
+            "num_local_experts",
+            f"{count} layers of {block.experts} experts are more than {_MOST_EXPERTS_OF_ALL} experts; give fewer",
+        )
     tied = config.flag("tie_word_embeddings", default=False)
-    return _decoder(config, block, config.whole("num_hidden_layers"), tied=tied, norm=1)
+    return _decoder(config, block, count, tied=tied, norm=1)
 
 
 def _mpt(config: Config, tokens: int) -> list[Layer]:
@@ -259,7 +267,7 @@ def _mpt(config: Config, tokens: int) -> list[Layer]:
     block = _Block(
         hidden,
         heads,
-        attention.whole("kv_n_heads", heads),
+        attention.kv_heads("kv_n_heads", heads),
         config.per_head(hidden, heads, "d_model", "n_heads"),
         config.whole("expansion_ratio", 4) * hidden,
         tokens,
@@ -271,7 +279,7 @@ def _mpt(config: Config, tokens: int) -> list[Layer]:
     )
     learned = config.flag("learned_pos_emb", default=True) and not attention.flag("alibi", default=True)
     positions = config.positions(tokens, "max_seq_len") if learned else 0
-    return _decoder(config, block, config.whole("n_layers"), positions=positions, tied=True, norm=1 + has_bias)
+    return _decoder(config, block, config.layers("n_layers"), positions=positions, tied=True, norm=1 + has_bias)
 
 
 def _falcon(config: Config, tokens: int) -> list[Layer]:
@@ -279,7 +287,8 @@ def _falcon(config: Config, tokens: int) -> list[Layer]:
     is_new = config.flag("new_decoder_architecture", default=False)
     has_bias = config.flag("bias", default=False)
     is_multi_query = config.flag("multi_query", default=True)
-    kv_heads = config.whole("num_kv_heads", heads) if is_new else 1 if is_multi_query else heads
+    own = config.kv_heads("num_kv_heads", heads)
+    kv_heads = own if is_new else 1 if is_multi_query else heads
     is_parallel = is_new or config.flag("parallel_attn", default=True)
     block = _Block(
         hidden,
@@ -294,7 +303,7 @@ def _falcon(config: Config, tokens: int) -> list[Layer]:
         mlp_norm=0 if is_parallel and not is_new else 2,
     )
     tied = config.flag("tie_word_embeddings", default=True)
-    return _decoder(config, block, config.whole("num_hidden_layers"), tied=tied, norm=2)
+    return _decoder(config, block, config.layers("num_hidden_layers"), tied=tied, norm=2)
 
 
 def _opt(config: Config, tokens: int) -> list[Layer]:
@@ -306,7 +315,7 @@ def _opt(config: Config, tokens: int) -> list[Layer]:
     block = _Block(hidden, heads, heads, per_head, config.whole("ffn_dim"), tokens, dropout=dropout)
     # Positions are offset by 2.
     positions = config.positions(tokens, "max_position_embeddings") + 2
-    return _decoder(config, block, config.whole("num_hidden_layers"), positions=positions, tied=True, norm=2)
+    return _decoder(config, block, config.layers("num_hidden_layers"), positions=positions, tied=True, norm=2)
 
 
 def _neox(config: Config, tokens: int) -> list[Layer]:
@@ -315,7 +324,7 @@ def _neox(config: Config, tokens: int) -> list[Layer]:
     dropout = config.number("hidden_dropout", 0.0) > 0
     block = _Block(hidden, heads, heads, per_head, config.whole("intermediate_size"), tokens, dropout=dropout)
     tied = config.flag("tie_word_embeddings", default=False)
-    return _decoder(config, block, config.whole("num_hidden_layers"), tied=tied, norm=2)
+    return _decoder(config, block, config.layers("num_hidden_layers"), tied=tied, norm=2)
 
 
 def _bert(config: Config, tokens: int) -> list[Layer]:
@@ -343,7 +352,7 @@ def _bert(config: Config, tokens: int) -> list[Layer]:
     )
     layers = [
         _embedding("model.embed", tokens, hidden, embedding),
-        *_blocks(block, config.whole("num_hidden_layers")),
+        *_blocks(block, config.layers("num_hidden_layers")),
     ]
     base = "Roberta" if is_roberta else "Bert"
     heads_known = {
@@ -379,13 +388,13 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         norm=1,
         dropout=config.number("dropout_rate", 0.1) > 0,
     )
-    vocabulary, count = config.whole("vocab_size"), config.whole("num_layers")
+    vocabulary, count = config.whole("vocab_size"), config.layers("num_layers")
     words = Tensor("model.embed.tokens.weight", (vocabulary, hidden))
     buckets = config.whole("relative_attention_num_buckets", 32)
     encoder = _blocks(block, count, "model.encoder", (Tensor("model.encoder.relative_bias", (buckets, heads)),))
     decoder = _blocks(
         replace(block, causal=True, memory=tokens),
-        config.whole("num_decoder_layers", count),
+        config.layers("num_decoder_layers", count),
         "model.decoder",
         (Tensor("model.decoder.relative_bias", (buckets, heads)),),
     )
@@ -434,9 +443,9 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
 
     return [
         _embedding("model.encoder.embed", tokens, hidden, (words, *places("encoder"))),
-        *_blocks(block, config.whole("encoder_layers"), "model.encoder"),
+        *_blocks(block, config.layers("encoder_layers"), "model.encoder"),
         _embedding("model.decoder.embed", tokens, hidden, places("decoder"), words),
-        *_blocks(decoder, config.whole("decoder_layers"), "model.decoder"),
+        *_blocks(decoder, config.layers("decoder_layers"), "model.decoder"),
         *_head(tokens, hidden, vocabulary, 0, words),
     ]
 
@@ -459,7 +468,7 @@ def _vit(config: Config, tokens: int) -> list[Layer]:
     classes = config.whole("num_labels", len(labels) or 1000)
     return [
         Layer("model.embed", embedding, tokens, hidden, (Matmul(tokens - 1, pixels, hidden),), traffic=_LOOKUP),
-        *_blocks(block, config.whole("num_hidden_layers")),
+        *_blocks(block, config.layers("num_hidden_layers")),
         Layer("model.norm", _norm("model.norm", hidden, 2), tokens, hidden, traffic=_LOOKUP),
         Layer(
             "model.head",
@@ -521,6 +530,9 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")
         context = config.whole(field, 512 if config.kind == "t5" else 2048)
         if config.kind == "roberta":
+            # RoBERTa's first two positions are not used.
+            if context < 3:
+                raise config.wrong(field, f"{context} leaves no position for a token, as the first 2 are not used")
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
     return Model(config.name, config.kind, tuple(_FAMILIES[config.kind](config, tokens)), tokens)

@@ -194,8 +194,17 @@ def is_recorded(name: str) -> bool:
 
 def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
     """Raise InvalidArgumentError for options that only models from a configuration have."""
+    from paceline.catalog.library import COLLECTIVES
+
     for option in ONLY_MODELS:
         if given.get(option) is not None:
+            if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
+                cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
+                raise InvalidArgumentError(
+                    f"has no effect on {source:.80}, a collective: it is for models from a configuration; leave it "
+                    f"out, and give the machines with --cluster, such as --cluster {cluster}",
+                    setting=option,
+                )
             name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
             hint = "; --device has published rates of recordings" if option == "gpu" else ""
             raise InvalidArgumentError(

@@ -316,7 +316,12 @@ class Workload:
         try:
             return Trace.from_json(text.encode(), self.model.name)
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{error.reason}; is batch {self.batch} right?") from None
+            if "longer than a day" not in error.reason:
+                raise
+            sizes = f"batch {self.batch}" + (f" of {self.tokens} tokens (seq)" if self.is_text else "")
+            raise InvalidArgumentError(
+                f"{self.model.name}: an iteration takes longer than a day on {self.hardware.title}; is {sizes} right?"
+            ) from None
 
 
 def _seconds(value: float) -> float:

@@ -85,6 +85,7 @@ class Row:
             "mfu": result.mfu,
             "exposed_communication_s": result.exposed_communication_s,
             "exposed": vars(own.exposed),
+            "straggling_s": own.straggling_s,
             "memory": vars(own.memory),
             "capacity_bytes": own.capacity_bytes,
             "faster_with": None if self.option.help is None else vars(self.option.help),

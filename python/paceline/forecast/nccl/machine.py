@@ -149,10 +149,11 @@ def _left(degraded: list[dict[str, Any]], nics: int) -> float:
         link, factor = str(one["link"]), float(one["factor"])
         if re.fullmatch(r"(node|worker)\d+", link) is None:
             raise InvalidArgumentError(
-                f"degraded: NCCL's model knows the NICs of nodes (node3) and, with rails, of GPUs (worker3), not {link}"
+                f"NCCL's model knows the NICs of nodes (node3) and, with several a node, of GPUs (worker3), not {link}",
+                setting="degraded",
             )
         whole = link.startswith("node")
         if factor == 0 and (whole or nics == 1):
-            raise InvalidArgumentError(f"degraded: {link} has no NIC left; NCCL would hang")
+            raise InvalidArgumentError(f"{link} has no NIC left; NCCL would hang", setting="degraded")
         shares.append(factor if factor > 0 else (nics - 1) / nics)
     return min(shares)

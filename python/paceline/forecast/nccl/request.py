@@ -19,6 +19,7 @@ from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.machine import Group, Machine
 from paceline.forecast.nccl.model import CollectiveTime, collective_time
 from paceline.forecast.options import Sweep
+from paceline.forecast.simulate import SCHEMA_VERSION
 
 _APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})
 _MOST_BYTES = 10**15
@@ -50,6 +51,7 @@ class Answer:
     def _to_dict(self, it: CollectiveTime) -> dict[str, Any]:
         own = it.tuning
         return {
+            "schema_version": SCHEMA_VERSION,
             "collective": it.kind,
             "bytes": it.size,
             "workers": self.group.ranks,
@@ -141,7 +143,10 @@ def _check_degraded(degraded: list[dict[str, Any]], group: Group) -> None:
 
 
 def parse(word: str) -> Spec:
-    """Return the collective that `allgather:SIZE` or `allgather:FROM-TO` means. Raises InvalidArgumentError."""
+    """Return the collective that `allgather:SIZE` or `allgather:FROM-TO` means. Raises InvalidArgumentError.
+
+    A range has its start, doubled as long as it fits, and its end.
+    """
     kind = _kind(word)
     if kind is None:
         raise InvalidArgumentError(
@@ -158,6 +163,8 @@ def parse(word: str) -> Spec:
     sizes = [start]
     while sizes[-1] * 2 <= end:
         sizes.append(sizes[-1] * 2)
+    if sizes[-1] < end:
+        sizes.append(end)
     return Spec(kind, tuple(sizes))
 
 

@@ -79,7 +79,11 @@ def to_csv(answers: Sequence[Answer]) -> str:
     """Return a row for each size, with units in the headers."""
     rows = [row for answer in answers for row in answer.to_dicts()]
     flat = [
-        {name: value for name, value in row.items() if name not in ("nccl_model", "evidence", "assumed")}
+        {
+            name: value
+            for name, value in row.items()
+            if name not in ("schema_version", "nccl_model", "evidence", "assumed")
+        }
         for row in rows
     ]
     out = io.StringIO()

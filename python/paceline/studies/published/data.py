@@ -37,8 +37,15 @@ _MAY_BE_MISSING = frozenset(
     {"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"}
 )
 _MOST_GPUS = 4096
+_MOST_SERVERS = 1024
+_LEAST, _MOST = 1e-9, 1e18
+"""Of any other number: what is outside is no measurement, whatever its unit."""
 _MOST_BYTES = 16 << 20
 _MOST_ROWS = 10_000
+
+
+SERVERS_AT_NODES = re.compile(r"at (\d{1,4}) nodes? (.*\d \([^)]+\).*)", re.IGNORECASE)
+"""In `ps`: `at 8 nodes 6 (Inc) / 4 (R152)`."""
 
 
 class Kind(Enum):
@@ -188,10 +195,24 @@ def _row(cell: Cells) -> Row:
         metric=_metric(text, measured),
         metric_text=text,
         posed=cell.text("well_posed"),
-        servers=cell.text("ps"),
+        servers=_servers(cell),
         source=cell.text("source"),
         note=cell.text("note"),
     )
+
+
+def _servers(cell: Cells) -> str:
+    """Return the text of `ps`. Raises InvalidArgumentError for a malformed number; other words are a remark."""
+    text = cell.text("ps")
+    if re.match(r"[-+.]?\d", text) and not (re.fullmatch(r"[1-9]\d{0,3}", text) and int(text) <= _MOST_SERVERS):
+        wanted = f"a whole number from 1 to {_MOST_SERVERS}"
+    elif re.search(r"\bat\s+\d", text, re.IGNORECASE) and SERVERS_AT_NODES.search(text) is None:
+        wanted = "a number of servers at a number of nodes, such as 'at 8 nodes 6 (Inc)'"
+    elif text.startswith("=") and not re.match(r"=\s*workers\b", text):
+        wanted = "'= workers', a server for each node; give a number, or nothing"
+    else:
+        return text
+    raise InvalidArgumentError(f"{cell.path}, line {cell.line}, ps: '{text[:80]}' is not {wanted}")
 
 
 def _metric(text: str, measured: float | None) -> Metric | None:
@@ -220,7 +241,7 @@ class Cells:
         return self.text(name)
 
     def number(self, name: str) -> float | None:
-        """Return the number above 0, or None if the cell is empty."""
+        """Return the number, or None if the cell is empty. Raises InvalidArgumentError."""
         text = self.text(name)
         if not text:
             return None
@@ -228,8 +249,10 @@ class Cells:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise InvalidArgumentError(f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number above 0")
+        if not _LEAST <= value <= _MOST:
+            raise InvalidArgumentError(
+                f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a number from {_LEAST:g} to {_MOST:g}"
+            )
         return value
 
     def whole(self, name: str) -> int:

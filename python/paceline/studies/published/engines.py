@@ -13,7 +13,7 @@ from typing import Any
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
 from paceline.errors import PacelineError
-from paceline.studies.published.data import Row
+from paceline.studies.published.data import SERVERS_AT_NODES, Row
 
 
 class CannotForecastError(PacelineError):
@@ -143,22 +143,21 @@ def _guesses(row: Row, engine: Engine) -> list[str]:
         and not _PLAIN.match(row.servers)
         and not row.servers.startswith("=")
     ):
-        made.append(f"a server a node (ps '{row.servers[:40]}' is not a number)")
+        made.append(f"a server a node (ps '{row.servers[:40]}' says no number)")
     if row.gpus_per_node > 1 and channels.inside_of(row.gpu) is None:
         made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
     return made
 
 
 _PLAIN = re.compile(r"[1-9]\d*$")
-_AT = re.compile(r"at (\d+) nodes? (.+)", re.IGNORECASE)
 _OF_MODEL = re.compile(r"(\d+) \(([^)]+)\)")
 
 
 def servers_of(row: Row) -> int:
     """`3`, `= workers; at 8 nodes 6 (Inc) / 4 (R152)`; by default one per node."""
     if plain := _PLAIN.match(row.servers):
-        return min(int(plain[0]), 1024)
-    if (at := _AT.search(row.servers)) and int(at[1]) == row.nodes:
+        return int(plain[0])
+    if (at := SERVERS_AT_NODES.search(row.servers)) and int(at[1]) == row.nodes:
         for count, model in _OF_MODEL.findall(at[2]):
             if _abbreviates(model.lower(), row.model.lower()):
                 return max(1, int(count))
