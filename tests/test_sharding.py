@@ -191,6 +191,7 @@ def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
 def test_no_sharding_is_not_a_word_in_sentences(model: str) -> None:
     text = said(model, "--gpus", "8", "--sharding", "none")
     assert ": no sharding (DDP) with native takes " in text and "ddp with" not in text
+    assert ". No sharding (DDP) with native exposes " in text
     text = said(model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
     assert "ddp with" not in text
     # Its mark in the table is explained, and it is said once that nothing is faster.

@@ -29,7 +29,8 @@ def advise(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         about.setdefault((id(group.scenarios[0].trace), group.results[0].library), []).append(group)
     largest = [max(own, key=lambda it: it.results[0].workers) for own in about.values()]
-    return [line for group in largest for line in [*_verdict(group), *details(group, subject(group))]]
+    lines = [line for group in largest for line in [*_verdict(group), *details(group, subject(group))]]
+    return [sharding.capital(line) for line in lines]
 
 
 def subject(group: Group) -> Result:

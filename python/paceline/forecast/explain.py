@@ -90,7 +90,7 @@ class Explanation:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result, about = self.result, self.subject
         dominated = sentence(about, result, self.reliefs) if result.critical_path else f"{about} takes no time."
-        return [dominated, _knee_in_words(self.knee, self.worker), likely(result)]
+        return [sharding.capital(dominated), _knee_in_words(self.knee, self.worker), sharding.capital(likely(result))]
 
     def text(self, width: int) -> list[str]:
         """Return lines for people."""
@@ -128,7 +128,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
         changes,
         f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
         "data-parallel rank" if several else "worker",
-        tuple(details(group, fastest)),
+        tuple(map(sharding.capital, details(group, fastest))),
     )
 
 

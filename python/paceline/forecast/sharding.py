@@ -243,6 +243,11 @@ def spoken(sharding: str, library: str = "") -> str:
     return "no sharding (DDP)" if library == DEFAULT else "no sharding"
 
 
+def capital(sentence: str) -> str:
+    """Return a sentence that does not begin with a small `no sharding`; names of shardings and strategies stay."""
+    return f"N{sentence[1:]}" if sentence.startswith("no sharding") else sentence
+
+
 def memory_text(result: Result) -> str:
     """Return the peak memory for a table, with a mark if it does not fit."""
     if result.sharded is None:
