@@ -138,7 +138,9 @@ def test_what_does_not_fit_is_counted_and_named():
     assert text.startswith("Nothing fits in 80 GB on 8 GPUs: the least is zero3 with batch 1 and full checkpointing, ")
     assert "more GPUs, --tensor-parallel" in text
     assert "leave out --sharding" in call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--sharding", "none")
-    assert "in no configuration fits none (" in call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048)
+    assert "8 GPUs: no configuration fits with no sharding (" in call(
+        "llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048
+    )
 
 
 def test_recomputed_activations_count():
@@ -155,7 +157,7 @@ def test_text_says_what_is_best_and_why():
     text = call(*SMALL, "--gpus", "1,16", "--memory", "4GB", "--price", 2, "--top", 9)
     words = " ".join(text.split())
     assert words.startswith("gpt2-small on 16 A100 SXM4 80 GB is fastest: ")
-    assert "for a billion tokens; " in words and "cost per" in text
+    assert " per billion tokens in the currency of --price; " in words and "cost per" in text
     assert "1 GPU: of " in words and "16 GPUs: of " in words and "no other can be faster" in words
     assert "The best in detail: paceline simulate gpt2-small --gpu a100" in words
     assert "\n   1  none" in text

@@ -123,4 +123,22 @@ def test_bound_by_is_what_gains_most_when_relieved():
     assert said.startswith(
         "native is bound by the network's bandwidth: twice the bandwidth, still over TCP, would make"
     )
-    assert said.endswith("most of its critical path is computation (68 %, that of the slowest worker).")
+    assert said.endswith("; 68 % of its critical path is computation, that of the slowest worker.")
+
+
+def test_links_that_limit_together_are_relieved_together():
+    """Inside and between nodes a ring takes as long, so that relieving one of them gains nothing."""
+    cluster = paceline.load_cluster(None, gpus_per_node=4, bandwidth="10Gbps", intra_bandwidth="10Gbps", latency="0s")
+    scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, "ring", 8, chunk="per-worker")
+    result = scenario.result()
+    relieved = reliefs(scenario, result)
+    gains = {one.what: one.gain for one in relieved}
+    assert max(gains["twice the bandwidth"], gains["twice the bandwidth inside the node"]) < 1.05
+    assert gains["twice the bandwidth inside and between nodes"] > 1.3
+    said = sentence("it", result, relieved)
+    assert said.startswith(
+        "it is bound by the links inside and between nodes together: twice the bandwidth inside and between nodes would"
+    )
+    # Where one of them gains, or nothing is exposed, it is not asked.
+    wide = Scenario.of(scenario.trace, paceline.load_cluster(cluster, intra_bandwidth="400Gbps"), "ring", 8)
+    assert all("between nodes" not in one.what for one in reliefs(wide, wide.result()))

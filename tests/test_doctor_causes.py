@@ -60,7 +60,20 @@ def test_ranks_that_take_turns():
         assert first.name == "straggler"
         assert "waiting for whichever rank is last" in report.verdict
         assert (first.evidence["persistent"], first.evidence["rank"]) == (False, None)
-        assert first.seconds == pytest.approx(0.010)
+        # Of n ranks one does not wait in a step; and what a rank could gain is what it waits.
+        assert first.seconds == pytest.approx(0.010 * (size - 1) / size)
+        assert first.seconds == pytest.approx(report.analysis.mean.straggler / 1e9)
+        assert first.share <= max(parts.exposed for parts in report.analysis.means.values()) / report.analysis.mean.step
+        assert f"a rank waits {10 * (size - 1) / size:.3g} ms a step on average" in first.says
+
+
+def test_a_slow_rank_that_waits_sometimes_costs_what_the_others_wait_for_it():
+    """Rank 1 is late by 10 ms in four of five steps, rank 0 in the fifth; 20 typical steps."""
+    report = diagnosed(straggling(lambda step, rank: 10 if rank == (step % 5 > 0) else 0, 2, 23))
+    first = report.diagnoses[0]
+    assert (first.evidence["persistent"], first.evidence["rank"]) == (True, 1)
+    assert first.seconds == pytest.approx(0.008)
+    assert first.seconds == pytest.approx(report.analysis.means[0].straggler / 1e9)
 
 
 def test_noise_is_no_single_slow_rank():

@@ -42,7 +42,7 @@ def test_an_explanation_names_its_row_and_ranks_that_differ_by_chance():
     rows = {change.what: change.note for change in told.changes}
     assert rows["without the slowest rank"] == "ranks differ only by chance"
     alike = explanation(**given)
-    assert alike.row == ""
+    assert alike.subject == "ring with 4 workers"
     assert {change.what: change.note for change in alike.changes}["without the slowest rank"].startswith("all ranks")
 
 

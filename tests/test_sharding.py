@@ -8,6 +8,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
+from paceline._internal import units
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 
@@ -167,3 +168,70 @@ def test_errors_name_the_remedy(model: str, words: list[str], message: str) -> N
 def test_python_checks_as_the_command_line_does(model: str) -> None:
     with pytest.raises(InvalidArgumentError, match="sharding"):
         paceline.simulate(model, workers=8, sharding="zero4")
+
+
+def said(*words: str) -> str:
+    """Return what is printed on standard output, in one line."""
+    result = CliRunner().invoke(main, ["simulate", *words])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", "64", "--sharding", "zero3", "--strategy", "native,ring")
+    native, ring = json.loads(CliRunner().invoke(main, ["simulate", *words, "--json"]).stdout)
+    text = said(*words)
+    assert native["iteration_s"] < ring["iteration_s"]
+    assert ": zero3 with native takes " in text
+    all_gather_s = native["sharded"]["exposed"]["all_gather_s"]
+    assert f" zero3 with native exposes {units.duration(all_gather_s)} of all-gather" in text
+    assert "Memory of a GPU at its peak with zero3 with native: " in text and " of 80 GB: fits (" in text
+
+
+def test_no_sharding_is_not_a_word_in_sentences(model: str) -> None:
+    text = said(model, "--gpus", "8", "--sharding", "none")
+    assert ": no sharding (DDP) with native takes " in text and "ddp with" not in text
+    assert ". No sharding (DDP) with native exposes " in text
+    text = said(model, "--gpus", "8", "--sharding", "none,zero1", "--memory", "100MB")
+    assert "ddp with" not in text
+    # Its mark in the table is explained, and it is said once that nothing is faster.
+    assert "!: does not fit in the memory of a GPU, 100 MB" in text
+    assert text.count("is faster") <= 1
+    assert "use ring, halving-doubling, hierarchical or native" in run(
+        model, "--gpus", "8", "--sharding", "zero3", "--strategy", "ps", code=2
+    )
+
+
+def test_efficiency_over_100_per_cent_is_explained(model: str) -> None:
+    words = (model, "--gpus", "8", "--bandwidth", "400Gbps", "--strategy", "ring", "--sharding")
+    fast, plain = said(*words, "zero3"), said(*words, "none")
+    assert json.loads(run(*words, "zero3", "--json"))[0]["scaling_efficiency"] > 1
+    assert "scaling efficiency is over 100 % because a sharded rank updates its share" in fast
+    assert "over 100 %" not in plain
+
+
+def test_explain_names_the_sharding_and_keeps_its_sentences(model: str) -> None:
+    words = (model, "--gpus", "8", "--sharding", "zero2,zero3", "--memory", "1GB", "--explain")
+    told = [one["explanation"] for one in json.loads(run(*words, "--json")) if "explanation" in one]
+    assert [it["sharding"] for it in told] in (["zero2"], ["zero3"])
+    text = said(*words)
+    name = told[0]["sharding"]
+    assert text.startswith(f"{name} on 8 workers is bound by")
+    assert f"{name} exposes " in text and f"at its peak with {name}: " in text
+    assert not {"multicast in the switch", "aggregation in the switch"} & {one["what"] for one in told[0]["changes"]}
+
+
+def test_parallel_ranks_are_counted_in_gpus() -> None:
+    words = ("llama-3-70b", "--gpu", "h100", "--gpus", "256", "--tensor-parallel", "8", "--pipeline-parallel", "8")
+    words = (*words, "--microbatches", "24", "--strategy", "native,hierarchical", "--sharding", "zero1")
+    text = said(*words)
+    assert text.startswith("llama-3-70b, 256 GPUs = 8 tensor x 8 pipeline x 4 data parallel, ")
+    assert "24 microbatches of 1 per data-parallel rank" in text and "of gradients of the slowest stage" in text
+    assert "The pipeline's bubble is 22." in text and "Memory of a GPU of the slowest stage at its peak" in text
+    plain = words[: words.index("--sharding")]
+    notes = json.loads(CliRunner().invoke(main, ["simulate", *plain, "--json"]).stdout)[1]["notes"]
+    assert any("a worker is a data-parallel rank of 64 GPUs" in note for note in notes)
+    assert any("assuming the nodes of dgx-h100" in note for note in notes)
+    plain = (*plain, "--cluster", "flat", "--gpus-per-node", "8")
+    notes = json.loads(CliRunner().invoke(main, ["simulate", *plain, "--json"]).stdout)[1]["notes"]
+    assert "hierarchical with one data-parallel rank per node is a ring between the nodes" in notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.explain import Explanation
-    from paceline.forecast.table import Group
 
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -148,7 +148,7 @@ def simulate(
         draw(results, plot)
     explanation = _explained(prepared, results) if explain else None
     if as_json:
-        say([json.dumps(_as_data(results, explanation), indent=1, allow_nan=False)])
+        say([json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False)])
     elif csv:
         from paceline.forecast.frame import to_csv
 
@@ -297,9 +297,11 @@ def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     return explain(table.grouped(prepared.scenarios, results, meant=prepared.meant))
 
 
-def _as_data(results: list[Result], explanation: Explanation | None) -> list[dict[str, Any]]:
-    """Return an object for each scenario; the explained one holds the explanation."""
+def _as_data(results: list[Result], explanation: Explanation | None, notes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return an object for each scenario, with the notes on all of them; the explained one holds the explanation."""
     objects = [result.to_dict() for result in results]
+    for one in objects:
+        one["notes"] += notes
     if explanation is not None:
         objects[results.index(explanation.result)]["explanation"] = explanation.to_dict()
     return objects
@@ -326,7 +328,7 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     rows = table.table(groups, most)
     if explanation is None:
         try:
-            sentences = [*advise(groups), *_of_the_plan(groups)]
+            sentences = advise(groups)
         except KeyboardInterrupt:
             say(rows)
             raise
@@ -336,15 +338,6 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
     notes = [line for note in table.notes(listed) for line in wrapped(f"note: {note}", width())]
     say([*lines, *([""] if lines else []), *rows, *([""] if notes else []), *notes])
-
-
-def _of_the_plan(groups: list[Group]) -> list[str]:
-    """Return what is exposed and whether it fits, for the best of the largest world."""
-    from paceline.forecast.sharding import sentences
-
-    largest = max(groups, key=lambda group: group.results[0].workers)
-    best = largest.ranked()[0]
-    return sentences(largest.scenarios[largest.results.index(best)], best)
 
 
 def _print_unfinished(
@@ -357,7 +350,7 @@ def _print_unfinished(
     results = list(interrupted.results.values())
     done = {"finished": len(results), "scenarios": interrupted.scenarios}
     if as_json:
-        objects = [result.to_dict() | {"incomplete": done} for result in results]
+        objects = [one | {"incomplete": done} for one in _as_data(results, None, prepared.notes)]
         say([json.dumps(objects, indent=1, allow_nan=False)])
     elif csv and results:
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)

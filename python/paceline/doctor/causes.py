@@ -432,37 +432,42 @@ _WORDS = {"input": "input pipeline", "forward": "forward pass", "backward": "bac
 
 
 def find_straggler(analysis: Analysis) -> Diagnosis | None:
-    """Diagnose waiting for the slowest rank: the mean wait of the other ranks in a mean step."""
+    """Diagnose waiting for the slowest rank in a mean step.
+
+    The cost of one slow rank is the mean wait of the others for it. Where ranks take turns, each has computed while
+    others waited for it, so the cost is the mean wait of all ranks: no step can gain more.
+    """
     ranks = analysis.ranks
     if len(ranks) < 2:
         return None
     blamed = [_blamed(analysis.breakdowns_of(index)) for index in range(analysis.count)]
     total = sum(blamed, Counter[int]())
     waited = sum(total.values())
-    lost = waited / analysis.count / (len(ranks) - 1)
     step = analysis.mean.step
-    if not total or not lost:
+    if not waited:
         return None
     noteworthy = [counter for counter in blamed if sum(counter.values()) > _NOTEWORTHY * step * (len(ranks) - 1)]
     slowest, most = min(total.items(), key=lambda item: (-item[1], item[0]))
     last_in = sum(_first(counter) == slowest for counter in noteworthy)
     per = " a step" if analysis.has_steps else " in all"
+    persistent = most / waited >= _PERSISTENT
+    lost = (most / (len(ranks) - 1) if persistent else waited / len(ranks)) / analysis.count
     evidence: dict[str, Figure] = {
         "rank": slowest,
-        "persistent": most / waited >= _PERSISTENT,
+        "persistent": persistent,
         "share_of_waiting": most / waited,
         "steps_last": last_in,
         "steps_waited": len(noteworthy),
         "later_s": lost / 1e9,
     }
-    if most / waited < _PERSISTENT:
+    if not persistent:
         return Diagnosis(
             name="straggler",
             seconds=lost / 1e9,
             share=lost / step,
             headline="waiting for whichever rank is last",
-            says=f"ranks take turns being last, and the others wait {nanoseconds(lost)}{per} for it; rank "
-            f"{slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
+            says=f"ranks take turns being last, and a rank waits {nanoseconds(lost)}{per} on average for the last one; "
+            f"rank {slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
             evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
             tries=[
                 "give all ranks equal work in each step: batches of equal size, sequences sorted by length",

@@ -11,8 +11,9 @@ from paceline.forecast import sharding
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, extras, likely, named, own, rate_of, with_evidence
+from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
 
+_NO_OTHER = "No other strategy is faster"
 # What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
 _MOST_MESSAGES = 3_000_000
 
@@ -27,7 +28,28 @@ def advise(groups: Sequence[Group]) -> list[str]:
     about: dict[tuple[int, str], list[Group]] = {}
     for group in groups:
         about.setdefault((id(group.scenarios[0].trace), group.results[0].library), []).append(group)
-    return [line for own in about.values() for line in _verdict(max(own, key=lambda it: it.results[0].workers))]
+    largest = [max(own, key=lambda it: it.results[0].workers) for own in about.values()]
+    lines = [line for group in largest for line in [*_verdict(group), *details(group, subject(group))]]
+    return [sharding.capital(line) for line in lines]
+
+
+def subject(group: Group) -> Result:
+    """Return the forecast that a verdict is about: what the library runs by itself, or else the fastest."""
+    runs = own(group)
+    return group.ranked()[0] if runs is None or runs.workers == 1 else runs
+
+
+def details(group: Group, result: Result) -> list[str]:
+    """Return the share of a pipeline's bubble; and what sharding exposes, and whether it fits."""
+    scenario = group.scenarios[group.results.index(result)]
+    lines, workload = [], scenario.workload
+    if workload is not None and workload.pipeline > 1:
+        bubble = workload.before_s - (workload.microbatches - 1) * (workload.forward_s + workload.backward_s)
+        lines.append(
+            f"The pipeline's bubble is {units.percent(bubble / workload.compute_s)} of the computation, with "
+            f"{workload.pipeline} stages and {workload.microbatches} microbatches."
+        )
+    return [*lines, *sharding.sentences(scenario, result, named(result, group), several=_several(group))]
 
 
 def _verdict(group: Group) -> list[str]:
@@ -58,17 +80,22 @@ def _of_the_library(group: Group, runs: Result, fastest: Result) -> list[str]:
     """Return what the library runs with its interval, what would be faster, and what bounds it."""
     sentences = [f"{_where(group)}: {likely(runs, named(runs, group))}"]
     gain = runs.iteration_s / fastest.iteration_s
+    others = []
+    if len({result.strategy for result in group.results}) == 1:
+        others = _others(_scenario(group, runs), runs, group.meant)
     if fastest is not runs and gain > NOTEWORTHY:
         rate = "" if not fastest.samples_per_s else f", {units.digits(fastest.samples_per_s)} samples/s"
         sentences.append(
             f"{named(fastest, group)} would be {units.short(gain)} times faster{rate}{_unmeasured(fastest)}."
         )
     elif _several(group):
-        sentences.append("None of the others is faster.")
-    sentences += _faster_still(group, fastest)
-    if len({result.strategy for result in group.results}) == 1:
-        sentences += _others(_scenario(group, runs), runs, group.meant)
-    return [*sentences, _bound(group, runs)]
+        shardings = {sharding.label(result) for result in group.results}
+        rows = "other shardings" if others and len(shardings) > 1 else "others"
+        if others and others[0].startswith(_NO_OTHER):
+            others[0] = f"None of the {rows} is faster, nor would another strategy be{others[0][len(_NO_OTHER) :]}"
+        else:
+            sentences.append(f"None of the {rows} is faster.")
+    return [*sentences, *_faster_still(group, fastest), *others, _bound(group, runs)]
 
 
 def _unmeasured(result: Result) -> str:
@@ -97,7 +124,7 @@ def _where(group: Group) -> str:
     first = group.results[0]
     speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
-    return f"{first.trace}, {units.count(first.workers, 'worker')}, {rate_of(first)}{wait}{speed}"
+    return f"{first.trace}, {ranks(first, group.scenarios[0].workload)}, {rate_of(first)}{wait}{speed}"
 
 
 def _figures(result: Result) -> str:
@@ -144,5 +171,5 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         faster = f"{units.short(gain)} times faster{_unmeasured(best)}"
         return [f"Of the other strategies {best.strategy} would be the fastest: {faster}."]
     if gain < 1 / NOTEWORTHY:
-        return [f"No other strategy is faster; the next is {best.strategy}, {units.short(1 / gain)} times slower."]
-    return [f"No other strategy is faster; {best.strategy} is as fast."]
+        return [f"{_NO_OTHER}; the next is {best.strategy}, {units.short(1 / gain)} times slower."]
+    return [f"{_NO_OTHER}; {best.strategy} is as fast."]

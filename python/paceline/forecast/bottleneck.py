@@ -26,9 +26,19 @@ NOTEWORTHY = 1.005
 _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
 _HOST, _ADDITIONS, _LATENCY = "host copies", "additions", "latency"
-_LIMITS = {_NICS: "the network's bandwidth", _INSIDE: "the bandwidth inside the node", _UPLINKS: "the racks' uplinks"}
+_LINKS = "links inside and between nodes"
+_LIMITS = {
+    _NICS: "the network's bandwidth",
+    _INSIDE: "the bandwidth inside the node",
+    _UPLINKS: "the racks' uplinks",
+    _LINKS: "the links inside and between nodes together",
+}
 """What is too little of a resource that another one exceeds on the critical path."""
 _HALF = 50
+_LITTLE = 1.05
+"""Gain of a link's relief below which another link may be what keeps it from gaining more."""
+_MUCH = 0.1
+"""Share of an iteration: exposed communication from which it is asked whether links limit together."""
 _OF_PART = {
     "compute": _COMPUTE,
     "inside the node": _INSIDE,
@@ -157,20 +167,37 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     """Simulate twice as much of each resource that the scenario has, the bottleneck's first."""
     first = bottleneck(result) if result.critical_path else ""
     asked = sorted(_asked(scenario, result), key=lambda one: one[0] != first)
-    found = []
-    for resource, what, changes in asked:
-        try:
-            changed = (
-                scenario.changed(compute_speedup=result.compute_speedup * 2)
-                if resource == _COMPUTE
-                else scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
-            )
-            [relieved] = execute([changed])
-        except InvalidArgumentError:  # Twice the rate may exceed the maximum of a cluster.
-            continue
-        gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
-        found.append(Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved)))
-    return found
+    found = [relief for one in asked for relief in _relief(scenario, result, *one)]
+    return [*found, *_together(scenario, result, asked, found)]
+
+
+def _relief(scenario: Scenario, result: Result, resource: str, what: str, changes: dict[str, Any]) -> list[Relief]:
+    """Simulate it; none if the cluster can not be changed so: twice the rate may exceed the maximum of a cluster."""
+    try:
+        changed = (
+            scenario.changed(compute_speedup=result.compute_speedup * 2)
+            if resource == _COMPUTE
+            else scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
+        )
+        [relieved] = execute([changed])
+    except InvalidArgumentError:
+        return []
+    gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
+    return [Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved))]
+
+
+def _together(
+    scenario: Scenario, result: Result, asked: Sequence[tuple[str, str, dict[str, Any]]], found: Sequence[Relief]
+) -> list[Relief]:
+    """Return the relief of the links inside and between nodes at once, where neither gains much and much is exposed."""
+    links = {resource: changes for resource, _, changes in asked if resource in (_NICS, _INSIDE)}
+    gains = [one.gain for one in found if one.resource in links]
+    exposed = result.exposed_communication_s > _MUCH * result.iteration_s
+    if len(links) < 2 or len(gains) < len(links) or max(gains) >= _LITTLE or not exposed:
+        return []
+    what = "twice the bandwidth inside and between nodes"
+    both = _relief(scenario, result, _LINKS, what, links[_NICS] | links[_INSIDE])
+    return [one for one in both if one.gain > max(gains) * NOTEWORTHY]
 
 
 def _kept(resource: str, result: Result, relieved: Result) -> str:
@@ -263,7 +290,8 @@ def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
         return f"{path}, but no single relief helps: {effects}."
     if first.resource == bottleneck(result):
         return f"{subject} is {bound(result, relieved)}: {effects}."
-    beside = path_of(result, "of its critical path")
+    largest = _largest(result)
+    beside = f"{largest.percent} of its critical path is {largest.name}{largest.detail}"
     return f"{subject} is {bound(result, relieved)}: {effects}; {beside}."
 
 

@@ -11,13 +11,15 @@ from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
-from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
+from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding
+from paceline.forecast.advice import details, subject
 from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, likely, own
+from paceline.forecast.table import Group, likely, named, ranks
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
@@ -62,13 +64,19 @@ class Explanation:
     reliefs: tuple[Relief, ...]
     """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
-    row: str = ""
-    """What tells its row from those of other traces and networks; empty if there are none."""
+    subject: str
+    """The row that it is about: `ring with 16 workers`."""
+    worker: str = "worker"
+    """What one more of is another data-parallel rank."""
+    details: tuple[str, ...] = ()
+    """Sentences on a pipeline's bubble, on what sharding exposes, and on memory; `advise` has them, too."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
+        own = self.result.sharded
         return {
             "strategy": self.result.strategy,
+            **({} if own is None else {"sharding": own.sharding}),
             "workers": self.result.workers,
             "iteration_s": self.result.iteration_s,
             "bound": bound(self.result, self.reliefs) if self.result.critical_path else "",
@@ -80,14 +88,14 @@ class Explanation:
 
     def sentences(self) -> list[str]:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
-        result = self.result
-        subject = f"{result.strategy} with {units.count(result.workers, 'worker')}{self.row}"
-        dominated = sentence(subject, result, self.reliefs) if result.critical_path else f"{subject} takes no time."
-        return [dominated, _knee_in_words(self.knee), likely(result)]
+        result, about = self.result, self.subject
+        dominated = sentence(about, result, self.reliefs) if result.critical_path else f"{about} takes no time."
+        return [sharding.capital(dominated), _knee_in_words(self.knee, self.worker), sharding.capital(likely(result))]
 
     def text(self, width: int) -> list[str]:
         """Return lines for people."""
-        *before, after = [wrapped(sentence, width) for sentence in self.sentences()]
+        dominated, knee, likely_ = self.sentences()
+        *before, after = [wrapped(sentence, width) for sentence in (dominated, *self.details, knee, likely_)]
         lines = [line for paragraph in before for line in paragraph]
         columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
         rows = [
@@ -105,12 +113,23 @@ class Explanation:
 def explain(groups: Sequence[Group]) -> Explanation:
     """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = own(group) or group.ranked()[0]
+    fastest = subject(group)
     scenario = group.scenarios[group.results.index(fastest)]
     quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
     relieved = tuple(reliefs(scenario, fastest)) if quick else ()
     changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
-    return Explanation(fastest, _knee(scenario), relieved, changes, _row(fastest, groups))
+    several = scenario.workload is not None and scenario.workload.gpus > 1
+    with_ = "on" if several or fastest.sharded is not None else "with"
+    name = named(fastest, group) if fastest.sharded is not None else fastest.strategy
+    return Explanation(
+        fastest,
+        _knee(scenario),
+        relieved,
+        changes,
+        f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
+        "data-parallel rank" if several else "worker",
+        tuple(map(sharding.capital, details(group, fastest))),
+    )
 
 
 def _row(result: Result, groups: Sequence[Group]) -> str:
@@ -195,15 +214,15 @@ def _bound_at(scenario: Scenario, workers: int) -> str:
     return f"{why}: {best.what} would make it {units.short(best.gain)} times faster"
 
 
-def _knee_in_words(knee: Knee) -> str:
+def _knee_in_words(knee: Knee, worker: str) -> str:
     if knee.bound == _NO_COMPUTATION:
         return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
-        return f"Up to {units.count(knee.tried, 'worker')} another one brings more than half of what the first one did."
+        return f"Up to {units.count(knee.tried, worker)}, one more adds over half of the samples/s of one alone."
     verb = " it is" if knee.bound.startswith("bound by") else ","
     return (
-        f"From {units.count(knee.workers, 'worker')} on, another one brings less than half of what the first one did: "
-        f"with {units.count(knee.tried, 'worker')}{verb} {knee.bound}."
+        f"From {units.count(knee.workers, worker)} on, one more adds less than half of the samples/s of one alone: "
+        f"with {units.count(knee.tried, worker)}{verb} {knee.bound}."
     )
 
 
@@ -221,6 +240,8 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
     ]
+    if result.sharded is not None:
+        return _changes_of_a_plan(scenario, result, able, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
@@ -229,6 +250,21 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         _without_the_slowest(scenario, fields),
     ]
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
+
+
+def _changes_of_a_plan(
+    scenario: Scenario, result: Result, able: Sequence[Strategy], fields: dict[str, Any]
+) -> list[Change]:
+    """Return those that a plan has: no strategy that uses the switch can shard, and a unit need not be a bucket."""
+    able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
+    slowest = _without_the_slowest(scenario, fields)
+    candidates: list[tuple[str, list[Scenario], str]] = [
+        ("another strategy", [scenario.under(strategy) for strategy in able], ""),
+        *([slowest] if slowest[1] else []),
+    ]
+    changes = [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
+    sizes = _best("the best bucket size", _bucket_sizes(scenario), "", result)
+    return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > NOTEWORTHY else [])]
 
 
 def _with(scenario: Scenario, **fields: object) -> Scenario:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
+from paceline.catalog.libraries import DEFAULT
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 
@@ -154,8 +155,8 @@ def check_buckets(shardings: Sequence[str] | None) -> None:
     kinds = {kind(sharding) for sharding in shardings or [NONE]}
     if kinds <= set(_ONLY["unit"]):
         raise InvalidArgumentError(
-            f"has no effect with {units.listed(sorted(kinds))}, where the model's blocks are exchanged; leave it out, or name "
-            "other units with --unit",
+            f"has no effect with {units.listed(sorted(kinds))}, where the model's blocks are exchanged; leave it out, "
+            "or name other units with --unit",
             setting="bucket_size",
         )
 
@@ -172,7 +173,7 @@ def only_able(strategies: Sequence[Strategy], named: Collection[Strategy], known
     """
     for strategy in strategies:
         if strategy in named and not able(strategy):
-            words = units.listed([one.name for one in known if able(one)])
+            words = units.listed([one.name for one in known if able(one)], "or")
             raise InvalidArgumentError(
                 f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
                 setting="strategy",
@@ -219,6 +220,18 @@ def label(result: Result) -> str:
     return "-" if result.sharded is None else result.sharded.sharding
 
 
+def spoken(sharding: str, library: str = "") -> str:
+    """Return a sharding for prose, in which `none` would be read as a word: `no sharding`, of `ddp` with its name."""
+    if sharding != NONE:
+        return sharding
+    return "no sharding (DDP)" if library == DEFAULT else "no sharding"
+
+
+def capital(sentence: str) -> str:
+    """Return a sentence that does not begin with a small `no sharding`; names of shardings and strategies stay."""
+    return f"N{sentence[1:]}" if sentence.startswith("no sharding") else sentence
+
+
 def memory_text(result: Result) -> str:
     """Return the peak memory for a table, with a mark if it does not fit."""
     if result.sharded is None:
@@ -227,8 +240,18 @@ def memory_text(result: Result) -> str:
     return units.size(own.memory.peak_bytes) + (" !" if own.fits is False else "")
 
 
-def sentences(scenario: Scenario, result: Result) -> list[str]:
-    """Return what a sharded forecast exposes, what its memory consists of, and whether it fits, with the remedy."""
+def legend(results: Sequence[Result]) -> list[str]:
+    """Return what the mark in a table means, if one of its rows has it."""
+    sizes = {it.sharded.capacity_bytes for it in results if it.sharded is not None and it.sharded.fits is False}
+    known = units.listed([units.size(size) for size in sorted(filter(None, sizes))], "or") if sizes else ""
+    return [f"!: does not fit in the memory of a GPU, {known}"] if known else []
+
+
+def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -> list[str]:
+    """Return what a sharded forecast exposes, what its memory consists of, and whether it fits, with the remedy.
+
+    `name`: what its row is called; `several`: whether there are other rows, from which its memory is told by it.
+    """
     own = result.sharded
     if own is None:
         return []
@@ -241,9 +264,7 @@ def sentences(scenario: Scenario, result: Result) -> list[str]:
     lines = []
     if result.workers > 1:
         what = (
-            f"{own.sharding}: exposed are {units.listed(shown)} an iteration"
-            if shown
-            else f"{own.sharding}: all communication is hidden"
+            f"{name} exposes {units.listed(shown)} an iteration" if shown else f"{name} hides all of its communication"
         )
         lines.append(f"{what}{later(own)}.")
     memory = own.memory
@@ -256,7 +277,11 @@ def sentences(scenario: Scenario, result: Result) -> list[str]:
     }
     held = units.listed([f"{units.size(size)} of {name}" for name, size in parts.items() if size])
     without = "" if memory.activations_bytes is not None else ", without activations"
-    lines.append(f"Memory of a GPU at its peak: {units.size(memory.peak_bytes)}{without} ({held}).")
+    stage = scenario.workload is not None and scenario.workload.pipeline > 1
+    whose = f"Memory of a GPU{' of the slowest stage' if stage else ''} at its peak{f' with {name}' if several else ''}"
+    fits = own.fits and memory.activations_bytes is not None and own.capacity_bytes is not None
+    room = f" of {units.size(own.capacity_bytes or 0)}: fits" if fits else ""
+    lines.append(f"{whose}: {units.size(memory.peak_bytes)}{room}{without} ({held}).")
     if own.fits is False and own.capacity_bytes is not None:
         lines.append(
             f"It does not fit: {_gigabytes(memory.peak_bytes)} GB of {_gigabytes(own.capacity_bytes)}; "

@@ -345,6 +345,10 @@ class Scenario:
         figures: dict[str, Any] = {}
         if self.workload is not None:
             figures |= self.workload.figures(found.samples_per_s, self.workers)
+            if self.workload.tensor > 1:
+                # Its nodes are made of ranks, each of which is several GPUs.
+                rank = "one data-parallel rank per node"
+                figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
         sharded = self._sharded(found)
         if sharded is None:
             figures["notes"] = tuple(note for note in found.notes if not note.endswith(shardings.NO_ACTIVATIONS))

@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.catalog.libraries import NONE
+from paceline.catalog.libraries import DEFAULT, NONE
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, find_strategy
 from paceline.forecast import sharding
 from paceline.forecast.evidence import Interval
 from paceline.forecast.simulate import Result, Scenario
 
 Cell = Callable[[Result, "Group"], str]
+_OVER = 1.0005
+"""An efficiency that is printed as more than 100.0 %."""
 
 
 EXTRAS = (SERVERS, SWITCH) = ("servers", "switch")
@@ -80,6 +83,7 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
     ]
     several = any(len(group) > 1 for group in ranked)
     lines = [*_title(groups[0], listed), "", *render([column for column, _ in shown], rows, highlight_first=several)]
+    lines += sharding.legend(listed)
     left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
     return [*lines, f"and {left_out} more with --all"] if left_out else lines
 
@@ -148,7 +152,7 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
             ),
         ]
     if any(len(group.results) > 1 for group in groups):
-        first = named(groups[0].results[0], groups[0])
+        first = named(groups[0].results[0], groups[0], prose=False)
         columns.append((Column(f"speed-up\nover {first}"), _speedup))
     if any(result.compute_s > 0 for result in results):
         exposed = f"exposed comm.\n{time[1]}"
@@ -177,10 +181,13 @@ def _optional(value: float | None, text: Callable[[float], str]) -> str:
     return "-" if value is None else text(value)
 
 
-def named(result: Result, group: Group) -> str:
-    """Return the strategy, with its coordinator, servers and bucket size if the group has it with several of them."""
-    name = label(result, group.results)
-    same = [other for other in group.results if label(other, group.results) == name]
+def named(result: Result, group: Group, *, prose: bool = True) -> str:
+    """Return the strategy, with its coordinator, servers and bucket size if the group has it with several of them.
+
+    `prose`: for sentences, not for a table.
+    """
+    name = label(result, group.results, prose=prose)
+    same = [other for other in group.results if label(other, group.results, prose=prose) == name]
     words = [name]
     if _varies([other.servers for other in same]):
         words.append(units.count(result.servers, "server"))
@@ -189,10 +196,10 @@ def named(result: Result, group: Group) -> str:
     return ", ".join(words)
 
 
-def label(result: Result, among: Sequence[Result]) -> str:
+def label(result: Result, among: Sequence[Result], *, prose: bool = False) -> str:
     """Return what tells a result from the others: its strategy, its coordinator or sharding, or both."""
     if result.sharded is not None:
-        own = result.sharded.sharding
+        own = sharding.spoken(result.sharded.sharding, result.library) if prose else result.sharded.sharding
         alone = _varies([sharding.label(other) for other in among]) and not _varies([it.strategy for it in among])
         return own if alone else f"{own} with {result.strategy}"
     if not _varies([other.coordinator for other in among]):
@@ -201,19 +208,38 @@ def label(result: Result, among: Sequence[Result]) -> str:
     return f"{result.strategy}, {coordinator}" if _varies([other.strategy for other in among]) else coordinator
 
 
+def ranks(result: Result, workload: Workload | None) -> str:
+    """Return `16 workers`, or `1024 GPUs = 8 tensor x 8 pipeline x 16 data parallel`."""
+    if workload is None or workload.gpus == 1:
+        return units.count(result.workers, "worker")
+    ways = {"tensor": workload.tensor, "pipeline": workload.pipeline}
+    product = [f"{number} {name}" for name, number in ways.items() if number > 1]
+    return f"{result.workers * workload.gpus} GPUs = {' x '.join([*product, f'{result.workers} data parallel'])}"
+
+
+def _batch(result: Result, workload: Workload | None) -> str:
+    """Return what a worker trains in an iteration."""
+    if workload is None or workload.gpus == 1:
+        return f"batch {result.batch} per worker"
+    own = f"{workload.microbatches} microbatches of " if workload.microbatches > 1 else "batch "
+    return f"{own}{workload.batch} per data-parallel rank"
+
+
 def _title(group: Group, results: Sequence[Result]) -> list[str]:
     result = next((result for result in results if result.servers), results[0])
     cluster = json.loads(group.scenarios[0].cluster.to_json())
     several = _varies([other.trace for other in results])
     traces = list(dict.fromkeys(other.trace for other in results))
-    what = traces if several else [result.trace, f"{units.size(result.gradient_bytes)} of gradients"]
+    workload = group.scenarios[0].workload
+    whose = " of the slowest stage" if workload is not None and workload.pipeline > 1 else ""
+    what = traces if several else [result.trace, f"{units.size(result.gradient_bytes)} of gradients{whose}"]
     if result.compute_s > 0 and not several:
-        what += [f"batch {result.batch} per worker"]
+        what += [_batch(result, workload)]
         if not _varies([other.compute_speedup for other in results]):
             what.append(f"{units.duration(result.compute_s)} of computation")
     where = []
     if not _varies([other.workers for other in results]):
-        where.append(units.count(result.workers, "worker"))
+        where.append(units.count(result.workers, "worker") if several else ranks(result, workload))
     if not _varies([other.servers for other in results if other.servers]) and result.servers:
         where.append(units.count(result.servers, "server"))
     one_rate = not _varies([other.bandwidth_bps for other in results])
@@ -253,7 +279,7 @@ def likely(result: Result, name: str = "") -> str:
         mean += f", {units.digits(result.samples_per_s)} samples/s"
         if name and result.scaling_efficiency is not None:
             mean += f", {units.percent(result.scaling_efficiency)} of linear scaling"
-    who = name or result.strategy
+    who = name or (result.strategy if result.sharded is None else label(result, [result], prose=True))
     if found is None:
         return (
             f"{library_with(result, who)} takes {mean}, with {result.evidence}."
@@ -267,7 +293,7 @@ def likely(result: Result, name: str = "") -> str:
     takes = f"{library_with(result, who)} takes {mean}"
     return (
         f"{takes}; with a probability of {found.level * 100:.0f} % it is {range_of(found)}{rates}: "
-        f"so far off have {found.cases} comparable forecasts been ({found.basis})."
+        f"{found.cases} comparable forecasts were off by as much ({found.basis})."
     )
 
 
@@ -278,13 +304,28 @@ def range_of(interval: Interval) -> str:
 
 
 def library_with(result: Result, name: str) -> str:
-    """Return `ddp with native`, or the name alone for a bare schedule."""
+    """Return `ddp with native`, or the name alone for a bare schedule, and where `ddp` would be said of FSDP."""
+    if result.sharded is not None and result.library == DEFAULT:
+        return name
     return name if result.library == NONE else f"{result.library} with {name}"
 
 
 def notes(results: Sequence[Result]) -> list[str]:
-    """Return the notes of results, each once, and one on a channel that changes with the rate."""
-    return list(dict.fromkeys([*(note for result in results for note in result.notes), *_channels(results)]))
+    """Return the notes of results, each once, and those on a channel that changes and on efficiency over 100 %."""
+    own = (note for result in results for note in result.notes)
+    return list(dict.fromkeys([*own, *_channels(results), *_efficient(results)]))
+
+
+def _efficient(results: Sequence[Result]) -> list[str]:
+    """Return why an efficiency is over 100 %, if sharding is why."""
+    if not any(
+        (it.scaling_efficiency or 0) >= _OVER and sharding.label(it) not in ("-", sharding.NONE) for it in results
+    ):
+        return []
+    return [
+        "scaling efficiency is over 100 % because a sharded rank updates its share of the parameters only, and the one "
+        "GPU that it is compared with updates all of them"
+    ]
 
 
 def _channels(results: Sequence[Result]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.catalog.libraries import DEFAULT
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
@@ -37,7 +38,16 @@ class Setup:
     @property
     def label(self) -> str:
         """Its name in tables."""
-        return self.sharding + (", no reshard" if self.kept else "") + (", last sync" if self.local else "")
+        return self.sharding + self._switches
+
+    @property
+    def words(self) -> str:
+        """Its name in sentences."""
+        return shardings.spoken(self.sharding, DEFAULT) + self._switches
+
+    @property
+    def _switches(self) -> str:
+        return (", no reshard" if self.kept else "") + (", last sync" if self.local else "")
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class Answer:
         what = f"{workload.model.name} on {row.gpus} {workload.hardware.title}"
         per_gpu = _rate(row, self.tokens)
         lines = [
-            f"{what}{f' is {kind}' if kind else ''}: {row.candidate.setup.label} with {_in_words(row.candidate)}: "
+            f"{what}{f' is {kind}' if kind else ''}: {row.candidate.setup.words} with {_in_words(row.candidate)}: "
             f"{per_gpu}, {units.duration(result.iteration_s)} an iteration of {units.count(row.global_batch, 'sample')}"
             f"{self._money(row)}; {units.size(own.memory.peak_bytes)} of the {units.size(self.job.capacity_bytes)} "
             "of a GPU."
@@ -208,7 +208,7 @@ class Answer:
     def _money(self, row: Row) -> str:
         name, size = _costed(self.tokens)
         cost = row.cost(size)
-        return "" if cost is None else f", {units.short(cost, 4)} for a {name}"
+        return "" if cost is None else f", {units.short(cost, 4)} per {name} in the currency of --price"
 
     def table(self) -> list[str]:
         """Return the table, with an empty line between numbers of GPUs."""
@@ -301,8 +301,10 @@ def _never(found: Found) -> str:
     least: dict[str, int] = {}
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
-    words = [f"{name} ({units.size(size)} or more)" for name, size in least.items() if name not in fit]
-    return f"{units.count(found.gpus, 'GPU')}: in no configuration fits {units.listed(words)}." if words else ""
+    words = [
+        f"{shardings.spoken(name)} ({units.size(size)} or more)" for name, size in least.items() if name not in fit
+    ]
+    return f"{units.count(found.gpus, 'GPU')}: no configuration fits with {units.listed(words, 'or')}." if words else ""
 
 
 def nothing_fits(found: Found, job: Job) -> str:
@@ -313,7 +315,7 @@ def nothing_fits(found: Found, job: Job) -> str:
     where = units.count(found.gpus, "GPU")
     remedy = _remedy(job, one, None if result is None else result.sharded)
     return (
-        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {one.setup.label} with "
+        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {one.setup.words} with "
         f"{_in_words(one)}, {units.size(least.least_bytes)}; {remedy}."
     )
 
