@@ -414,7 +414,7 @@ def _ranks_note(sweep: Sweep) -> str:
     what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
     return (
         f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)}); the slowest stage is "
-        "simulated, and memory is that of one of its GPUs"
+        "simulated, and memory is that of a GPU of the stage that needs most"
     )
 
 
