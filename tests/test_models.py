@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
-from paceline.catalog.constants import assuming
+from paceline.catalog.constants import assuming, checked_constants
 from paceline.catalog.efficiency import all_efficiencies, efficiency, matmul_share
 from paceline.catalog.hardware import all_hardware, find_hardware, read_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, read_config
@@ -531,6 +531,12 @@ def test_rows_on_one_node_are_compared(tmp_path):
     path.write_text(ROWS.replace("seq_len", "length"), encoding="utf-8")
     with pytest.raises(InvalidArgumentError, match="no column 'seq_len'"):
         read_rows(path)
+
+
+def test_a_constant_beyond_a_double_is_named():
+    entry = {"name": "a", "value": 10**400, "unit": "s", "uncertainty": 0.1, "source": "here"}
+    with pytest.raises(InvalidArgumentError, match=r"mine: a\.value: 1000.* is not a number above 0"):
+        checked_constants([entry], "mine", {"a": "s"})
 
 
 def test_constants_can_be_assumed_for_cross_validation():
