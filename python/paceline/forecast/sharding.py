@@ -278,7 +278,8 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     held = units.listed([f"{units.size(size)} of {name}" for name, size in parts.items() if size])
     without = "" if memory.activations_bytes is not None else ", without activations"
     stage = scenario.workload is not None and scenario.workload.pipeline > 1
-    whose = f"Memory of a GPU{' of the stage that needs most' if stage else ''} at its peak{f' with {name}' if several else ''}"
+    whose = f"Memory of a GPU{' of the stage that needs most' if stage else ''} at its peak"
+    whose += f" with {name}" if several else ""
     fits = own.fits and memory.activations_bytes is not None and own.capacity_bytes is not None
     room = f" of {units.size(own.capacity_bytes or 0)}: fits" if fits else ""
     lines.append(f"{whose}: {units.size(memory.peak_bytes)}{room}{without} ({held}).")
