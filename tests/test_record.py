@@ -492,6 +492,14 @@ def test_inductor():
     assert layers(worker) == {"Sequential": ["0.weight", "0.bias"]}
 
 
+def test_a_model_of_fully_shard_has_the_name_of_its_own_class():
+    from torch.distributed.fsdp import FSDPModule
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.__class__ = type("FSDPSequential", (FSDPModule, nn.Sequential), {})
+    assert Recorder(model, torch.optim.SGD(model.parameters())).name == "Sequential"
+
+
 def test_saving_is_atomic_and_paths_are_checked_first(tmp_path):
     model = nn.Linear(8, 8)
     optimizer = sgd(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import paceline
 import pytest
+from paceline.cli.record import _without_launcher
 
 pytest.importorskip("torch")
 
@@ -166,4 +167,118 @@ def test_what_depends_on_data_is_named(tmp_path):
     result, output = record(tmp_path, "train.py", options=("--on", "h100"))
     assert result.returncode != 0
     assert "aten.nonzero" in result.stderr
+    assert "train.py, line 2" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not output.exists()
+
+
+SHARDED = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.utils.checkpoint import checkpoint
+
+assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("0", "0", "1")
+mesh = init_device_mesh("cuda", (dist.get_world_size() if dist.is_initialized() else 2, 8), mesh_dim_names=("dp", "tp"))
+assert mesh["dp"].size() == dist.get_world_size() == 1 and isinstance(mesh, DeviceMesh)
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + checkpoint(lambda x: self.down(torch.relu(self.up(x))), x, use_reentrant=False)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        assert x.dtype == torch.bfloat16
+        return self.head(self.norm(x))
+
+if os.environ["FSDP"] == "2":
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    with torch.device("meta"):
+        model = Net()
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
+    whole = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+    assert fully_shard(model, mp_policy=whole) is model
+    model.to_empty(device="cuda")
+    assert isinstance(model, Net) and isinstance(model, FSDPModule)
+    model.set_modules_to_forward_prefetch([model.layers[0]])
+    model.unshard(async_op=True).wait()
+else:
+    policy = MixedPrecision(param_dtype=torch.bfloat16)
+    model = FullyShardedDataParallel(Net().cuda(), mixed_precision=policy, device_id=0)
+    assert isinstance(model.module, Net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for _ in range(9):
+    if os.environ["FSDP"] == "2":
+        model.set_requires_gradient_sync(True)
+    out = model(torch.randn(8, 64, device="cuda"))
+    assert out.dtype == (torch.float32 if os.environ["FSDP"] == "2" else torch.bfloat16)
+    nn.functional.cross_entropy(out.float(), torch.randint(10, (8,), device="cuda")).backward()
+    if os.environ["FSDP"] == "2":
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    else:
+        model.clip_grad_norm_(1.0)
+    assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSDP", version)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "train.py").write_text(SHARDED)
+    summary, trace = recorded(tmp_path, "train.py", options=("--on", "a100-80gb"))
+    assert trace["name"] == "Net"
+    names = ["layers.0.up", "layers.0.down", "layers.1.up", "layers.1.down", "norm", "head"]
+    worker = trace["workers"][0]
+    assert [layer["layer"] for layer in worker["forward"]] == [*names, "(loss)"]
+    assert trace["dtype"] == "float32"
+    assert summary["gradient_bytes"] == 4 * (2 * (2 * 64 * 256 + 256 + 64) + 2 * 64 + 64 * 10 + 10)
+    assert sum("--sharding zero3" in note for note in summary["notes"]) == 1
+    # The norm keeps its input in BF16, and no copy of a weight counts.
+    kept = {layer["layer"]: layer["activation_bytes"] for layer in worker["forward"]}
+    assert kept["norm"] < 64 * 4
+    assert kept["head"] <= 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("from torch.distributed.tensor.parallel import parallelize_module as f", "parallelize_module: tensor"),
+        ("from torch.distributed.tensor.experimental import context_parallel as f", "context parallelism"),
+    ],
+)
+def test_what_needs_other_ranks_is_named(line, words, tmp_path):
+    (tmp_path / "train.py").write_text(f"import torch\n{line}\nf(torch.nn.Linear(2, 2), None, {{}})\n")
+    result, output = record(tmp_path, "train.py", options=("--on", "h100"))
+    assert result.returncode != 0
+    assert words in result.stderr
+    assert "train.py, line 3" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not output.exists()
+
+
+def test_the_command_of_a_rank():
+    for command, rank in (
+        ("torchrun --nproc-per-node 2 train.py --lr 1", "python train.py --lr 1"),
+        ("/bin/torchrun -m pkg.train --lr 1", "python -m pkg.train --lr 1"),
+        ("python -m torch.distributed.run --nnodes 1 train.py", "python train.py"),
+        ("python train.py a.py", "python train.py a.py"),
+    ):
+        assert _without_launcher(tuple(command.split())) == tuple(rank.split())

@@ -29,6 +29,17 @@ _DRIFT = 0.1
 """If recorded steps differ from others by more than this share, it is reported."""
 
 
+_ONE_RANK = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""What a launcher would set, for scripts that are recorded without the device; torchrun sets its own."""
+
+
 class _CannotDoHere(click.ClickException):
     """This machine lacks something."""
 
@@ -237,15 +248,17 @@ def _record_script(
             "on": on,
             "dtype": dtype,
         }
-        code = _run(script, injection.injected(os.environ, settings))
+        environment = os.environ if on is None else {**_ONE_RANK, **os.environ}
+        code = _run(script, injection.injected(environment, settings))
         result_path = Path(exchange) / injection.RESULT
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
     problem = injection.problem(result)
     if result is None and code:
         how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit code {code}"
         problem = f"the script {how} before its first optimizer step"
-        if "RANK" not in os.environ:
-            problem += f"; if it uses torch.distributed: paceline run -np 1 --record {output} -- {shlex.join(script)}"
+        if on is None and "RANK" not in os.environ:
+            alone = shlex.join(_without_launcher(script))
+            problem += f"; if it uses torch.distributed: paceline run -np 1 --record {output} -- {alone}"
     if problem is not None:
         click.echo(f"paceline: error: no trace: {problem}", err=True)
         sys.exit(code or 1)
@@ -255,6 +268,19 @@ def _record_script(
         click.echo(f"Warning: the script ended early; the trace covers {recorded}", err=True)
     _print_summary(result["summary"], output, as_json=as_json, to_stderr=not as_json)
     sys.exit(code)
+
+
+def _without_launcher(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command of a rank in a command of torchrun; other commands as they are."""
+    launched = Path(command[0]).name == "torchrun" or "torch.distributed.run" in command[1:3]
+    if not launched:
+        return command
+    for index, word in enumerate(command):
+        if word in ("-m", "--module") and command[index + 1 : index + 2] != ("torch.distributed.run",):
+            return ("python", "-m", *command[index + 1 :])
+        if word.endswith(".py"):
+            return ("python", *command[index:])
+    return ("python", "train.py")
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:

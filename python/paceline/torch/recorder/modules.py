@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 # Path components that wrappers add; users know their parameters without them.
-_WRAPPER_COMPONENTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module"})
+_WRAPPER_COMPONENTS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
     if len(set(cleaned)) < len(cleaned):  # The model itself has a child with a wrapper's name.
         cleaned = parameter_names
     table = ModuleTable(
-        names=tuple(clean_path(name, drop_leading_module=leading) or type(unwrapped(root)).__name__ for name in names),
+        names=tuple(clean_path(name, drop_leading_module=leading) or class_name(unwrapped(root)) for name in names),
         owned=tuple(
             tuple(dict.fromkeys(parameter_index[id(p)] for p in module.parameters(recurse=False))) for module in modules
         ),
@@ -162,8 +162,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """Return the user's module inside `torch.compile` and data parallelism."""
     while True:
         inner = getattr(model, "_orig_mod", None)
+        if inner is None:
+            inner = model._modules.get("_fsdp_wrapped_module")
         if inner is None and data_parallel_wrapper(model) is not None:
             inner = model.module
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of the user's class: `fully_shard` makes a class `FSDPNet` of `Net`."""
+    kind = type(module)
+    # FSDPModule says where the class is; by attribute, because importing torch.distributed.fsdp takes a second.
+    index = getattr(kind, "_orig_cls_mro_index", 0)
+    return kind.__mro__[index].__name__

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart
-from paceline.torch.recorder.modules import is_compiled_in_place, unwrapped
+from paceline.torch.recorder.modules import class_name, is_compiled_in_place, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
@@ -84,7 +84,7 @@ class Recorder:
             raise ValueError("a trace describes one worker: record the model without DataParallel over several GPUs")
         self.warmup = max(warmup, earlier_steps)
         self.steps = steps
-        self.name = name or type(unwrapped(model)).__name__
+        self.name = name or class_name(unwrapped(model))
         self.steps_seen = earlier_steps
         self._alternate = alternate
         self._batch = batch

@@ -10,10 +10,12 @@ import atexit
 import json
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,6 +66,7 @@ class Watcher:
             from paceline.torch.simulated.mode import enter
 
             self._simulation = enter(settings.on, settings.dtype)
+            sys.excepthook = self._failed
         self._pid = os.getpid()
         self._called_modules: dict[int, nn.Module] = {}  # in order of their first call
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -175,6 +178,16 @@ class Watcher:
         self._forget()
         self._error = f"{error} (optimizer steps seen: {self._steps})" if error else ""
 
+    def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Report what cannot be recorded by where the script did it; print the traceback of any other error."""
+        if not issubclass(kind, RecordingError):
+            sys.__excepthook__(kind, error, trace)
+            return
+        ours = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(ours)]
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+        self._error = f"{where}{error}"
+
     def _ends(self) -> None:
         if os.getpid() != self._pid or self._reported:
             return
@@ -249,6 +262,8 @@ def largest(
 def start() -> None:
     """Start watching with the settings in the environment; called once torch is imported."""
     settings = Settings(**json.loads(os.environ[SETTINGS]))
+    if settings.on is not None and os.environ.get("RANK", "0") not in ("", "0"):
+        raise SystemExit(0)  # Ranks exchange nothing, and rank 0 records.
     try:
         _keep(Watcher(settings))
     except Exception as error:

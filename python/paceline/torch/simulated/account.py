@@ -99,6 +99,10 @@ class Account:
         self.totals[owner, phase].add(cost)
         self.kinds[cost.kind, phase].add(cost)
 
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """Do not count a tensor as kept for the backward pass of this step."""
+        self._storages.add(tensor.untyped_storage()._cdata)
+
     def by_module(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return the means of each module itself, without the modules in it, in the model's order."""
         names = {id(module): path for path, module in model.named_modules()}
@@ -130,7 +134,8 @@ class Account:
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count what autograd saves, each storage once; parameters are there anyway."""
         storage = tensor.untyped_storage()
-        if self._calls and not isinstance(tensor, nn.Parameter) and storage._cdata not in self._storages:
+        owner = tensor if tensor._base is None else tensor._base  # A product keeps its weight transposed.
+        if self._calls and not isinstance(owner, nn.Parameter) and storage._cdata not in self._storages:
             self._storages.add(storage._cdata)
             module, before = self._calls[-1]
             self._calls[-1] = (module, before + storage.nbytes())

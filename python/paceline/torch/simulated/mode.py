@@ -17,6 +17,7 @@ from paceline.torch.recorder.trace import RecordingError
 from paceline.torch.simulated.account import Account
 from paceline.torch.simulated.clock import SimulatedClock
 from paceline.torch.simulated.cost import Timer
+from paceline.torch.simulated.distributed import stand_in_for_distributed
 from paceline.torch.simulated.stand_ins import HereInsteadOfCuda, enable_autocast, stand_in
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": None, "fp32": None}
@@ -137,6 +138,7 @@ def enter(gpu: str, dtype: str | None) -> Simulation:
 
     simulation = Simulation(hardware, dtype, clock, Timer(hardware, tf32=tf32))
     stand_in(hardware, clock.synchronize, simulation.note)
+    stand_in_for_distributed(simulation.note, simulation.account.ignore)
     _count_compiles(simulation)
     simulation.account.attach()
     register_optimizer_step_pre_hook(simulation.update_begins)

@@ -6,10 +6,9 @@ made or moved, and `torch.cuda` answers for the GPU that is simulated.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from paceline.catalog.hardware import Hardware
+from paceline.torch.simulated.replacing import answering
 
 _CAPABILITIES = {
     "volta": (7, 0),
@@ -98,7 +98,6 @@ def stand_in(hardware: Hardware, synchronize: Callable[[], None], noted: Callabl
     _stand_in_for_amp()
     _stand_in_for_modules()
     _stand_in_for_input()
-    _stand_in_for_distributed()
     # The state of a model without data would overwrite a real one.
     torch.save = lambda *_, **__: noted("torch.save wrote nothing: there is no data")
     # Optimizers choose kernels for many tensors at once, as they do for parameters on a GPU.
@@ -106,7 +105,7 @@ def stand_in(hardware: Hardware, synchronize: Callable[[], None], noted: Callabl
     optimizers._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
     optimizers._foreach_supported_types.append(FakeTensor)
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-        setattr(torch.optim.Optimizer, name, _answering(None))
+        setattr(torch.optim.Optimizer, name, answering(None))
 
 
 def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> None:
@@ -144,7 +143,7 @@ def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> N
         ),
     }
     for name, answer in answers.items():
-        setattr(cuda, name, _answering(answer))
+        setattr(cuda, name, answering(answer))
     cuda.synchronize = lambda *_, **__: synchronize()
     cuda.memory_stats = lambda *_, **__: {}
     for name in ("Event", "Stream", "device", "stream", "StreamContext"):
@@ -162,13 +161,9 @@ def _stand_in_for_cuda(hardware: Hardware, synchronize: Callable[[], None]) -> N
         "set_device_idx": None,
         "empty_cache": None,
     }.items():
-        setattr(accelerator, name, _answering(answer))
+        setattr(accelerator, name, answering(answer))
     accelerator.synchronize = cuda.synchronize
-    torch.Tensor.record_stream = _answering(None)  # type: ignore[method-assign]
-
-
-def _answering(answer: object) -> Callable[..., Any]:
-    return lambda *_, **__: answer
+    torch.Tensor.record_stream = answering(None)  # type: ignore[method-assign]
 
 
 def _stand_in_for_amp() -> None:
@@ -206,7 +201,7 @@ def _stand_in_for_modules() -> None:
         return model if model is not None else lambda function: function
 
     torch.compile = uncompiled
-    nn.Module.compile = _answering(None)  # type: ignore[method-assign]
+    nn.Module.compile = answering(None)  # type: ignore[method-assign]
 
 
 def _apply(
@@ -241,39 +236,6 @@ def _stand_in_for_input() -> None:
         original(self, *args[:5], **kwargs)
 
     DataLoader.__init__ = in_this_process  # type: ignore[method-assign]
-
-
-def _stand_in_for_distributed() -> None:
-    """Make a process group of one rank: a trace describes what one worker computes."""
-    distributed: Any = torch.distributed
-    if not distributed.is_available():
-        return
-    from torch.nn.parallel import DistributedDataParallel
-
-    original = distributed.init_process_group
-
-    @functools.wraps(original)
-    def alone(*_: object, **__: object) -> None:
-        original("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-
-    distributed.init_process_group = alone
-
-    def init(self: Any, module: nn.Module, *_: object, **__: object) -> None:  # noqa: ANN401
-        nn.Module.__init__(self)
-        self.module = module
-
-    def forward(self: Any, *args: object, **kwargs: object) -> Any:  # noqa: ANN401
-        return self.module(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def no_sync(_self: object) -> Iterator[None]:
-        yield
-
-    wrapper: Any = DistributedDataParallel
-    wrapper.__init__, wrapper.forward, wrapper.no_sync = init, forward, no_sync
-    wrapper.__getstate__, wrapper.__setstate__ = nn.Module.__getstate__, nn.Module.__setstate__
-    wrapper.train = nn.Module.train
-    wrapper.register_comm_hook = _answering(None)
 
 
 def enable_autocast(dtype: torch.dtype) -> None:
