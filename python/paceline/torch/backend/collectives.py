@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
 
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, check, describe, elements, is_dense, region
 from paceline.torch.backend.group import Group, Loose, one, parts
+from paceline.torch.backend.monitored_barrier import meet
 from paceline.torch.backend.reductions import AT_ONCE, plan
-from paceline.torch.backend.work import Work
+from paceline.torch.backend.sparse import all_reduce_sparse, is_sparse
+from paceline.torch.backend.work import CombinedWork, Work
+
+if TYPE_CHECKING:
+    from paceline.torch.backend.process_group import Operations
 
 
 def root_of(options: Loose, root: int | None) -> int:
@@ -43,14 +49,20 @@ class Collectives(Group):
         op: Loose = None,
         strategy: str | None = None,
         prescale: float = 1.0,
-    ) -> Work | None:
+    ) -> Work | CombinedWork | None:
         """Reduce in place on every rank. `strategy` and `prescale` are Paceline's own (see `hook`).
+
+        Sparse tensors are gathered, whatever the strategy.
 
         Returns None if the caller wanted no handle and the sum is complete, as in c10d.
         """
         if timeout is None and op is None and strategy is None and self._reduced(tensors, opts):
             return None
         call, tensor = "all_reduce", one("all_reduce", tensors)
+        if is_sparse(tensor):
+            return all_reduce_sparse(
+                cast("Operations", self), tensor, operator_of(opts, op), opts, timeout, prescale=prescale
+            )
         check(call, "tensor", [tensor])
         reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
@@ -206,8 +218,16 @@ class Collectives(Group):
         return self._begin("barrier", Memory([], []), timeout or opts)
 
     def monitored_barrier(self, timeout: Loose = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that fails after `timeout`; the error names the missing ranks, as far as they are known."""
-        self.barrier(timeout).wait()
+        """A barrier that says on rank 0 who is missing after `timeout`: the first one, or all of them.
+
+        Raises:
+            JobError: A rank is missing, in torch's words.
+        """
+        given = timeout if timeout is None or isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        limit_s = given.total_seconds() if given is not None else self._timeout_s or self._job.timeout_s
+        self._meetings += 1
+        store = PrefixStore(f"paceline/monitored_barrier/{self._name}/{self._meetings}", self._store)
+        meet(store, self._comm.rank, self._comm.size, limit_s, self._job, every=wait_all_ranks)
 
     def _own_part(self, call: str, role: str, tensors: list[Tensor], own: Tensor) -> None:
         mine = tensors[self._comm.rank]

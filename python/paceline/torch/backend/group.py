@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from paceline._core import Communicator
 from paceline.torch.backend.blocks import current
@@ -55,8 +56,12 @@ class Group:
     _plain: bool
     """Whether operations have no time limit other than the job's."""
 
-    def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None) -> None:
-        self._job, self._comm, self._name = job, comm, name
+    _store: Store
+    _meetings: int
+    """How often this rank has come to a monitored barrier."""
+
+    def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, store: Store) -> None:
+        self._job, self._comm, self._name, self._store, self._meetings = job, comm, name, store, 0
         self._is_world = comm.size == job.size
         self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
         self._plain = self._timeout_s is None

@@ -82,10 +82,12 @@ class Operations(TensorCollectives, PointToPoint):
 class PacelineBackend(Operations, C10dBackend):
     """Paceline for the CPU tensors of a group that also has other backends."""
 
-    def __init__(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool) -> None:
-        """`owns_job`: whether ending this backend ends the job."""
+    def __init__(
+        self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
+    ) -> None:
+        """`store` is the group's own; `owns_job`: whether ending this backend ends the job."""
         C10dBackend.__init__(self, comm.rank, comm.size)
-        self._join(job, comm, name, timeout_s)
+        self._join(job, comm, name, timeout_s, store)
         self._owns_job = owns_job
 
     # All of c10d's queries are answered here: on torch 2.15 one of the inherited methods calls itself endlessly.
@@ -105,7 +107,9 @@ class PacelineBackend(Operations, C10dBackend):
         """Return the backend of a part of this group."""
         name = str(getattr(opts, "group_name", "") or f"{self._name}/split")
         comm = self._split(list(ranks), name)
-        return PacelineBackend(self._job, comm, name, self._timeout_s, owns_job=False) if comm is not None else None
+        if comm is None:
+            return None
+        return PacelineBackend(PrefixStore(f"{name}/", store), self._job, comm, name, self._timeout_s, owns_job=False)
 
 
 class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # as above
@@ -119,16 +123,15 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
             ProcessGroup.__init__(self, store, comm.rank, comm.size)
         else:
             ProcessGroup.__init__(self, comm.rank, comm.size)
-        self._join(job, comm, name, timeout_s)
+        self._join(job, comm, name, timeout_s, store)
         self._owns_job = owns_job
-        self._group_store = store
         self._description = "undefined"
         self._bound: torch.device | None = None
         # For code that asks the group for its backend: FSDP, split_group, DeviceMesh, C++.
         self._below: PacelineBackend | None = None
         self._given_name = ""
         if BACKENDS_CAN_BE_SUBCLASSED:
-            self._below = PacelineBackend(job, comm, name, timeout_s, owns_job=False)
+            self._below = PacelineBackend(store, job, comm, name, timeout_s, owns_job=False)
             # torch starts the estimate below, and calls the collectives here.
             self._below._estimates = self._estimates
             self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
@@ -165,7 +168,7 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         comm = self._split(list(new_ranks), name)
         if comm is None:
             return None
-        store = PrefixStore(f"{name}/", self._group_store)
+        store = PrefixStore(f"{name}/", self._store)
         part = PacelineProcessGroup(store, self._job, comm, name, self._timeout_s, owns_job=False)
         part._set_group_name(name)
         with contextlib.suppress(AttributeError):

@@ -155,7 +155,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> C10
         raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
     if alone(getattr(options, "process_group", None)):
         return PacelineProcessGroup(options.store, job, comm, name, timeout_s, owns_job=owns_job)
-    return PacelineBackend(job, comm, name, timeout_s, owns_job=owns_job)
+    return PacelineBackend(options.store, job, comm, name, timeout_s, owns_job=owns_job)
 
 
 def create_as_gloo(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:

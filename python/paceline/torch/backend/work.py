@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -201,10 +201,10 @@ class Work(C10dWork):
 class CoalescedWork(C10dWork):
     """Several operations as one."""
 
-    def __init__(self, works: list[C10dWork]) -> None:
+    def __init__(self, works: Sequence[C10dWork]) -> None:
         """Each of them may be in flight or finished."""
         super().__init__()
-        self._works = works
+        self._works = list(works)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all; the limit applies to each."""
@@ -239,11 +239,51 @@ class CoalescedWork(C10dWork):
     def get_future(self) -> Future[list[Tensor]]:
         """Return a future of the output tensors of all, in order."""
         futures = [work.get_future() for work in self._works]
-        result = self.result()
 
         def gathered(done: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
             for future in done.value():
                 future.wait()
-            return result
+            return self.result()
 
         return torch.futures.collect_all(futures).then(gathered)
+
+
+class CombinedWork(CoalescedWork):
+    """Several operations, whose results are combined once all have finished."""
+
+    def __init__(self, works: Sequence[C10dWork], combine: Callable[[], list[Tensor]]) -> None:
+        """`combine` returns the output tensors; it is called once, by whichever thread comes first."""
+        super().__init__(works)
+        self._combine = combine
+        self._combined: list[Tensor] | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all, and combine them; the limit applies to each."""
+        super().wait(timeout)
+        self.result()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether all have finished or failed; the result is then in its tensor."""
+        if not super().is_completed():
+            return False
+        if self.is_success():
+            self.result()
+        return True
+
+    def result(self) -> list[Tensor]:
+        """Return the output tensors; all operations must have finished."""
+        with self._lock:
+            if self._combined is None:
+                self._combined = self._combine()
+            return self._combined
+
+    def get_future_of(self, value: Tensor) -> Future[Tensor]:
+        """Return a future of one tensor, as a DDP communication hook returns it."""
+
+        def take(done: Future[list[Tensor]]) -> Tensor:
+            done.value()
+            return value
+
+        return self.get_future().then(take)

@@ -8,12 +8,12 @@ from typing import cast
 
 from torch import Tensor
 
+from paceline.torch.backend.sparse import is_sparse
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.operators import operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, ReduceArgs
-from paceline.torch.hvd.sparse import is_sparse
 
 
 def _terms(

@@ -62,6 +62,8 @@ class Distributed(_Base):
         if self._wanted_groups is not None:
             gradients.group(grouped(self._wanted_groups, self._in_common_order(parameters)))
         for parameter in parameters:
+            if parameter.grad is None:  # As in Horovod, whose scripts read gradients before the first backward.
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
             gradients.watch(parameter)
 
     def _leave(self) -> None:

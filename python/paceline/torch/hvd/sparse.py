@@ -5,17 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paceline.torch.backend.sparse import is_sparse
 from paceline.torch.hvd.gathering import gathered
 from paceline.torch.hvd.handles import Handle
 from paceline.torch.hvd.members import Members
 from paceline.torch.hvd.operators import Operator, operator_of
 from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.world import members_of
-
-
-def is_sparse(tensor: object) -> bool:
-    """Return whether it is a sparse tensor in COO layout."""
-    return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
 
 
 def sparse_allreduce_async(

@@ -61,14 +61,15 @@ class ElasticSampler(Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that all ranks, which step together, have processed a batch.
+        """Record that all ranks, which step together, have processed the next batch.
 
         Args:
-            batch_idx: Number of the batch since the last `reset`.
+            batch_idx: Number of the batch. As in Horovod it has no effect: batches are recorded in order, so that loops
+                may count them from the beginning of the epoch or from the last `reset`.
             batch_size: Samples of a batch on one rank.
         """
-        share = slice(batch_idx * batch_size * self.num_replicas, (batch_idx + 1) * batch_size * self.num_replicas)
-        self.record_indices(self._padded[share])
+        first, self._recorded = self._recorded, self._recorded + batch_size * self.num_replicas
+        self.record_indices(self._padded[first : self._recorded])
 
     def record_indices(self, indices: Iterable[int]) -> None:
         """Record that samples have been processed. Other ranks learn of it only when the state is synchronised.
@@ -89,6 +90,7 @@ class ElasticSampler(Sampler[int]):
 
     def reset(self) -> None:
         """Share the remaining indices among the current ranks."""
+        self._recorded = 0
         if world.is_initialized():
             self.num_replicas, self.rank = world.size(), world.rank()
         order = self._order()

@@ -1,0 +1,91 @@
+"""`torch.distributed.monitored_barrier`: a barrier that says who is missing, in torch's words.
+
+Ranks meet in the group's store instead of by messages, so that a barrier that fails leaves the group as it was: those
+who came, and those who come later, can go on.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from paceline.errors import JobError
+
+if TYPE_CHECKING:
+    from paceline.torch.backend.job import Job
+
+_LOOK_S = 1.0
+"""How often to look whether the job has failed, which says more than that a rank is missing."""
+_AGAIN_S = 0.01
+_REPLY_S = 5.0
+"""How much longer than rank 0 the others wait for its answer."""
+_ALL_HERE = "all here"
+
+
+def meet(store: Store, rank: int, size: int, limit_s: float, job: Job, *, every: bool) -> None:
+    """Come to the barrier; return once all have come.
+
+    Args:
+        store: Only for this barrier.
+        rank: In the group.
+        size: Of the group.
+        limit_s: How long rank 0 waits.
+        job: Of the group.
+        every: Whether rank 0 names all missing ranks instead of the first.
+
+    Raises:
+        JobError: A rank is missing; or the job has failed.
+    """
+    job.check()
+    if rank == 0:
+        _count(store, size, limit_s, job, every=every)
+        return
+    store.set(f"{rank}", "here")
+    answered = _wait(store, "answer", time.monotonic() + limit_s + _REPLY_S, job)
+    if not answered or store.get("answer").decode() != _ALL_HERE:
+        raise JobError(
+            f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            "rank 0. Please check rank 0 logs for faulty rank."
+        )
+
+
+def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) -> None:
+    deadline, missing = time.monotonic() + limit_s, []
+    text = f"{limit_s * 1e3:.0f} ms"
+    if limit_s <= 0:
+        store.set("answer", "rank 0 has no time")
+        raise JobError(f"Rank 0 timed out in monitoredBarrier after {text}; give it a timeout above 0")
+    for rank in range(1, size):
+        if _wait(store, f"{rank}", deadline, job):
+            continue
+        missing.append(rank)
+        if not every:
+            break
+    if not missing:
+        store.set("answer", _ALL_HERE)
+        return
+    store.set("answer", "ranks are missing")
+    words = f"Rank {missing[0]}" if not every else f"Ranks {', '.join(map(str, missing))}"
+    raise JobError(f"[Rank 0]: {words} failed to pass monitoredBarrier in {text}")
+
+
+def _wait(store: Store, key: str, deadline: float, job: Job) -> bool:
+    """Return whether the key has been set before `deadline`, by time.monotonic()."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0:
+                return bool(store.check([key]))
+            store.wait([key], timedelta(seconds=min(left, _LOOK_S)))
+        except dist.DistNetworkError:  # The process of the store has ended.
+            job.check()
+            return False
+        except RuntimeError:  # The time is over; each store has its own error for that.
+            job.check()
+            time.sleep(_AGAIN_S)
+        else:
+            return True

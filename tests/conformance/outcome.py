@@ -1,0 +1,53 @@
+"""What becomes of each test of a suite, as records that another process reads."""
+
+from __future__ import annotations
+
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+
+class Result(unittest.TestResult):
+    """Passes on a record of each test: its name, what became of it, the message of its failure or skip, seconds."""
+
+    def __init__(
+        self, write: Callable[[dict[str, Any]], None], begin: Callable[[str], None] = lambda name: None
+    ) -> None:
+        """`write` gets each test's record, `begin` its name before it runs."""
+        super().__init__()
+        self.write, self.begin = write, begin
+        self.began = 0.0
+        self.found: tuple[str, str] = ("passed", "")
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        """See the class."""
+        super().startTest(test)
+        self.begin(test.id().split(".")[-1])
+        self.began, self.found = time.monotonic(), ("passed", "")
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        """See the class."""
+        super().addError(test, err)
+        self.found = ("failed", self._exc_info_to_string(err, test))
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        """See the class."""
+        self.addError(test, err)
+
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+        """See the class."""
+        if err is not None:
+            self.addError(test, err)
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        """See the class."""
+        super().addSkip(test, reason)
+        self.found = ("skipped", reason)
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        """See the class."""
+        outcome, message = self.found
+        seconds = time.monotonic() - self.began
+        self.write({"test": test.id().split(".")[-1], "outcome": outcome, "message": message, "seconds": seconds})
+        super().stopTest(test)
