@@ -1,10 +1,16 @@
 """Every collective operation on every dtype, against numpy and torch."""
 
+import copy
+import time
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from paceline.torch import strategy_hook
 
 from torch_workers.checks import BACKENDS, run_all
+from torch_workers.handles import raises
 from torch_workers.values import MOVED, OPS, REDUCED, WIDENED, assert_reduced, assert_same_everywhere, same, tensor
 
 SHAPE = (3, 7)
@@ -241,8 +247,89 @@ def objects(rank, size):
         dist.monitored_barrier()
 
 
+def sparse(rank, size):
+    """Sums and averages of sparse tensors, with ranks that have nothing, dense dimensions, and repeated indices."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int64):
+        for shape, dims in (((5,), 1), ((4, 3), 1), ((4, 3), 2), ((3, 2, 2), 2)):
+            parts = [sparse_part(dtype, shape, dims, source) for source in range(size)]
+            dense = torch.stack([part.to_dense() for part in parts])
+            for op, want in ((dist.ReduceOp.SUM, dense.sum(0)), (dist.ReduceOp.AVG, mean(dense))):
+                own = parts[rank].clone()
+                dist.all_reduce(own, op)
+                assert own.is_sparse and own.is_coalesced() and own.dtype is dtype
+                torch.testing.assert_close(own.to_dense(), want.to(dtype))
+                later = parts[rank].clone()
+                work = dist.all_reduce(later, op, async_op=True)
+                [got] = work.get_future().wait()
+                assert got is later and torch.equal(got.to_dense(), own.to_dense())
+                assert work.is_completed() and work.is_success() and work.result() == [later]
+    if size > 1:
+        shape = (4, 2 + (rank == 1))
+        raises(ValueError, r"rank \d.* same shape, dtype", dist.all_reduce, sparse_part(torch.float32, shape, 1, rank))
+    own = sparse_part(torch.float32, (5,), 1, rank)
+    raises(TypeError, r"MAX of sparse tensors is not defined.*sum and average", dist.all_reduce, own, dist.ReduceOp.MAX)
+    raises(ValueError, "layout sparse_csr.*to_dense", dist.all_reduce, torch.eye(3).to_sparse_csr())
+    dist.barrier()
+
+
+def sparse_part(dtype, shape, dims, source):
+    """A sparse tensor of which the first rank has nothing, and others the same index twice."""
+    entries = 0 if source == 0 else source + 2
+    indices = torch.stack([torch.arange(entries) * (source + dim) % shape[dim] for dim in range(dims)])
+    return torch.sparse_coo_tensor(indices, tensor(dtype, (entries, *shape[dims:]), source), shape)
+
+
+def mean(dense):
+    """The average over ranks, of integers toward zero."""
+    whole = not dense.dtype.is_floating_point
+    return torch.div(dense.sum(0), len(dense), rounding_mode="trunc" if whole else None)
+
+
+def sparse_gradients(rank, size):
+    """DDP averages the sparse gradients of embeddings, with its own hook and with ours."""
+    for hooked in (False, True):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Embedding(6, 4, sparse=True), torch.nn.Linear(4, 2))
+        alone = [copy.deepcopy(model) for _ in range(size)]
+        words = [torch.tensor([0, source + 1, source + 1]) for source in range(size)]
+        ours = torch.nn.parallel.DistributedDataParallel(model)
+        if hooked:
+            ours.register_comm_hook(None, strategy_hook(None, "ring"))
+        for _ in range(2):
+            ours.zero_grad()
+            ours(words[rank]).sum().backward()
+        for source, one in enumerate(alone):
+            one(words[source]).sum().backward()
+        for number, own in enumerate(model.parameters()):
+            each = [list(one.parameters())[number].grad.to_dense() for one in alone]
+            torch.testing.assert_close(own.grad.to_dense(), torch.stack(each).mean(0))
+        assert model[0].weight.grad.is_sparse
+
+
+def monitored(rank, size):
+    """A barrier that says who is missing, after which the group is as it was."""
+    if not BACKENDS or size == 1:
+        return
+    for every in (False, True):
+        missing = list(range(1, size))
+        who = f"Ranks {', '.join(map(str, missing))}" if every else "Rank 1"
+        if rank == 0:
+            begin = time.monotonic()
+            words = rf"^\[Rank 0\]: {who} failed to pass monitoredBarrier in 250 ms$"
+            raises(RuntimeError, words, dist.monitored_barrier, None, timedelta(milliseconds=250), every)
+            assert 0.2 < time.monotonic() - begin < 5
+        dist.all_reduce(torch.ones(3))
+        if rank != 0:  # Late, which rank 0 has said.
+            words = rf"^Rank {rank} successfully reached monitoredBarrier, but received errors.*rank 0"
+            raises(RuntimeError, words, dist.monitored_barrier, None, timedelta(seconds=1))
+        dist.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=every)
+    if rank == 0:
+        raises(RuntimeError, "Rank 0 timed out in monitoredBarrier", dist.group.WORLD.monitored_barrier, timedelta(0))
+    dist.barrier()
+
+
 ALL = [reductions, special_reductions, integer_averages, moves, single_gather, all_to_all, uneven_lists, layouts]
-ALL += [coalesced, objects]
+ALL += [coalesced, objects, sparse, sparse_gradients, monitored]
 
 
 def everything(rank, size):
