@@ -149,6 +149,16 @@ def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
     assert any("torch.save" in note for note in summary["notes"])
 
 
+def test_a_transposed_weight_that_autograd_keeps_is_no_activation():
+    import torch
+    from paceline.torch.simulated.account import Account
+
+    account = Account(_calls=[(1, 0)])
+    account._keep(torch.nn.Linear(4, 4).weight.t())
+    account._keep(torch.ones(2))
+    assert account._calls == [(1, 8)]
+
+
 def test_mistakes(tmp_path):
     for options, words in (
         (("--on", "h1000"), "unknown GPU 'h1000'"),

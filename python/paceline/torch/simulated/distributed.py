@@ -100,7 +100,7 @@ class _OneRankMesh:
         return 0
 
     def get_coordinate(self) -> tuple[int, ...]:
-        return (0,) * self.ndim
+        return (0,) * len(self._one_rank_shape)
 
     def get_group(self, mesh_dim: int | str | None = None) -> Any:  # noqa: ANN401
         return torch.distributed.group.WORLD
@@ -139,7 +139,7 @@ class _OneRankMesh:
 
 
 def _mesh(device_type: str, dimensions: int, names: Iterable[str] | None) -> Any:  # noqa: ANN401
-    kind: Any = torch.distributed.DeviceMesh
+    kind: Any = torch.distributed.device_mesh.DeviceMesh
     mesh = kind.__new__(kind)
     mesh._describe(device_type, dimensions, names)
     return mesh
