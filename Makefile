@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup conformance demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -84,6 +84,14 @@ test-all: setup
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
+
+# The peers' own tests: torch's from its wheel; Horovod's from a source tree of v0.28.1, if HOROVOD_SOURCE names one.
+conformance: setup $(VENV)/.conformance
+	cd tests && ../$(BIN)/python -m conformance $(SUITES)
+
+$(VENV)/.conformance: $(VENV)/.tools
+	@$(UV) --quiet --requirements pyproject.toml --group conformance
+	@touch $@
 
 # Searches schedules of the live runtime in a virtual world, with new seeds:
 # docs/explanation/simulation-of-the-runtime.md.

@@ -107,7 +107,9 @@ def _horovod(suite: Suite, only: Sequence[str] | None, folder: Path) -> list[Rec
     limit_s = suite.alone_s if only is not None and len(only) == 1 else 30 * suite.alone_s
     said = ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
+        environment = os.environ | limits
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
         said = done.stderr
     except subprocess.TimeoutExpired as error:
         said = f"no end after {limit_s:g} s: {(error.stderr or b'').decode()}"
