@@ -247,7 +247,7 @@ for _ in range(9):
 """
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     monkeypatch.setenv("FSDP", version)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
@@ -271,7 +271,11 @@ def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     ("line", "words"),
     [
         ("from torch.distributed.tensor.parallel import parallelize_module as f", "parallelize_module: tensor"),
-        ("from torch.distributed.tensor.experimental import context_parallel as f", "context parallelism"),
+        pytest.param(
+            "from torch.distributed.tensor.experimental import context_parallel as f",
+            "context parallelism",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_needs_other_ranks_is_named(line, words, tmp_path):

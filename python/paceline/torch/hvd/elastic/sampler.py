@@ -40,6 +40,8 @@ class ElasticSampler(Sampler[int]):
         self.processed_indices: set[int] = set()
         """Indices processed in this epoch, by all ranks."""
         self.num_replicas, self.rank = 1, 0
+        self._padded: list[int] = []
+        self._recorded = 0
         self.remaining_indices: list[int] = []
         self.indices: list[int] = []
         """The remaining indices of this rank."""
