@@ -15,7 +15,7 @@ from typing import Any
 HERE = Path(__file__).parent
 Record = dict[str, Any]
 """Test, outcome (passed, skipped, failed), message, seconds."""
-WHEEL = "the installed torch"
+_GROUPS = "torch.testing._internal.distributed.distributed_test"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Suite:
 
 
 SUITES = [
-    Suite("torch-2", "torch", 2, "torch.testing._internal.distributed.distributed_test"),
-    Suite("torch-4", "torch", 4, "torch.testing._internal.distributed.distributed_test", after="torch-2"),
+    Suite("torch-2", "torch", 2, _GROUPS),
+    Suite("torch-4", "torch", 4, _GROUPS, after="torch-2"),
     Suite("horovod-torch-2", "horovod", 2, "test/parallel/test_torch.py", "HOROVOD_SOURCE"),
     Suite("horovod-torch-3", "horovod", 3, "test/parallel/test_torch.py", "HOROVOD_SOURCE"),
     Suite("horovod-elastic", "horovod", 1, "test/single/test_torch_elastic.py", "HOROVOD_SOURCE"),
@@ -62,8 +62,7 @@ SUITES = [
 def run(suite: Suite, backend: str, only: Sequence[str] | None, told: Callable[[Record], None]) -> list[Record]:
     """Run the tests of a suite; `told` gets each record as soon as there is one.
 
-    Tests of Horovod's that fail, and those after a hang, run again by themselves: a rank that fails alone confuses the
-    others.
+    Tests of Horovod's that fail run again by themselves: a rank that fails alone puts the others out of step.
     """
     if suite.peer == "torch":
         return list(_told(_torch(suite, backend, only), told))

@@ -1,7 +1,7 @@
 """Runs torch's own tests of process groups with Paceline, one after the other, and prints a JSON line for each.
 
-The tests are those of the installed wheel, or of a source tree of torch; none is copied. What a test finds in place of
-a backend's name is equal to "gloo", so that nothing is skipped that gloo is able to do, and creates Paceline's group.
+The tests are those of the installed wheel; none is copied. What a test finds in place of a backend's name is equal to
+"gloo", so that nothing that gloo can do is skipped, and creates Paceline's group.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from outcome import Result
 
-WHEEL = "torch.testing._internal.distributed.distributed_test"
-# What a file of tests has where it chooses its backend, and what stands there instead.
-_CHOICES = {'os.environ["BACKEND"]': "_conformance_backend"}
+_CHOICE = 'os.environ["BACKEND"]'
+"""Where a file of tests chooses its backend."""
 
 
 class Backend(str):
@@ -50,9 +49,7 @@ class Backend(str):
 
 def load(path: Path, name: str, backend: Backend) -> types.ModuleType:
     """Execute the file at `path` as the module `name`, with `backend` where it chooses one."""
-    source = path.read_text()
-    for chosen, instead in _CHOICES.items():
-        source = source.replace(chosen, instead)
+    source = path.read_text().replace(_CHOICE, "_conformance_backend")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -62,22 +59,23 @@ def load(path: Path, name: str, backend: Backend) -> types.ModuleType:
     return module
 
 
-def tests_of_wheel(backend: Backend) -> type[unittest.TestCase]:
-    """Return the tests of process groups in torch's wheel, forked instead of spawned, which saves minutes."""
+def tests_of_wheel(name: str, backend: Backend) -> type[unittest.TestCase]:
+    """Return the tests in a module of torch's wheel, with ranks that are forked instead of spawned, to save minutes."""
+    import torch
     from torch.testing._internal import common_distributed as common
 
-    place = importlib.util.find_spec(WHEEL)
+    place = importlib.util.find_spec(name)
     assert place is not None
     assert place.origin is not None
     common.DistTestCases.backend_feature["plugin"].add(str(backend))
-    # What torch asks for, too few ranks for groups of several, so that its CI's machines need not run them: 8.
+    # They need 4 ranks; torch asks for 8, so that its own CI skips them.
     common.skip_if_small_worldsize = unittest.skipIf(int(os.environ["WORLD_SIZE"]) < 4, "Needs 4 ranks")
-    module = load(Path(place.origin), WHEEL, backend)
+    module = load(Path(place.origin), name, backend)
 
     class TestDistributed(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[name-defined,misc]
         def setUp(self) -> None:
             super().setUp()
-            self._fork_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     return TestDistributed
 
@@ -102,12 +100,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
 
-    def fork(self: Any) -> None:
-        self._start_processes(torch.multiprocessing.get_context("fork").Process)
-
-    common.MultiProcessTestCase._fork_processes = fork
     common.TIMEOUT_OVERRIDE.clear()
-    case = tests_of_wheel(Backend(request["backend"], "gloo"))
+    case = tests_of_wheel(request["file"], Backend(request["backend"], "gloo"))
     names = unittest.TestLoader().getTestCaseNames(case)
     wanted = request.get("only")
     out = os.fdopen(os.dup(1), "w")

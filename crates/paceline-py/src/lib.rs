@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
+use paceline_iteration::IterationOptions;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
@@ -226,14 +227,20 @@ fn replay(
     serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
+/// The options of a plan.
+fn planned(text: &str) -> PyResult<(simulator::Options, IterationOptions)> {
+    let options = spec::options(text).map_err(user_error)?;
+    match options.iteration.clone() {
+        Some(iteration) => Ok((options, iteration)),
+        None => Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp")),
+    }
+}
+
 /// The plan of a sharded iteration, as JSON.
 #[pyfunction]
 fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
-    let options = spec::options(options).map_err(user_error)?;
-    let Some(iteration) = &options.iteration else {
-        return Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp"));
-    };
-    py.detach(|| simulator::iteration::plan_of(&trace.0, &options, iteration))
+    let (options, iteration) = planned(options)?;
+    py.detach(|| simulator::iteration::plan_of(&trace.0, &options, &iteration))
         .map(|plan| plan.to_json())
         .map_err(user_error)
 }
@@ -241,11 +248,8 @@ fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Stri
 /// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
 #[pyfunction]
 fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
-    let options = spec::options(options).map_err(user_error)?;
-    let Some(iteration) = &options.iteration else {
-        return Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp"));
-    };
-    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options, iteration)).map_err(user_error)?;
+    let (options, iteration) = planned(options)?;
+    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options, &iteration)).map_err(user_error)?;
     serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
 }
 

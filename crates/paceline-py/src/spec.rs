@@ -3,7 +3,7 @@ use paceline_iteration::{Group, IterationOptions, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
-use paceline_simulator::{CollectiveTime, CollectiveTimes, Network, Options, Pull};
+use paceline_simulator::{CollectiveTime, Network, Options, Pull};
 use serde::Deserialize;
 
 use crate::coordination;
@@ -59,10 +59,6 @@ impl CollectiveSpec {
         let (time, busy) = (Time::from_seconds(self.seconds), self.busy);
         Ok(CollectiveTime { collective: self.collective, group, bytes: self.bytes, time, busy })
     }
-}
-
-fn times(specs: Vec<CollectiveSpec>) -> Result<CollectiveTimes, String> {
-    Ok(CollectiveTimes { times: specs.into_iter().map(CollectiveSpec::time).collect::<Result<_, _>>()? })
 }
 
 /// What is sharded, and how.
@@ -129,7 +125,8 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.seed = spec.seed.unwrap_or(options.seed);
     options.coordination = spec.coordination.map(coordination::Spec::coordination).transpose()?;
     options.iteration = spec.iteration.map(|it| it.options(&options)).transpose()?;
-    options.collectives = spec.collectives.map(times).transpose()?;
+    let times = spec.collectives.map(|it| it.into_iter().map(CollectiveSpec::time).collect());
+    options.collectives = times.transpose()?;
     options.slowdown = match spec.slowdown.unwrap_or(0.0) {
         share if (0.0..1.0).contains(&share) => share,
         share => return Err(format!("slowdown: {share} is not a share below 1")),

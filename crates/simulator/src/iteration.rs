@@ -188,27 +188,15 @@ pub(crate) fn simulate_plan(
     simulate_as(trace, cluster, options, iteration, timeline, None)
 }
 
-/// Adds memory to the forecast of an iteration in which nothing is sharded.
-pub(crate) fn with_memory(
-    mut outcome: Outcome,
-    trace: &Trace,
-    options: &Options,
-    iteration: &IterationOptions,
-) -> Result<Outcome, SimulationError> {
+/// Adds memory to the forecast of an iteration in which nothing is sharded, if there is one.
+pub(crate) fn with_memory(mut outcome: Outcome, trace: &Trace, options: &Options) -> Result<Outcome, SimulationError> {
+    let Some(iteration) = &options.iteration else { return Ok(outcome) };
     let plan = plan_of(trace, options, iteration)?;
-    let account = account::account(&plan, &account::unhindered(&plan), 0);
-    outcome.notes.extend(notes(trace, &plan));
+    let memory = account::memory(&plan, &account::unhindered(&plan));
     let exposed = ExposedBy { all_reduce_s: outcome.exposed_communication_s, ..ExposedBy::default() };
-    outcome.sharded = Some(Sharded::new(&plan, exposed, Late::default(), account.memory, Resolution::Messages));
+    outcome.sharded = Some(Sharded::new(&plan, exposed, Late::default(), memory, Resolution::Messages));
+    outcome.notes.extend(plan.notes);
     Ok(outcome)
-}
-
-fn notes(trace: &Trace, plan: &Plan) -> Vec<String> {
-    let mut notes = plan.notes.clone();
-    if !plan.has_activations {
-        notes.push(format!("{} does not say what activations take, so memory leaves them out", trace.name));
-    }
-    notes
 }
 
 /// The same; `resolution`: how, if that is not to be decided here by the number of messages.
@@ -375,7 +363,7 @@ fn outcome(
         coordination: None,
         bus: None,
         sharded: Some(Sharded::new(plan, account.exposed, late, account.memory, resolution)),
-        notes: notes(trace, plan),
+        notes: plan.notes.clone(),
     })
 }
 

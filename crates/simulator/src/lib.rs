@@ -40,7 +40,7 @@ pub mod timeline;
 mod worker;
 
 pub use jobs::{simulate_jobs, simulate_jobs_with_timeline};
-pub use options::{CollectiveTime, CollectiveTimes, Network, Options, Pull, SimulationError};
+pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
 pub use replay::{PlayedBucket, PlayedFactors, PlayedLayer, Replay, replay};

@@ -27,14 +27,8 @@ pub enum Network {
     Fluid,
 }
 
-/// How long collectives take by a model of their library, such as NCCL's, which chooses its algorithm for each.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CollectiveTimes {
-    /// One for every collective of the plan that differs from the others.
-    pub times: Vec<CollectiveTime>,
-}
-
-/// How long one collective takes if no other runs.
+/// How long one collective takes if no other runs, by a model of its library, such as NCCL's, which chooses its algorithm
+/// for each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectiveTime {
     /// Which one.
@@ -97,8 +91,9 @@ pub struct Options {
     pub coordination: Option<Coordination>,
     /// What is sharded, and how; `None`: nothing, and gradients are synchronised as the strategy does.
     pub iteration: Option<IterationOptions>,
-    /// For plans: how long their collectives take, by another model than that of the network's messages.
-    pub collectives: Option<CollectiveTimes>,
+    /// For plans: how long their collectives take, by another model than that of the network's messages; one for every
+    /// collective of the plan that differs from the others.
+    pub collectives: Option<Vec<CollectiveTime>>,
     /// For plans: the share of its rate that computation loses while a collective runs. Above 0, collectives are single
     /// events.
     pub slowdown: f64,

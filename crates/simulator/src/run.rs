@@ -22,16 +22,12 @@ use crate::worker::workers;
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
     if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
-        let outcome = coordinate(trace, cluster, options, coordination, false)?.0;
-        return match &options.iteration {
-            Some(iteration) => with_memory(outcome, trace, options, iteration),
-            None => Ok(outcome),
-        };
+        return with_memory(coordinate(trace, cluster, options, coordination, false)?.0, trace, options);
     }
     if let Some(iteration) = &options.iteration {
         if !is_planned(options) {
             let plain = simulate(trace, cluster, &Options { iteration: None, ..options.clone() })?;
-            return with_memory(plain, trace, options, iteration);
+            return with_memory(plain, trace, options);
         }
         return Ok(simulate_plan(trace, cluster, options, iteration, None)?.0);
     }
@@ -62,16 +58,13 @@ pub fn simulate_with_timeline(
 ) -> Result<(Outcome, Timeline), SimulationError> {
     if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
         let (outcome, timeline) = coordinate(trace, cluster, options, coordination, true)?;
-        return match &options.iteration {
-            Some(iteration) => Ok((with_memory(outcome, trace, options, iteration)?, timeline)),
-            None => Ok((outcome, timeline)),
-        };
+        return Ok((with_memory(outcome, trace, options)?, timeline));
     }
     if let Some(iteration) = &options.iteration {
         if !is_planned(options) {
             let plain = Options { iteration: None, ..options.clone() };
             let (outcome, timeline) = simulate_with_timeline(trace, cluster, &plain, ranks)?;
-            return Ok((with_memory(outcome, trace, options, iteration)?, timeline));
+            return Ok((with_memory(outcome, trace, options)?, timeline));
         }
         return simulate_plan(trace, cluster, options, iteration, Some(ranks));
     }

@@ -131,10 +131,10 @@ _KINDS = ("parameters", "gradients", "optimizer", "gathered", "activations")
 
 def _plain(sharding: str, gpus: int, optimizer: str) -> dict[str, Any]:
     """Return the options of the plan that `paceline simulate` makes by default."""
-    iteration = {"sharding": sharding, "optimizer": optimizer}
-    from paceline.catalog.libraries import find_library
+    from paceline.catalog.libraries import DEFAULT, find_library
 
-    bucket_size = int(find_library("ddp").required("bucket_size"))
+    iteration = {"sharding": sharding, "optimizer": optimizer}
+    bucket_size = int(find_library(DEFAULT).required("bucket_size"))
     return {"strategy": "native", "workers": gpus, "bucket_size": bucket_size, "iteration": iteration}
 
 

@@ -16,10 +16,11 @@ from paceline import _core
 from paceline._core import Cluster
 from paceline.catalog import channels
 from paceline.catalog.constants import as_rate, as_time
-from paceline.catalog.libraries import PER_NODE, Library
+from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
+from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import sharding
-from paceline.forecast.nccl.plan_times import slowdown_on, times_of
+from paceline.forecast.nccl.plan_times import times_of
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -55,11 +56,11 @@ def lowered(scenario: Scenario) -> Lowered:
     fields["bandwidth"] = as_rate(flow)
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
-    iteration = sharding.iteration(options, workers, per_node)
+    iteration, on_gpus = sharding.iteration(options, workers, per_node), "gpu" in fields
     if iteration is None and scenario.coordination is None:
         # DDP's plan says what a model's memory consists of, and what NCCL's kernels do to the computation beside them.
         plain = {"sharding": sharding.NONE}
-        if scenario.workload is not None or _is_planned(scenario, plain):
+        if scenario.workload is not None or _is_planned(scenario, plain, on_gpus=on_gpus):
             iteration = plain
     _machines(library, strategy, fields, workers)
     _habits(library, strategy, options, nodes)
@@ -81,13 +82,14 @@ def lowered(scenario: Scenario) -> Lowered:
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
     options |= {"strategy": strategy.name, "workers": workers}
-    if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration):
+    if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration, on_gpus=on_gpus):
         if strategy.is_offloaded:
             times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
             if times is not None:
                 options["collectives"] = times
-        if slowdown := slowdown_on(scenario.cluster):
-            options["slowdown"] = slowdown
+        if on_gpus:
+            # Measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
+            options["slowdown"] = overlap_slowdown()
             # A channel's spread was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
             options.pop("spread", None)
     return Lowered(
@@ -99,15 +101,15 @@ def lowered(scenario: Scenario) -> Lowered:
     )
 
 
-def _is_planned(scenario: Scenario, iteration: Mapping[str, Any]) -> bool:
+def _is_planned(scenario: Scenario, iteration: Mapping[str, Any], *, on_gpus: bool) -> bool:
     """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
 
     Horovod's fusion, and strategies with servers or a switch, are not in a plan.
     """
     if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
         return True
-    bare = scenario.library.is_bare or scenario.library.name == "ddp"
-    return bare and sharding.able(scenario.strategy) and "gpu" in json.loads(scenario.cluster.to_json())
+    bare = scenario.library.is_bare or scenario.library.name == DEFAULT
+    return on_gpus and bare and sharding.able(scenario.strategy)
 
 
 def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> tuple[float, float]:

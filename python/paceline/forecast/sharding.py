@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from paceline.forecast.simulate import Result, Scenario
 
 NONE = "none"
-NO_ACTIVATIONS = "so memory leaves them out"
-"""The end of the native module's note on a trace without activations."""
 OPTIONS = (
     "reshard_after_forward",
     "prefetch",

@@ -284,14 +284,17 @@ class Scenario:
         with naming_core_errors():
             return _core.iteration_plan(self.trace, json.dumps(low.options))
 
-    def _sharded(self, found: Result) -> Sharded | None:
-        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank, and of recomputation."""
+    def _sharded(self, found: Result, options: Mapping[str, Any]) -> Sharded | None:
+        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank, and of recomputation.
+
+        `options`: those that the native module had.
+        """
         if found.sharded is None or (self.workload is None and not shardings.is_plan(self.options)):
             return None
         own = found.sharded
         if self.workload is not None:
             if self.workload.pipeline > 1:
-                own = replace(own, memory=of_workload(self.workload, self.core_options()))
+                own = replace(own, memory=of_workload(self.workload, options))
             else:
                 own = replace(own, memory=of_gpu(own.memory, self.workload))
         return replace(own, capacity_bytes=self.capacity_bytes)
@@ -349,9 +352,10 @@ class Scenario:
                 # Its nodes are made of ranks, each of which is several GPUs.
                 rank = "one data-parallel rank per node"
                 figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
-        sharded = self._sharded(found)
-        if sharded is None:
-            figures["notes"] = tuple(note for note in found.notes if not note.endswith(shardings.NO_ACTIVATIONS))
+        sharded = self._sharded(found, low.options)
+        if sharded is not None and sharded.memory.activations_bytes is None:
+            without = f"{found.trace} does not say what activations take, so memory leaves them out"
+            figures["notes"] = (*figures.get("notes", found.notes), without)
         return replace(
             found,
             **figures,

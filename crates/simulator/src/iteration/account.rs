@@ -86,7 +86,8 @@ pub(super) fn unhindered(plan: &Plan) -> Spans {
     spans
 }
 
-/// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the one that frees them.
+/// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the one
+/// that frees them.
 pub(super) fn memory(plan: &Plan, spans: &Spans) -> Memory {
     let kind = |buffer: u32| plan.buffers[buffer as usize].kind as usize;
     let mut changes: Vec<(u64, bool, u32)> = Vec::new();

@@ -59,7 +59,7 @@ impl<'a> Collectives<'a> {
         let Some(given) = &self.options.collectives else { return Ok(None) };
         let part = self.programs.part(exchange);
         let wanted = (part.collective, part.group, bytes);
-        let found = given.times.iter().find(|it| (it.collective, it.group, it.bytes) == wanted);
+        let found = given.iter().find(|it| (it.collective, it.group, it.bytes) == wanted);
         let Some(found) = found else {
             return Err(SimulationError(format!(
                 "collectives: the time of {:?} of {bytes} bytes between {} ranks is missing",

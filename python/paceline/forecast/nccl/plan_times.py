@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from paceline._core import Cluster
-from paceline.catalog.nccl import Kind, overlap_slowdown
+from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.iteration_plan import Collective, IterationPlan
 from paceline.forecast.nccl.machine import Group, Machine
@@ -50,21 +50,13 @@ def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
     return [dict(zip(names, key, strict=True)) | value for key, value in found.items()]
 
 
-def slowdown_on(cluster: Cluster) -> float:
-    """Return the share of its rate that computation loses beside a collective: 0 on nodes that do not name their GPU.
-
-    It was measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
-    """
-    return overlap_slowdown() if "gpu" in json.loads(cluster.to_json()) else 0.0
-
-
 def layout_of(size: int, stride: int, per_node: int, world: int) -> Group:
     """Return how the groups of `size` of `world` ranks, `stride` apart, lie on nodes of so many GPUs.
 
     If groups lie differently, it is that of the slowest.
     """
     if stride == 1:
-        # Only some groups leave their node: with two or one of their ranks, and up to two from the same node.
+        # Only some groups cross from one node to the next, and up to two of them at the same node.
         leaving = [
             group for group in range(world // size) if group * size // per_node != (group * size + size - 1) // per_node
         ]

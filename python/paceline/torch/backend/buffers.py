@@ -67,9 +67,13 @@ class Memory:
         """Copy results to the tensors that were not dense, once the operation has finished."""
         back, self.back = self.back, []
         for tensor, dense in back:
-            # Tensors made in inference mode may only be changed in it, and this may be another thread.
-            with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-                tensor.copy_(dense)
+            assign(tensor, dense)
+
+
+def assign(tensor: Tensor, values: Tensor) -> None:
+    """Copy values into a tensor: one made in inference mode only in that mode, which is a thread's own."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(values)
 
 
 def is_dense(tensor: Tensor) -> bool:

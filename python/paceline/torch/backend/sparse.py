@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from paceline.torch.backend.buffers import describe
+from paceline.torch.backend.buffers import assign, describe
 from paceline.torch.backend.work import CombinedWork
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ def all_reduce_sparse(
     ]
 
     def add() -> list[Tensor]:
-        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        with torch.no_grad():
             found = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape, is_coalesced=False)
             total = found.coalesce()
             if kind == ReduceOp.AVG:
                 rounding = None if total.dtype.is_floating_point or total.dtype.is_complex else "trunc"
                 whole = torch.div(total.values(), size, rounding_mode=rounding)
                 total = torch.sparse_coo_tensor(total.indices(), whole, tensor.shape, is_coalesced=True)
-            tensor.copy_(total)
+        assign(tensor, total)
         return [tensor]
 
     return CombinedWork(works, add)
