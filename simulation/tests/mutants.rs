@@ -292,6 +292,16 @@ fn the_time_limit_hides_why_others_have_left() {
     find_in_corpus("the limit hides why others have left");
 }
 
+#[test]
+fn a_comparison_that_nobody_waits_for_is_a_reason_to_leave() {
+    find_near("a comparison of plans is a reason to leave", "comparison of plans");
+}
+
+#[test]
+fn a_lost_end_is_looked_for_after_two_round_trips_however_long() {
+    find_near("the end waits for two round trips", "lost last datagram");
+}
+
 fn find_in_corpus(mutant: &str) {
     std::panic::set_hook(Box::new(|_| {}));
     let mut fails = corpus().map(|(_, scenario)| violations(&scenario, &run_alone(&scenario, false, Some(mutant))));

@@ -63,6 +63,8 @@ pub(super) struct InFlight {
     pub reported: Option<Duration>,
     /// What others said about it, by rank of the job, and when.
     pub answers: HashMap<u32, (Answer, Instant)>,
+    /// No caller waits for it.
+    pub patient: bool,
 }
 
 impl InFlight {
@@ -142,15 +144,18 @@ pub(super) struct GroupOperations {
     pub failed: Option<RunError>,
     /// Why, in words for other ranks.
     pub cause: Option<String>,
-    /// It carries messages of a coordinator, which says itself whether anybody waits for them: that the group has failed is
-    /// no reason to leave.
+    /// A caller waited for an operation that has failed.
+    awaited: bool,
+    /// A coordinator's, which says itself whether a caller waits for what has not begun: that the group has failed is a
+    /// reason to leave only if one waits for an operation in flight.
     pub internal: bool,
 }
 
 impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
         let (in_flight, sent, recent) = Default::default();
-        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed: None, cause: None, internal: false }
+        let (failed, cause, awaited, internal) = (None, None, false, false);
+        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed, cause, awaited, internal }
     }
 
     /// What this rank, `me`, knows about an operation, and how far it is here.
@@ -199,6 +204,7 @@ impl GroupOperations {
         let same = |w: &InFlight| Arc::ptr_eq(&w.handle, handle);
         let Some(index) = self.in_flight.iter().position(same) else { return };
         let Some(waiting) = self.in_flight.remove(index) else { return };
+        self.awaited |= !waiting.patient && handle.result().is_err();
         if let Some(seq) = seq {
             if self.recent.len() == REMEMBERED {
                 self.recent.pop_front();
@@ -235,10 +241,10 @@ impl Operations {
     }
 
     /// Notes why a group has failed.
-    fn note_cause_in(&mut self, group: u32, cause: &str) {
+    fn note_cause_in(&mut self, group: u32, cause: &str, awaited: bool) {
         if let Some(operations) = self.groups.get_mut(&group) {
             operations.cause.get_or_insert_with(|| cause.to_owned());
-            if operations.internal && !paceline_os::mutant("proposals are a reason to leave") {
+            if operations.internal && !awaited && !paceline_os::mutant("proposals are a reason to leave") {
                 return;
             }
         }
@@ -253,7 +259,8 @@ impl Operations {
         }
         operations.failed = Some(error.clone());
         self.troubled = true;
-        self.note_cause_in(group, cause);
+        let awaited = operations.in_flight.iter().any(|waiting| !waiting.patient && !waiting.handle.done());
+        self.note_cause_in(group, cause, awaited);
         self.alarms.push((group, error.clone()));
         true
     }
@@ -421,6 +428,7 @@ impl Ledger {
             told: (now, Progress::default()),
             reported: None,
             answers: HashMap::new(),
+            patient: how.patient,
         });
         operations.inbox.push(Command::Begin(group, spec));
         Ok(handle)
@@ -460,7 +468,8 @@ impl Ledger {
             }
             operations.troubled |= !core.failures.is_empty();
             for failure in core.failures.drain(..) {
-                operations.note_cause_in(failure.group, &failure.error.to_string());
+                let awaited = operations.groups.get(&failure.group).is_some_and(|group| group.awaited);
+                operations.note_cause_in(failure.group, &failure.error.to_string(), awaited);
                 if let Some(group) = operations.groups.get_mut(&failure.group)
                     && group.failed.is_none()
                 {

@@ -296,13 +296,17 @@ impl EngineShared {
         }
     }
 
-    /// As `note_cause`: something has failed with this error, because the group has.
-    pub fn note_cause_of(&self, group: u32, error: &RunError) {
-        let cause = self.ledger.operations().groups.get(&group).and_then(|group| group.cause.clone());
+    /// As `note_cause`: something has failed with this error, because one of these groups has.
+    pub fn note_cause_of(&self, groups: [u32; 2], error: &RunError) {
+        let cause = {
+            let operations = self.ledger.operations();
+            groups.iter().find_map(|group| operations.groups.get(group)?.cause.clone())
+        };
         self.note_cause(&cause.unwrap_or_else(|| error.to_string()));
     }
 
-    /// That this group fails is no reason to leave: who uses it notes whether anything has failed with it.
+    /// That this group fails is no reason to leave, unless a caller waits for an operation in flight: who uses it notes
+    /// whether anything else has failed with it.
     pub fn make_internal(&self, group: u32) {
         if let Some(group) = self.ledger.operations().groups.get_mut(&group) {
             group.internal = true;
@@ -419,4 +423,6 @@ pub struct Submission {
     pub timeout: Option<Duration>,
     /// It is driven even if no caller waits.
     pub background: bool,
+    /// No caller ever waits: that it fails is no reason to leave the job.
+    pub patient: bool,
 }

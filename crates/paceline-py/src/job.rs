@@ -280,7 +280,7 @@ impl PyCommunicator {
             label,
             notify,
         };
-        let how = Submission { timeout: timeout_s.map(seconds), background };
+        let how = Submission { timeout: timeout_s.map(seconds), background, patient: false };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
         // SAFETY: the Python side passes addresses of buffers that `keep` owns, and `keep` lives until the operation
         // completes.

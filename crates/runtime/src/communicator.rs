@@ -364,7 +364,13 @@ impl Communicator {
         let timeout = order.timeout_s.map(paceline_engine::settings::seconds);
         // SAFETY: a server is no worker, so that the addresses, of which it has none, are not used.
         unsafe {
-            self.submit_built(&request, Some(built), order.bucket, None, Submission { timeout, background: true })
+            self.submit_built(
+                &request,
+                Some(built),
+                order.bucket,
+                None,
+                Submission { timeout, background: true, patient: false },
+            )
         }
     }
 

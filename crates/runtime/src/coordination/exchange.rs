@@ -140,7 +140,8 @@ impl Machine {
     ) -> Result<Arc<Handle>> {
         let keep = Box::new(memory.clone());
         // A third of the time limit has already passed in silence before all ranks were asked to vote.
-        let how = Submission { timeout: Some(self.control.shared.settings.timeout() * 2 / 3), background };
+        let timeout = Some(self.control.shared.settings.timeout() * 2 / 3);
+        let how = Submission { timeout, background, patient: true };
         // SAFETY: `keep` owns the memory, and it is read only after the operation has completed.
         unsafe { self.control.submit(request, Some(keep), how) }
     }

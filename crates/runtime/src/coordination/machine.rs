@@ -254,7 +254,7 @@ impl Machine {
     /// What a caller waits for has failed: if this rank leaves, that is the reason.
     fn note_cause(&self, error: &RunError) {
         if !self.closed_here.load(Ordering::SeqCst) {
-            self.control.shared.note_cause_of(self.control.id(), error);
+            self.control.shared.note_cause_of([self.control.id(), self.data.id()], error);
         }
     }
 
@@ -313,7 +313,9 @@ impl Machine {
                 let named: Vec<_> = bucket.tensors.iter().map(|t| self.pending.remove(&t.request.name)).collect();
                 let place = self.counts.negotiated.fetch_add(1, Ordering::Relaxed);
                 named.iter().flatten().for_each(|operation| operation.ordered(place, some_joined));
-                begin::begin(&self.data, &bucket, &named, (number, Submission { timeout: None, background }), None)?;
+                let patient = named.iter().flatten().all(|operation| operation.request.patient);
+                let how = Submission { timeout: None, background, patient };
+                begin::begin(&self.data, &bucket, &named, (number, how), None)?;
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {
