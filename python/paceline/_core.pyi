@@ -279,6 +279,12 @@ def mpi_exchange(rank: int, size: int, settings: str, blob: bytes) -> list[bytes
     JobError for ranks that do not come.
     """
 
+def cuda_driver(named: str | None = None) -> tuple[PathLike[str], str, list[str]]:
+    """Return path and version of the CUDA driver that a job would use, and the names of its devices.
+
+    `named` is PACELINE_CUDA_LIBRARY. Raises InvalidArgumentError if it cannot be loaded or finds no device.
+    """
+
 def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
     """Return path, and name and version, of the MPI library that a job would use; it is loaded, not initialised.
 
@@ -380,12 +386,14 @@ class Communicator:
         step: tuple[bool, int] | None = None,
         pull_only: bool = False,
         bucket: int | None = None,
+        stream: int | None = None,
     ) -> Operation:
         """Begin an operation. Buffers are (address, elements), taken one after the other as if they were one.
 
         `keep` is held until the operation has finished: the owner of the memory. `notify` asks for a notice. With
         `background=False` nothing moves until somebody waits: for callers that do so at once. `bucket` is the number
-        by which an all-reduce is placed on servers; without it they are counted.
+        by which an all-reduce is placed on servers; without it they are counted. With `stream`, a `CUstream`, the
+        buffers are memory of the device of that stream.
 
         | call | inputs | outputs | else |
         | --- | --- | --- | --- |
@@ -412,6 +420,8 @@ class Operation:
     def done(self) -> bool: ...
     def source(self) -> int:
         """Return the rank from which a finished recv from any rank came."""
+    def hold(self, stream: int) -> None:
+        """Once it has been waited for: what this stream is told from now on sees the result. Only for device memory."""
 
 class Coordinator:
     """Operations on named tensors, which ranks request in any order: they start when all have requested them.

@@ -490,6 +490,14 @@ impl Ledger {
         failed
     }
 
+    /// An operation has failed that was never submitted: a notice, if the caller wants one.
+    pub fn refused(&self, handle: &Handle) {
+        if let Some(number) = handle.notify {
+            self.notices.lock().push(Notice { number, error: handle.result().err() });
+            self.noticed.notify_one();
+        }
+    }
+
     /// The next notice; `None` after the time, or when `closing`.
     pub fn next_notice(&self, timeout: Duration, closing: impl Fn() -> bool) -> Option<Notice> {
         let until = Instant::now() + timeout;

@@ -149,6 +149,12 @@ impl Engine {
         self.shared.timeline.start(path)
     }
 
+    /// The CUDA driver's library that the settings name.
+    #[must_use]
+    pub fn cuda_library(&self) -> Option<&str> {
+        self.shared.settings.cuda_library.as_deref()
+    }
+
     /// Ends recording and writes the file; does nothing if no recording was started.
     ///
     /// # Errors
@@ -387,6 +393,13 @@ impl EngineShared {
             self.driver.wake_progress_thread();
         }
         Ok(handle)
+    }
+
+    /// Fails an operation that could not be submitted after all.
+    pub fn refuse(&self, handle: &Handle, error: RunError) {
+        handle.fail(error);
+        self.ledger.refused(handle);
+        self.driver.announce();
     }
 
     /// Waits until the operation is complete; `false` at the time limit.

@@ -112,6 +112,8 @@ pub struct Settings {
     pub disturbance: Option<Disturbance>,
     /// The MPI library or its folder; `None`: the launcher's.
     pub mpi_library: Option<String>,
+    /// The CUDA driver's library; `None`: the system's.
+    pub cuda_library: Option<String>,
     /// Whether gRPC is encrypted; `None`: unless the listener is reachable only from this machine.
     pub tls: Option<bool>,
     /// Ranks of a host may copy large pieces directly from each other's memory.
@@ -142,6 +144,7 @@ impl Default for Settings {
             multicast: None,
             disturbance: None,
             mpi_library: None,
+            cuda_library: None,
             tls: None,
             single_copy: true,
             verbose: false,

@@ -13,8 +13,9 @@ use paceline_executor::InStep;
 use paceline_executor::handle::Handle;
 use parking_lot::Mutex;
 
+use paceline_cuda::{CallerStream, Device, Driver};
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{CollectiveRequest, Communicator};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
@@ -52,6 +53,18 @@ pub fn mpi_exchange(py: Python<'_>, rank: u32, size: u32, settings: &str, blob: 
 #[pyo3(signature = (named=None))]
 pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String)> {
     py.detach(|| paceline_mpi::library(named)).map_err(python_error)
+}
+
+/// Path, version and device names of the CUDA driver that a job would use.
+#[pyfunction]
+#[pyo3(signature = (named=None))]
+pub fn cuda_driver(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, String, Vec<String>)> {
+    let wrong = |error: paceline_cuda::CudaError| user_error(error.0);
+    py.detach(|| {
+        let driver = Driver::get(named).map_err(wrong)?;
+        let names = (0..driver.devices() as u32).map(|ordinal| driver.device(ordinal).map(|it| it.name().to_owned()));
+        Ok((driver.path().to_owned(), driver.version(), names.collect::<Result<_, _>>().map_err(wrong)?))
+    })
 }
 
 /// This process's membership in a job.
@@ -149,7 +162,21 @@ impl PyEngine {
     }
 
     fn status(&self) -> String {
-        self.0.engine().status().to_string()
+        let mut status = self.0.engine().status();
+        let copied = |(device, counters): (String, paceline_cuda::Counters)| {
+            serde_json::json!({
+                "device": device,
+                "operations": counters.operations,
+                "bytes_to_host": counters.to_host,
+                "bytes_to_device": counters.to_device,
+                "ordered": counters.ordered,
+            })
+        };
+        let devices: Vec<_> = self.0.stages().counters().into_iter().map(copied).collect();
+        if !devices.is_empty() {
+            status["cuda"] = devices.into();
+        }
+        status.to_string()
     }
 
     fn serve(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
@@ -191,6 +218,44 @@ pub struct PyCommunicator {
 }
 
 impl PyCommunicator {
+    /// Begins an operation on the device on which all its memory lies.
+    fn on_device(
+        &self,
+        request: &CollectiveRequest<'_>,
+        stream: CallerStream,
+        keep: Option<Box<dyn Any + Send>>,
+        how: Submission,
+    ) -> Result<Arc<DeviceOperation>, RunError> {
+        let library = self.engine.engine().cuda_library();
+        let driver = Driver::get(library).map_err(|e| RunError::Usage(e.0))?;
+        let mut devices = Vec::new();
+        for &(address, elements) in request.inputs.iter().chain(request.outputs) {
+            if elements > 0 {
+                devices.push(Device::of(&driver, address as u64).map_err(|e| RunError::Failed(e.0))?);
+            }
+        }
+        devices.dedup();
+        let ordinal = match devices[..] {
+            [] => 0,
+            [Some(ordinal)] => ordinal,
+            [None] => {
+                return Err(RunError::Usage(format!(
+                    "{}: the CUDA driver does not know this memory; was it freed?",
+                    request.collective.name()
+                )));
+            }
+            _ => {
+                return Err(RunError::Usage(format!(
+                    "{}: the arrays lie on several devices; all of one call must lie on one",
+                    request.collective.name()
+                )));
+            }
+        };
+        let stage = self.engine.stages().of(library, ordinal)?;
+        // SAFETY: the Python side passes addresses of memory that `keep` owns.
+        unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) }
+    }
+
     fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
         PyCommunicator { engine: engine.clone(), inner: Arc::new(communicator) }
     }
@@ -222,7 +287,7 @@ impl PyCommunicator {
         self.inner.choices()
     }
 
-    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true, step=None, pull_only=false, bucket=None))]
+    #[pyo3(signature = (call, *, inputs=Vec::new(), outputs=Vec::new(), dtype="uint8", op="sum", root=0, tag=0, counts=None, out_counts=None, prescale=1.0, postscale=1.0, strategy=None, label="", timeout_s=None, keep=None, notify=None, background=true, step=None, pull_only=false, bucket=None, stream=None))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn submit(
         &self,
@@ -247,6 +312,7 @@ impl PyCommunicator {
         step: Option<(bool, u32)>,
         pull_only: bool,
         bucket: Option<u32>,
+        stream: Option<u64>,
     ) -> PyResult<Operation> {
         drop(self.engine.engine().take_finished());
         let (collective, sends) = match call {
@@ -279,13 +345,19 @@ impl PyCommunicator {
             pull_only,
             label,
             notify,
+            handle: None,
         };
         let how = Submission { timeout: timeout_s.map(seconds), background, patient: false };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
         // SAFETY: the Python side passes addresses of buffers that `keep` owns, and `keep` lives until the operation
         // completes.
-        let handle = py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map_err(python_error)?;
-        Ok(Operation { communicator: self.inner.clone(), engine: self.engine.clone(), handle })
+        let state = match stream {
+            // SAFETY: as above.
+            None => py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map(State::Host),
+            Some(stream) => py.detach(|| self.on_device(&request, CallerStream(stream), keep, how)).map(State::Device),
+        };
+        let state = state.map_err(python_error)?;
+        Ok(Operation { communicator: self.inner.clone(), engine: self.engine.clone(), state })
     }
 
     /// Fast path for an all-reduce of one buffer that is waited for immediately.
@@ -314,11 +386,24 @@ impl PyCommunicator {
 
 /// Waits without the GIL; checks for Ctrl-C every 100 ms.
 fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeout_s: Option<f64>) -> PyResult<bool> {
+    in_slices(py, timeout_s, |until| communicator.wait(handle, Some(until)))
+}
+
+/// The same for an operation on a device.
+fn land(py: Python<'_>, operation: &DeviceOperation, timeout_s: Option<f64>) -> PyResult<bool> {
+    in_slices(py, timeout_s, |until| operation.land(Some(until)))
+}
+
+fn in_slices(
+    py: Python<'_>,
+    timeout_s: Option<f64>,
+    wait: impl Fn(Instant) -> Result<bool, RunError> + Sync,
+) -> PyResult<bool> {
     let limit = timeout_s.map(|s| Instant::now() + seconds(s));
     loop {
         let slice = Instant::now() + SLICE;
         let until = limit.map_or(slice, |limit| limit.min(slice));
-        if py.detach(|| communicator.wait(handle, Some(until))).map_err(python_error)? {
+        if py.detach(|| wait(until)).map_err(python_error)? {
             return Ok(true);
         }
         py.check_signals()?;
@@ -328,28 +413,50 @@ fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeo
     }
 }
 
+enum State {
+    Host(Arc<Handle>),
+    Device(Arc<DeviceOperation>),
+}
+
 /// An operation in flight.
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Operation {
     communicator: Arc<Communicator>,
     engine: Arc<Job>,
-    handle: Arc<Handle>,
+    state: State,
 }
 
 #[pymethods]
 impl Operation {
     #[pyo3(signature = (timeout_s=None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
-        let done = wait(py, &self.communicator, &self.handle, timeout_s);
+        let done = match &self.state {
+            State::Host(handle) => wait(py, &self.communicator, handle, timeout_s),
+            State::Device(operation) => land(py, operation, timeout_s),
+        };
         drop(self.engine.engine().take_finished());
         done
     }
 
     fn done(&self) -> bool {
-        self.handle.done()
+        match &self.state {
+            State::Host(handle) => handle.done(),
+            State::Device(operation) => operation.done(),
+        }
     }
 
     fn source(&self) -> u32 {
-        self.handle.source()
+        match &self.state {
+            State::Host(handle) => handle.source(),
+            State::Device(operation) => operation.source(),
+        }
+    }
+
+    /// Once it has been waited for: what this stream is told from now on sees the result.
+    fn hold(&self, stream: u64) -> PyResult<()> {
+        match &self.state {
+            State::Host(_) => Ok(()),
+            State::Device(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! A group of ranks and the operations between them.
+mod deferred;
 mod lowering;
+#[cfg(feature = "foreign")]
+mod on_device;
 mod request;
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,6 +21,9 @@ use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
+pub use deferred::Gate;
+#[cfg(feature = "foreign")]
+pub use on_device::{DeviceOperation, Stages};
 pub use request::{CollectiveRequest, Memory};
 
 use crate::digest::digest;
@@ -48,6 +54,7 @@ pub struct Communicator {
     served: Option<Box<Communicator>>,
     /// Buckets counted so far.
     buckets: AtomicU32,
+    deferred: deferred::Queue,
 }
 
 impl Communicator {
@@ -138,7 +145,8 @@ impl Communicator {
         let selection = Mutex::new(AlgorithmSelection::new(&shared.settings, &topology)?);
         shared.add_group(id, name, ranks.clone(), me)?;
         let (shared, named, buckets) = (shared.clone(), Mutex::default(), AtomicU32::new(0));
-        Ok(Communicator { shared, id, ranks, me, topology, selection, named, workers, served: None, buckets })
+        let (served, deferred) = (None, deferred::Queue::default());
+        Ok(Communicator { shared, id, ranks, me, topology, selection, named, workers, served, buckets, deferred })
     }
 
     /// This process's place in it.
@@ -198,6 +206,25 @@ impl Communicator {
     /// `keep` has been handed back), however the caller goes on.
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(
+        &self,
+        request: &CollectiveRequest<'_>,
+        keep: Option<Box<dyn Any + Send>>,
+        how: Submission,
+    ) -> Result<Arc<Handle>> {
+        if self.defers() {
+            let open = Arc::new(Gate::default());
+            open.open();
+            // SAFETY: promised by the caller.
+            return Ok(unsafe { self.submit_behind(&open, request, keep, how) });
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.submit_now(request, keep, how) }
+    }
+
+    /// # Safety
+    /// As for `submit`.
+    #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
+    unsafe fn submit_now(
         &self,
         request: &CollectiveRequest<'_>,
         keep: Option<Box<dyn Any + Send>>,
@@ -297,7 +324,7 @@ impl Communicator {
                 Box::new(Scheduled { schedule, bucket: Bucket { id: bucket, len: count, pull_only } })
             }
         };
-        let handle = Arc::new(Handle::new(request.notify));
+        let handle = request.handle.cloned().unwrap_or_else(|| Arc::new(Handle::new(request.notify)));
         let label = request.label.to_owned();
         let spec = OperationSpec {
             signature,
@@ -452,6 +479,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        self.refuse_deferred();
         self.shared.remove_group(self.id);
     }
 }

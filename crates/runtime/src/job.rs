@@ -5,12 +5,16 @@ use paceline_transport::error::Result;
 
 use crate::clock_sync;
 use crate::communicator::Communicator;
+#[cfg(feature = "foreign")]
+use crate::communicator::Stages;
 use crate::tuning::{Tuned, tune};
 
 /// A process's membership in a job; closed when dropped.
 pub struct Job {
     pub(crate) engine: Engine,
     tuned: Tuned,
+    #[cfg(feature = "foreign")]
+    stages: Stages,
 }
 
 impl Job {
@@ -19,13 +23,25 @@ impl Job {
     /// # Errors
     /// An invalid setting, or ranks that do not show up; the message names them.
     pub fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Job> {
-        Ok(Job { engine: Engine::start(rank, size, settings, exchange)?, tuned: Tuned::default() })
+        Ok(Job {
+            engine: Engine::start(rank, size, settings, exchange)?,
+            tuned: Tuned::default(),
+            #[cfg(feature = "foreign")]
+            stages: Stages::default(),
+        })
     }
 
     /// The engine, which owns the threads and handles failures and closing.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The CUDA devices that it uses.
+    #[cfg(feature = "foreign")]
+    #[must_use]
+    pub fn stages(&self) -> &Stages {
+        &self.stages
     }
 
     /// The communicator of all training ranks. Collective: it tunes the algorithms.

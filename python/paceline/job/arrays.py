@@ -3,6 +3,10 @@
 An array is an object with `__array_interface__` (numpy) or the buffer protocol (bytearray, array.array, mmap), or a
 list or tuple of such objects, which are processed in order as if they were one. Nothing is copied: the memory must be
 contiguous, and writable where a result is written.
+
+An array on a CUDA device is an object with `__cuda_array_interface__` (CuPy, Numba, torch, JAX; CUDA array interface,
+version 3). What was submitted to its stream before the call is done before it is read, and what is submitted to it after
+the operation has been waited for sees the result.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -25,6 +29,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+class SupportsCudaArrayInterface(Protocol):
+    """An array on a CUDA device (CUDA array interface, version 3)."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Address on the device, shape, strides, type of the elements, and stream."""
+
+
 class SupportsArrayInterface(Protocol):
     """An object that describes its memory as numpy arrays do (numpy's array interface, version 3)."""
 
@@ -34,7 +46,7 @@ class SupportsArrayInterface(Protocol):
 
 
 if TYPE_CHECKING:
-    ArrayLike = SupportsArrayInterface | Buffer
+    ArrayLike = SupportsArrayInterface | SupportsCudaArrayInterface | Buffer
     """One array: numpy's, or another object that exposes its memory."""
     Array = ArrayLike | Sequence[ArrayLike]
     """An array, or several of one dtype that are processed as if they were one."""
@@ -63,6 +75,8 @@ class Memory:
     dtype: str
     keep: object
     """The owner of the memory, which must be kept until the operation has finished."""
+    stream: int | None = None
+    """For memory on a CUDA device: the stream (`CUstream`) in whose order it is read and written."""
 
     @property
     def elements(self) -> int:
@@ -93,8 +107,8 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
         if name is not None and array.dtype.isnative and array.flags.carray and array.size:
             return Memory([(_writable_address(array), array.size)], name, array)
     if not isinstance(value, list | tuple):
-        address, count, found, keep = _look(value, what, writable)
-        return Memory([(address, count)] if count else [], _checked_dtype(found, dtype, what), keep)
+        address, count, found, keep, stream = _look(value, what, writable)
+        return Memory([(address, count)] if count else [], _checked_dtype(found, dtype, what), keep, stream)
     if not value:
         raise InvalidArgumentError(f"{what}: an empty list; give at least one array")
     parts = [memory(part, f"{what}[{index}]", dtype=dtype, writable=writable) for index, part in enumerate(value)]
@@ -104,12 +118,22 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
                 f"{what}[{index}]: {part.dtype}, but {what}[0] is {parts[0].dtype}; arrays in one call must have "
                 "the same dtype: call once for each"
             )
+        check_place(parts[0], part, f"{what}[0]", f"{what}[{index}]")
     regions = [region for part in parts for region in part.regions]
     if writable:
         spans = sorted((address, address + count * DTYPES[parts[0].dtype]) for address, count in regions)
         if any(after[0] < before[1] for before, after in pairwise(spans)):
             raise InvalidArgumentError(f"{what}: two of the arrays share memory; give each once")
-    return Memory(regions, parts[0].dtype, [part.keep for part in parts])
+    return Memory(regions, parts[0].dtype, [part.keep for part in parts], parts[0].stream)
+
+
+def check_place(first: Memory, second: Memory, its_name: str, other_name: str) -> None:
+    """Raise InvalidArgumentError unless both are in the host's memory, or on a device and in the order of one stream."""
+    if first.stream == second.stream:
+        return
+    place = [f"{name} is {'in host memory' if given.stream is None else f'on a device, in stream {given.stream}'}"
+             for name, given in ((its_name, first), (other_name, second))]
+    raise InvalidArgumentError(f"{' and '.join(place)}; the arrays of one call must be in one place")
 
 
 def check_apart(inputs: Memory, outputs: Memory, call: str) -> None:
@@ -135,11 +159,14 @@ def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
     return numpy.empty(tuple(shape), dtype=like.dtype)
 
 
-def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, object]:
-    """Return address, elements, dtype and owner of one array; dtypes unknown to the runtime begin with '?'."""
-    interface = getattr(value, "__array_interface__", None)
+def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, object, int | None]:
+    """Return address, elements, dtype, owner and stream of one array; unknown dtypes begin with '?'."""
+    interface, stream = getattr(value, "__array_interface__", None), None
     if interface is None:
-        return _buffer(value, what, writable)
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            return *_buffer(value, what, writable), None
+        stream = _stream(value, interface)
     numpy = sys.modules.get("numpy")
     if not isinstance(interface["data"], tuple) or (numpy is not None and isinstance(value, numpy.generic)):
         raise InvalidArgumentError(f"{what}: {type(value).__name__} does not own memory; pass numpy.array(...) of it")
@@ -159,7 +186,15 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
         )
     if writable and read_only:
         raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
-    return address, math.prod(shape), found, value
+    return address, math.prod(shape), found, value, stream
+
+
+def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - any object of another library
+    """Return the stream in whose order the array is used: its own, torch's current one, or the legacy default stream."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return int(torch.cuda.current_stream(value.device).cuda_stream)
+    return int(interface.get("stream") or 1)
 
 
 def _contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int) -> bool:

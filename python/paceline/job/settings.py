@@ -40,6 +40,7 @@ class Settings:
     strategy: str | None = default("strategy")
     transport: str = default("transport")
     mpi_library: str | None = default("mpi_library")
+    cuda_library: str | None = default("cuda_library")
     chunk: str | int | None = default("chunk")
     servers: int = default("servers")
     placement: str = default("placement")

@@ -24,6 +24,7 @@ class JobSettings(TypedDict, total=False):
     coordinator: names.Coordinator | None
     transport: names.Transport | None
     mpi_library: str | Path | None
+    cuda_library: str | Path | None
     streams: int | None
     multicast: str | None
     tls: bool | None

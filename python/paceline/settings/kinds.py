@@ -438,6 +438,13 @@ def _mpi_library(value: object) -> str:
     return path
 
 
+def _cuda_library(value: object) -> str:
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not Path(path).is_file():
+        raise InvalidArgumentError(f"there is no file '{path[:200]}'; name libcuda.so.1, or leave it out")
+    return path
+
+
 def _transport(value: object) -> str:
     kind, plus, tensors = shown(value).partition("+")
     transports = names.members(names.Transport)
@@ -528,3 +535,4 @@ RENDEZVOUS = Kind("HOST:PORT", _rendezvous)
 MULTICAST = Kind("GROUP:PORT", _multicast)
 NEW_FILE = Kind("FILE", _new_file)
 MPI_LIBRARY = Kind("FILE|DIR", _mpi_library)
+CUDA_LIBRARY = Kind("FILE", _cuda_library)

@@ -779,6 +779,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(JOIN),
     ),
     Setting(
+        name="cuda_library",
+        variable="PACELINE_CUDA_LIBRARY",
+        kind=kinds.CUDA_LIBRARY,
+        help="The library of a CUDA driver (docs/how-to/cuda.md).",
+        default_words="libcuda.so.1",
+        uses=_in(JOIN),
+    ),
+    Setting(
         name="streams",
         flag="--streams",
         variable="PACELINE_STREAMS",

@@ -1,6 +1,8 @@
 //! An operation as the caller requests it.
 use paceline_executor::InStep;
+use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::Arc;
 use paceline_transport::header::Collective;
 
 /// Memory of the caller: an address and elements.
@@ -47,6 +49,8 @@ pub struct CollectiveRequest<'a> {
     pub label: &'a str,
     /// The caller wants to be notified through [`Engine::next_notice`](paceline_engine::Engine::next_notice).
     pub notify: Option<u64>,
+    /// The operation's handle, if the caller has one already; then it says whether a notice is wanted.
+    pub handle: Option<&'a Arc<Handle>>,
 }
 
 impl Default for CollectiveRequest<'_> {
@@ -71,6 +75,7 @@ impl Default for CollectiveRequest<'_> {
             pull_only: false,
             label: "",
             notify: None,
+            handle: None,
         }
     }
 }

@@ -1,0 +1,181 @@
+//! Devices, contexts, errors and faults.
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use parking_lot::Mutex;
+
+pub const SUCCESS: c_int = 0;
+pub const INVALID_VALUE: c_int = 1;
+pub const OUT_OF_MEMORY: c_int = 2;
+const INVALID_DEVICE: c_int = 101;
+const INVALID_CONTEXT: c_int = 201;
+pub const INVALID_HANDLE: c_int = 400;
+pub const NOT_READY: c_int = 600;
+pub const ILLEGAL_ADDRESS: c_int = 700;
+const LAUNCH_FAILED: c_int = 719;
+
+/// Devices, unless `CUDA_STAND_IN_DEVICES` says otherwise.
+const DEVICES: c_int = 2;
+
+thread_local! {
+    /// Contexts of this thread, the current one last. A context's address is its device's number plus one.
+    static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The error that has ended the context; 0: none.
+static BROKEN: AtomicI32 = AtomicI32::new(0);
+
+/// The calls so far of each function that a fault is wanted in.
+static CALLS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
+
+/// What a function returns if a fault is due or the context has failed; 0: it goes on.
+pub fn fault(name: &'static str) -> c_int {
+    let broken = BROKEN.load(Ordering::SeqCst);
+    if broken != 0 {
+        return broken;
+    }
+    let Ok(wanted) = std::env::var("CUDA_STAND_IN_FAULT") else { return SUCCESS };
+    let mut parts = wanted.split(':');
+    if parts.next() != Some(name) {
+        return SUCCESS;
+    }
+    let number: u32 = parts.next().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let status: c_int = parts.next().and_then(|text| text.parse().ok()).unwrap_or(INVALID_VALUE);
+    let mut calls = CALLS.lock();
+    let count = calls.get_or_insert_with(HashMap::new).entry(name).or_default();
+    *count += 1;
+    if *count != number {
+        return SUCCESS;
+    }
+    if status == ILLEGAL_ADDRESS || status == LAUNCH_FAILED {
+        break_context(status);
+    }
+    status
+}
+
+/// The context has failed: all later calls do.
+pub fn break_context(status: c_int) {
+    let _ = BROKEN.compare_exchange(0, status, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+pub fn is_broken() -> bool {
+    BROKEN.load(Ordering::SeqCst) != 0
+}
+
+/// The device of the thread's context.
+pub fn current() -> Option<c_int> {
+    CURRENT.with_borrow(|stack| stack.last().map(|&context| context as c_int - 1))
+}
+
+/// As `fault`, for a function that needs a context.
+pub fn fault_in_context(name: &'static str) -> c_int {
+    match fault(name) {
+        SUCCESS if current().is_none() => INVALID_CONTEXT,
+        status => status,
+    }
+}
+
+fn devices() -> c_int {
+    std::env::var("CUDA_STAND_IN_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(DEVICES)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
+    fault("cuInit")
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { *version = 12080 };
+    fault("cuDriverGetVersion")
+}
+
+const ERRORS: [(c_int, &CStr, &CStr); 9] = [
+    (SUCCESS, c"CUDA_SUCCESS", c"no error"),
+    (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+    (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+    (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
+    (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+    (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+    (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
+    (ILLEGAL_ADDRESS, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+    (LAUNCH_FAILED, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+];
+
+unsafe fn text(status: c_int, to: *mut *const c_char, which: impl Fn(&(c_int, &'static CStr, &'static CStr)) -> &'static CStr) -> c_int {
+    let found = ERRORS.iter().find(|(known, ..)| *known == status);
+    // SAFETY: as in cuda.h.
+    unsafe { *to = found.map_or(std::ptr::null(), |error| which(error).as_ptr()) };
+    if found.is_some() { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(status: c_int, to: *mut *const c_char) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { text(status, to, |error| error.1) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(status: c_int, to: *mut *const c_char) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { text(status, to, |error| error.2) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { *count = devices() };
+    fault("cuDeviceGetCount")
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
+    if !(0..devices()).contains(&ordinal) {
+        return INVALID_DEVICE;
+    }
+    // SAFETY: as in cuda.h.
+    unsafe { *device = ordinal };
+    fault("cuDeviceGet")
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_int {
+    let text = format!("Stand-in {device}\0");
+    let bytes = &text.as_bytes()[..text.len().min(length.max(0) as usize)];
+    // SAFETY: as in cuda.h: there is room for `length` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), name, bytes.len()) };
+    fault("cuDeviceGetName")
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { *context = (device as usize + 1) as *mut c_void };
+    fault("cuDevicePrimaryCtxRetain")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> c_int {
+    fault("cuDevicePrimaryCtxRelease_v2")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
+    if !(1..=devices() as usize).contains(&(context as usize)) {
+        return INVALID_CONTEXT;
+    }
+    // Also a context that has failed can be current.
+    CURRENT.with_borrow_mut(|stack| stack.push(context as usize));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int {
+    let popped = CURRENT.with_borrow_mut(Vec::pop);
+    // SAFETY: as in cuda.h.
+    unsafe { *context = popped.unwrap_or(0) as *mut c_void };
+    if popped.is_some() { SUCCESS } else { INVALID_CONTEXT }
+}

@@ -1,0 +1,78 @@
+//! The driver's functions that are called, and the values of `cuda.h` constants.
+//!
+//! Names that `cuda.h` defines with a suffix (`cuMemAlloc_v2`) have it here, too: the library keeps older functions under
+//! the plain names.
+#![allow(unsafe_code, reason = "symbols of a library that is loaded at run time become functions here")]
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libloading::os::unix::Library;
+
+/// `CUresult`.
+pub(crate) type Status = c_int;
+/// `CUdevice`.
+pub(crate) type DeviceNumber = c_int;
+/// `CUdeviceptr`.
+pub(crate) type Address = u64;
+/// `CUcontext`, `CUstream` and `CUevent`: addresses in the library.
+pub(crate) type Opaque = *mut c_void;
+
+pub(crate) const SUCCESS: Status = 0;
+pub(crate) const NOT_READY: Status = 600;
+
+/// `CU_STREAM_NON_BLOCKING`: no implicit order with the default stream.
+pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for all contexts.
+pub(crate) const HOST_PORTABLE: c_uint = 1;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`, `CU_POINTER_ATTRIBUTE_MEMORY_TYPE` and its value for device memory.
+pub(crate) const POINTER_DEVICE: c_int = 9;
+pub(crate) const POINTER_MEMORY_TYPE: c_int = 2;
+pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// The driver's functions, under their names without `cu`.
+        pub(crate) struct Functions { $(pub $name: unsafe extern "C" fn($($argument),*) -> Status,)* }
+
+        impl Functions {
+            /// # Safety
+            /// The library is a CUDA driver, version 11.7 or later.
+            pub unsafe fn load(library: &Library) -> Result<Functions, String> {
+                Ok(Functions { $($name: {
+                    // SAFETY: the signature is that of `cuda.h`, and the caller promises that the library follows it.
+                    *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
+                        .map_err(|_| format!("has no {}; Paceline needs a driver of CUDA 11.7 or later", $symbol))?
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit" (c_uint);
+    driver_get_version = "cuDriverGetVersion" (*mut c_int);
+    get_error_name = "cuGetErrorName" (Status, *mut *const c_char);
+    get_error_string = "cuGetErrorString" (Status, *mut *const c_char);
+    device_get_count = "cuDeviceGetCount" (*mut c_int);
+    device_get = "cuDeviceGet" (*mut DeviceNumber, c_int);
+    device_get_name = "cuDeviceGetName" (*mut c_char, c_int, DeviceNumber);
+    primary_context_retain = "cuDevicePrimaryCtxRetain" (*mut Opaque, DeviceNumber);
+    primary_context_release = "cuDevicePrimaryCtxRelease_v2" (DeviceNumber);
+    context_push = "cuCtxPushCurrent_v2" (Opaque);
+    context_pop = "cuCtxPopCurrent_v2" (*mut Opaque);
+    pointer_get_attribute = "cuPointerGetAttribute" (*mut c_void, c_int, Address);
+    host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    host_free = "cuMemFreeHost" (*mut c_void);
+    copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, Opaque);
+    copy_to_device = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Opaque);
+    stream_create = "cuStreamCreate" (*mut Opaque, c_uint);
+    stream_destroy = "cuStreamDestroy_v2" (Opaque);
+    stream_query = "cuStreamQuery" (Opaque);
+    stream_wait_event = "cuStreamWaitEvent" (Opaque, Opaque, c_uint);
+    launch_host_function = "cuLaunchHostFunc" (Opaque, unsafe extern "C" fn(*mut c_void), *mut c_void);
+    event_create = "cuEventCreate" (*mut Opaque, c_uint);
+    event_destroy = "cuEventDestroy_v2" (Opaque);
+    event_record = "cuEventRecord" (Opaque, Opaque);
+    event_query = "cuEventQuery" (Opaque);
+}

@@ -1,0 +1,132 @@
+//! Finds and loads the driver; errors as text.
+#![allow(unsafe_code, reason = "calls into a library that is loaded at run time")]
+use std::ffi::{CStr, c_char, c_int};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use parking_lot::Mutex;
+
+use crate::abi::{Functions, SUCCESS, Status};
+use crate::device::Device;
+
+/// The name under which the system's loader knows the driver.
+const NAME: &str = "libcuda.so.1";
+
+/// Why a call into the driver failed, with what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaError(pub String);
+
+impl std::fmt::Display for CudaError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CudaError {}
+
+/// The loaded driver. It stays loaded until the process ends.
+pub struct Driver {
+    pub(crate) call: Functions,
+    path: PathBuf,
+    version: i32,
+    /// By ordinal.
+    devices: Mutex<Vec<Option<Arc<Device>>>>,
+    _library: Library,
+}
+
+/// The driver of this process: there is one.
+static LOADED: Mutex<Option<Result<Arc<Driver>, CudaError>>> = Mutex::new(None);
+
+impl Driver {
+    /// The driver; loaded and initialised by the first call. `named`: the path of the library, in place of the system's.
+    ///
+    /// # Errors
+    /// There is no driver, it is too old or finds no device, or another library is loaded already.
+    pub fn get(named: Option<&str>) -> Result<Arc<Driver>, CudaError> {
+        let mut loaded = LOADED.lock();
+        let driver = loaded.get_or_insert_with(|| Driver::load(named).map(Arc::new)).clone()?;
+        match named {
+            Some(path) if driver.path != PathBuf::from(path) => Err(CudaError(format!(
+                "cuda_library: this process has loaded {} already, and cannot load {path}",
+                driver.path.display()
+            ))),
+            _ => Ok(driver),
+        }
+    }
+
+    fn load(named: Option<&str>) -> Result<Driver, CudaError> {
+        let path = PathBuf::from(named.unwrap_or(NAME));
+        let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
+        // SAFETY: a driver's initialisers may run in any process.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
+            .map_err(|e| wrong(format!("cannot be loaded: {e}; install NVIDIA's driver, or use CPU tensors")))?;
+        // SAFETY: the library bears the driver's name, or the user says that it is one.
+        let call = unsafe { Functions::load(&library) }.map_err(wrong)?;
+        let mut driver =
+            Driver { call, path: path.clone(), version: 0, devices: Mutex::new(Vec::new()), _library: library };
+        let mut count: c_int = 0;
+        // SAFETY: pointers to locals.
+        unsafe {
+            driver.check("cuInit", (driver.call.init)(0))?;
+            let version = (driver.call.driver_get_version)(&raw mut driver.version);
+            driver.check("cuDriverGetVersion", version)?;
+            driver.check("cuDeviceGetCount", (driver.call.device_get_count)(&raw mut count))?;
+        }
+        driver.devices.lock().resize(usize::try_from(count).unwrap_or(0), None);
+        Ok(driver)
+    }
+
+    /// `12.8`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
+    }
+
+    /// Where it was loaded from.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    /// How many devices this process sees.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.devices.lock().len()
+    }
+
+    /// A device by its number in this process (`CUDA_VISIBLE_DEVICES` decides which those are).
+    ///
+    /// # Errors
+    /// There is no such device, or its context cannot be had.
+    pub fn device(self: &Arc<Driver>, ordinal: u32) -> Result<Arc<Device>, CudaError> {
+        let mut devices = self.devices.lock();
+        let count = devices.len();
+        let Some(slot) = devices.get_mut(ordinal as usize) else {
+            return Err(CudaError(format!("cuda:{ordinal}: this process sees {count} devices")));
+        };
+        match slot {
+            Some(device) => Ok(device.clone()),
+            None => Ok(slot.insert(Arc::new(Device::open(self.clone(), ordinal)?)).clone()),
+        }
+    }
+
+    /// An error if the call has failed.
+    pub(crate) fn check(&self, call: &str, status: Status) -> Result<(), CudaError> {
+        if status == SUCCESS { Ok(()) } else { Err(self.error(call, status)) }
+    }
+
+    pub(crate) fn error(&self, call: &str, status: Status) -> CudaError {
+        let text = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
+            let mut text: *const c_char = std::ptr::null();
+            // SAFETY: the driver sets the pointer to a constant of its own, or to null.
+            unsafe {
+                let known = get(status, &raw mut text) == SUCCESS && !text.is_null();
+                known.then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+            }
+        };
+        let name = text(self.call.get_error_name).unwrap_or_else(|| format!("error {status}"));
+        let why = text(self.call.get_error_string).map_or_else(String::new, |why| format!(" ({why})"));
+        CudaError(format!("{call} failed with {name}{why}"))
+    }
+}

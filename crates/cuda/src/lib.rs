@@ -1,0 +1,22 @@
+//! The CUDA driver, loaded at run time, never linked; and the path of device tensors through pinned host memory.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `abi` | the driver's functions and constants |
+//! | `driver` | finds and loads the library; errors as text |
+//! | `device` | a device's primary context, its streams, events and memory |
+//! | `pinned` | page-locked host memory, used again |
+//! | `staging` | copies a caller's device memory to the host, and the result back, in the order of the caller's stream |
+//!
+//! Nothing here knows communicators or strategies. The host never waits for a device: a host function tells what a stream has
+//! reached.
+mod abi;
+mod device;
+mod driver;
+mod pinned;
+mod staging;
+
+pub use device::{Device, Event, Stream};
+pub use driver::{CudaError, Driver};
+pub use pinned::{Pinned, Pool};
+pub use staging::{CallerStream, Copies, Counters, Region, Stage, Staged};

@@ -1,0 +1,263 @@
+//! Operations on the memory of a CUDA device, through page-locked memory of the host.
+//!
+//! An all-reduce goes in pieces, each an operation of its own: while one is between the hosts, the next comes from the device
+//! and the one before returns to it. Ranks with the same elements in the host's memory take part as they do otherwise.
+#![allow(unsafe_code, reason = "the promise about the memory is passed on")]
+use std::any::Any;
+
+use paceline_cuda::{CallerStream, Copies, CudaError, Driver, Region, Stage, Staged};
+use paceline_engine::Submission;
+use paceline_executor::handle::Handle;
+use paceline_os::sync::{Arc, Mutex, Weak};
+use paceline_os::time::{Duration, Instant};
+use paceline_transport::error::{Result, RunError};
+use paceline_transport::header::Collective;
+
+use super::{CollectiveRequest, Communicator, Gate, Memory};
+
+/// Bytes of an all-reduce that go as one: long enough that a copy takes longer than its call.
+const PIECE: u64 = 4 << 20;
+/// Waits are cut into slices, between which the device is looked at.
+const SLICE: Duration = Duration::from_millis(100);
+
+fn failed(error: CudaError) -> RunError {
+    RunError::Failed(error.0)
+}
+
+/// The devices that a job uses.
+#[derive(Default)]
+pub struct Stages {
+    /// By number.
+    stages: Mutex<Vec<Option<Arc<Stage>>>>,
+    /// Operations whose result has not landed, as far as anybody still has them.
+    under_way: Mutex<Vec<Weak<DeviceOperation>>>,
+}
+
+impl Stages {
+    /// The streams of a device. `library`: of the driver, in place of the system's.
+    ///
+    /// # Errors
+    /// There is no driver or no such device.
+    pub fn of(&self, library: Option<&str>, ordinal: u32) -> Result<Arc<Stage>> {
+        let usage = |error: CudaError| RunError::Usage(error.0);
+        let device = Driver::get(library).and_then(|driver| driver.device(ordinal)).map_err(usage)?;
+        let mut stages = self.stages.lock();
+        let at = ordinal as usize;
+        if stages.len() <= at {
+            stages.resize(at + 1, None);
+        }
+        match &stages[at] {
+            Some(stage) => Ok(stage.clone()),
+            None => Ok(stages[at].insert(Stage::new(&device).map_err(failed)?).clone()),
+        }
+    }
+
+    /// What has been copied, by device.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, paceline_cuda::Counters)> {
+        let stages = self.stages.lock();
+        stages.iter().flatten().map(|stage| (format!("{:?}", stage.device()), stage.counters())).collect()
+    }
+}
+
+impl Stages {
+    /// Lands what has been called before and writes into these regions: an operation on the result of another sees it, as on
+    /// the host and with NCCL.
+    fn settle(&self, regions: &[Region]) -> Result<()> {
+        let before: Vec<_> = {
+            let mut under_way = self.under_way.lock();
+            under_way.retain(|operation| operation.strong_count() > 0);
+            under_way.iter().filter_map(Weak::upgrade).filter(|operation| operation.staged.writes_into(regions)).collect()
+        };
+        before.iter().try_for_each(|operation| operation.land(None).map(drop))
+    }
+}
+
+/// A piece of an operation: the byte of the result up to which it goes, and its handle.
+struct Piece {
+    upto: u64,
+    handle: Arc<Handle>,
+}
+
+/// An operation on device memory.
+pub struct DeviceOperation {
+    communicator: Arc<Communicator>,
+    staged: Arc<Staged>,
+    pieces: Vec<Piece>,
+    /// Pieces whose result is on its way to the device, and whether all are and the caller's stream waits for them.
+    landed: Mutex<(usize, bool)>,
+    gates: Vec<Arc<Gate>>,
+    label: String,
+    began: Instant,
+    timeout: Duration,
+}
+
+impl Communicator {
+    /// As [`submit`](Communicator::submit), for memory of a device; the addresses are those that its driver gives out. The
+    /// result is there, for what the stream is told from then on, once [`DeviceOperation::land`] has returned `true`.
+    ///
+    /// # Errors
+    /// As for `submit`, and those of the driver.
+    ///
+    /// # Safety
+    /// As for `submit`; also the stream exists, and the memory is kept until the stream has passed the operation's end.
+    pub unsafe fn submit_on_device(
+        self: &Arc<Communicator>,
+        (stages, stage, stream): (&Stages, &Arc<Stage>, CallerStream),
+        request: &CollectiveRequest<'_>,
+        keep: Option<Box<dyn Any + Send>>,
+        how: Submission,
+    ) -> Result<Arc<DeviceOperation>> {
+        let element = request.dtype.size() as u64;
+        let regions = |memory: &[Memory]| -> Vec<Region> {
+            memory.iter().map(|&(address, elements)| (address as u64, elements * element)).collect()
+        };
+        let total = |memory: &[Memory]| memory.iter().map(|&(_, elements)| elements).sum::<u64>();
+        let (inputs, outputs) = (regions(request.inputs), regions(request.outputs));
+        let in_place = request.outputs.is_empty() && !(request.collective == Collective::SendRecv && request.sends);
+        let writes = if in_place { &inputs } else { &outputs };
+        let copies = Copies { reads: &inputs, writes, in_place };
+        stages.settle(&inputs)?;
+        stages.settle(writes)?;
+        // SAFETY: promised by the caller.
+        let staged = unsafe { stage.begin(stream, &copies) };
+        let staged = Arc::new(staged.map_err(|error| self.of_device(&error, request))?);
+        let (elements, results) = (total(request.inputs), total(request.outputs));
+        // Servers count buckets and steps, and other collectives have parts.
+        let whole = request.collective != Collective::AllReduce || request.step.is_some() || request.bucket.is_some();
+        let each = if whole { elements.max(1) } else { PIECE / element };
+        let mut operation = DeviceOperation {
+            communicator: self.clone(),
+            staged: staged.clone(),
+            pieces: Vec::new(),
+            landed: Mutex::default(),
+            gates: Vec::new(),
+            label: match request.label {
+                "" => request.collective.name().to_owned(),
+                label => format!("{} of '{label}'", request.collective.name()),
+            },
+            began: Instant::now(),
+            timeout: how.timeout.unwrap_or_else(|| self.shared.settings.timeout()),
+        };
+        let keep = Arc::new(Mutex::new(keep));
+        let mut from = 0;
+        loop {
+            let upto = (from + each).min(elements);
+            let last = upto == elements;
+            let gate = Arc::new(Gate::default());
+            let address = |base: *mut u8, element_at: u64| base as usize + (element_at * element) as usize;
+            let input = [(address(staged.input(), from), upto - from)];
+            let output = [(staged.output() as usize, results)];
+            let piece = CollectiveRequest {
+                inputs: if request.inputs.is_empty() { &[] } else { &input },
+                outputs: if request.outputs.is_empty() { &[] } else { &output },
+                // Only the last piece is news.
+                notify: request.notify.filter(|_| last),
+                handle: None,
+                ..*request
+            };
+            let how = Submission { timeout: how.timeout, background: how.background, patient: how.patient };
+            let kept: Box<dyn Any + Send> = Box::new((staged.clone(), staged.memory(), keep.clone()));
+            // SAFETY: `kept` owns the host's memory, and the caller has promised that of the device.
+            let handle = unsafe { self.submit_behind(&gate, &piece, Some(kept), how) };
+            operation.gates.push(gate.clone());
+            let bytes = if in_place { upto * element } else { results * element };
+            operation.pieces.push(Piece { upto: bytes, handle });
+            let (opened, communicator) = (gate, Arc::downgrade(self));
+            let ready = Box::new(move || {
+                opened.open();
+                if let Some(communicator) = communicator.upgrade() {
+                    communicator.go_on();
+                }
+            });
+            if let Err(error) = staged.read(upto * element, ready) {
+                // What has been called before may still be needed by others, but its place in the order is taken.
+                let why = self.of_device(&error, request);
+                self.abandon(&why.to_string());
+                return Err(why);
+            }
+            if last {
+                let operation = Arc::new(operation);
+                stages.under_way.lock().push(Arc::downgrade(&operation));
+                return Ok(operation);
+            }
+            from = upto;
+        }
+    }
+}
+
+impl Communicator {
+    fn of_device(&self, error: &CudaError, request: &CollectiveRequest<'_>) -> RunError {
+        let (rank, call, label) = (self.shared.rank, request.collective.name(), request.label);
+        let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
+        RunError::Failed(format!("rank {rank}: {error}, in {call}{label}"))
+    }
+}
+
+impl DeviceOperation {
+    /// Whether all of it has been exchanged, so that `land` does not wait.
+    #[must_use]
+    pub fn done(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.handle.done())
+    }
+
+    /// Waits until the result has been exchanged, and has it copied to the device: what the caller's stream is told from
+    /// then on sees it. `false`: not before this time.
+    ///
+    /// # Errors
+    /// Why it failed, also if the device has not reached it within the time limit. The memory then holds no result.
+    pub fn land(&self, until: Option<Instant>) -> Result<bool> {
+        let mut landed = self.landed.lock();
+        while let Some(piece) = self.pieces.get(landed.0) {
+            let slice = Instant::now() + SLICE;
+            if !self.communicator.wait(&piece.handle, Some(until.map_or(slice, |until| until.min(slice))))? {
+                if until.is_none_or(|until| Instant::now() < until) {
+                    self.look_at_the_device()?;
+                    continue;
+                }
+                drop(landed);
+                return self.look_at_the_device().map(|()| false);
+            }
+            self.staged.write(piece.upto).map_err(failed)?;
+            landed.0 += 1;
+        }
+        if !landed.1 {
+            self.staged.end().map_err(failed)?;
+            landed.1 = true;
+        }
+        Ok(true)
+    }
+
+    /// Once it has landed: what this stream is told from now on sees the result.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn hold(&self, stream: CallerStream) -> Result<()> {
+        self.staged.hold(stream).map_err(failed)
+    }
+
+    /// The sender that a receive from any rank was matched with.
+    #[must_use]
+    pub fn source(&self) -> u32 {
+        self.pieces.first().map_or(0, |piece| piece.handle.source())
+    }
+
+    /// Fails the communicator if the device will not reach the operation.
+    fn look_at_the_device(&self) -> Result<()> {
+        let device = self.staged.device();
+        let late = self.gates.iter().any(|gate| !gate.is_open()) && self.began.elapsed() > self.timeout;
+        let why = match self.staged.healthy() {
+            Err(error) => format!("{error}; {} is waiting for it", self.label),
+            Ok(()) if late => format!(
+                "{device:?} of this rank has not reached {} within {:.0} s: something that was submitted to it before does \
+                 not end",
+                self.label,
+                self.timeout.as_secs_f64()
+            ),
+            Ok(()) => return Ok(()),
+        };
+        let why = format!("rank {}: {why}", self.communicator.shared.rank);
+        self.communicator.abandon(&why);
+        Err(RunError::Failed(why))
+    }
+}

@@ -1,0 +1,94 @@
+"""The stand-in for a CUDA driver (crates/cuda-stand-in), and arrays in its memory."""
+
+import ctypes
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+
+
+@cache
+def library():
+    """The path of the stand-in, which is compiled if need be."""
+    command = ["cargo", "build", "--locked", "--release", "--message-format=json", "-p", "paceline-cuda-stand-in"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    documents = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
+    names = [name for document in documents for name in document.get("filenames", ())]
+    return next(name for name in names if name.endswith(".so") and "cuda_stand_in" in name)
+
+
+class Device:
+    """A device of the stand-in, as another library of this process would use it."""
+
+    def __init__(self, path, ordinal=0):
+        self.driver = ctypes.CDLL(path)
+        self.driver.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+        self.driver.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
+        self.driver.cuMemcpyDtoH_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
+        self.driver.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        self.driver.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
+        self.driver.cuStreamDestroy_v2.argtypes = [ctypes.c_void_p]
+        context = ctypes.c_void_p()
+        self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal))
+        self.check(self.driver.cuCtxPushCurrent_v2(context))
+
+    @staticmethod
+    def check(status):
+        assert status == 0, f"error {status} of the stand-in"
+
+    def stream(self):
+        made = ctypes.c_void_p()
+        self.check(self.driver.cuStreamCreate(ctypes.byref(made), 1))
+        return made.value
+
+    def synchronize(self, stream):
+        self.check(self.driver.cuStreamSynchronize(stream))
+
+    def array(self, values, stream=1):
+        """Device memory with these values, once its stream has come there."""
+        return DeviceArray(self, values, stream)
+
+
+class DeviceArray:
+    """An array on a device: the CUDA array interface, and numpy's attributes that tests use."""
+
+    def __init__(self, device, values, stream):
+        self.device, self.stream = device, stream
+        self.shape, self.dtype, self.size, self.nbytes = values.shape, values.dtype, values.size, values.nbytes
+        address = ctypes.c_uint64()
+        device.check(device.driver.cuMemAlloc_v2(ctypes.byref(address), max(values.nbytes, 1)))
+        self.address = address.value
+        # In the order of the stream: the memory holds nothing sensible before.
+        self._source = np.ascontiguousarray(values).copy()
+        self.write(self._source)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            "data": (self.address, False),
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "strides": None,
+            "stream": self.stream,
+            "version": 3,
+        }
+
+    def write(self, values):
+        """Tell its stream to write these values, which must be kept."""
+        copy = self.device.driver.cuMemcpyHtoDAsync_v2
+        self.device.check(copy(self.address, values.ctypes.data, values.nbytes, self.stream))
+
+    def host(self):
+        """Its values once its stream has come here."""
+        self.device.synchronize(self.stream)
+        values = np.empty(self.shape, self.dtype)
+        self.device.check(self.device.driver.cuMemcpyDtoH_v2(values.ctypes.data, self.address, self.nbytes))
+        return values
+
+    def free(self):
+        self.device.check(self.device.driver.cuMemFree_v2(self.address))

@@ -1,0 +1,206 @@
+"""Operations on arrays of a CUDA device, over the stand-in; PACELINE_CUDA_LIBRARY names it.
+
+Arguments: what to do, and its words.
+"""
+
+import os
+import sys
+
+import numpy as np
+import paceline
+from cuda_stand_in import Device
+from paceline.errors import InvalidArgumentError, JobError
+
+from job_workers.all_reduce import STRATEGIES
+from job_workers.values import DTYPES, NO_AVERAGE, OPS, Digest, check_combined, said, tell, values
+
+
+def device():
+    return Device(os.environ["PACELINE_CUDA_LIBRARY"])
+
+
+def all_reduce(transports, lengths):
+    """Every strategy, dtype and op: as with arrays of the host, the same bits on every rank."""
+    digests, on = {}, device()
+    for transport in transports.split(","):
+        digest = Digest()
+        with paceline.job.join(transport=transport) as job:
+            for strategy in STRATEGIES:
+                begun = []
+                for length in map(int, lengths.split(",")):
+                    for dtype in DTYPES:
+                        for number, op in enumerate(OPS):
+                            if op == "average" and dtype in NO_AVERAGE:
+                                continue
+                            array = on.array(values(dtype, length, job.rank, number), on.stream())
+                            handle = job.all_reduce(array, op, strategy=strategy, async_=True, **said(dtype))
+                            begun.append((handle, array, op, dtype, [(rank, number) for rank in range(job.size)]))
+                for handle, array, op, dtype, seeds in begun:
+                    assert handle.wait() is array
+                    check_combined(array.host(), op, dtype, seeds, strategy)
+                    digest.add(array.host())
+                    array.free()
+            status = job.status()
+        assert status["cuda"][0]["bytes_to_host"] == status["cuda"][0]["bytes_to_device"] > 0, status
+        digests[transport] = digest.text()
+    tell(digests=digests)
+
+
+def calls(transport):
+    """Every other operation, with numbers that are known."""
+    on = device()
+    with paceline.job.join(transport=transport) as job:
+        rank, size = job.rank, job.size
+
+        def here(*numbers, shape=None):
+            return on.array(np.array(numbers, "int64").reshape(shape or -1), on.stream())
+
+        def empty(count, stream):
+            return on.array(np.full(count, -1, "int64"), stream)
+
+        # The output is in the stream of the input: a call has one.
+        stream = on.stream()
+        some = on.array(np.array([rank, 10 * rank], "int64"), stream)
+        out = empty(2 * size, stream)
+        job.all_gather(some, out)
+        want = [number for other in range(size) for number in (other, 10 * other)]
+        assert out.host().tolist() == want, out.host()
+        got = empty(2, stream)
+        job.reduce_scatter(on.array(np.arange(2 * size, dtype="int64") + rank, stream), "sum", out=got)
+        base = sum(range(size))
+        assert got.host().tolist() == [size * (2 * rank + i) + base for i in range(2)], got.host()
+        parts = on.array(np.array([100 * rank + to for to in range(size)], "int64"), stream)
+        theirs = empty(size, stream)
+        job.all_to_all(parts, theirs)
+        assert theirs.host().tolist() == [100 * other + rank for other in range(size)], theirs.host()
+        root = here(*(range(5) if rank == size - 1 else [0] * 5))
+        job.broadcast(root, root=size - 1)
+        assert root.host().tolist() == list(range(5))
+        summed = here(rank, 1)
+        job.reduce(summed, "sum", root=0)
+        assert summed.host().tolist() == ([base, size] if rank == 0 else [rank, 1]), summed.host()
+        gathered = empty(size, stream) if rank == 0 else None
+        job.gather(on.array(np.array([rank * rank], "int64"), stream), gathered)
+        assert rank or gathered.host().tolist() == [other * other for other in range(size)]
+        scattered = empty(1, stream)
+        job.scatter(scattered, on.array(np.arange(size, dtype="int64") + 7, stream) if rank == 0 else None)
+        assert scattered.host().tolist() == [7 + rank]
+        # Around a ring; the last rank does not say from whom.
+        handle = job.send(here(rank), (rank + 1) % size, tag=3, async_=True)
+        message = here(-1)
+        before = (rank - 1) % size
+        assert job.recv(message, before if rank else None, tag=3) == before
+        assert message.host().tolist() == [before]
+        handle.wait()
+        job.barrier()
+    tell(right=True)
+
+
+def in_order():
+    """Back to back on one array without a wait; on ranks whose arrays lie elsewhere; and with what the stream still does."""
+    on = device()
+    with paceline.job.join() as job:
+        stream = on.stream()
+        # Several pieces, so that the second operation begins while the first is under way.
+        length = 2_500_000
+        array = on.array(np.full(length, job.rank + 1.0, "float32"), stream)
+        handles = [job.all_reduce(array, async_=True) for _ in range(3)]
+        for handle in handles:
+            handle.wait()
+        want = sum(range(1, job.size + 1)) * job.size**2
+        assert (array.host() == want).all(), (array.host()[:4], want)
+        # The next value is written by the stream, behind what it does now, and is what is sent.
+        later = np.full(length, 5.0, "float32")
+        array.write(later)
+        job.all_reduce(array)
+        assert (array.host() == 5.0 * job.size).all()
+        # Rank 0 has its numbers on the host, and the others on a device; and each goes on with the other kind.
+        numbers = np.arange(1000, dtype="float64") * (job.rank + 1)
+        some = numbers if job.rank == 0 else on.array(numbers, stream)
+        others = np.ones(3) if job.rank else on.array(np.ones(3), stream)
+        one, two = job.all_reduce(some, async_=True), job.all_reduce(others, async_=True)
+        one.wait(), two.wait()
+        got = [array if isinstance(array, np.ndarray) else array.host() for array in (some, others)]
+        assert (got[0] == np.arange(1000) * sum(range(1, job.size + 1))).all()
+        assert (got[1] == job.size).all()
+    tell(right=True)
+
+
+def wrong():
+    """What a user may get wrong is named."""
+    on = device()
+    with paceline.job.join() as job:
+        stream, other = on.stream(), on.stream()
+        a, b = on.array(np.zeros(4, "float32"), stream), on.array(np.zeros(4, "float32"), other)
+        said = []
+
+        def refused(call, *arguments, **more):
+            try:
+                call(*arguments, **more)
+            except InvalidArgumentError as error:
+                said.append(str(error))
+                return
+            raise AssertionError("not refused")
+
+        refused(job.all_reduce, [a, b])
+        refused(job.all_gather, a, np.zeros((1, 4), "float32"))
+        freed = on.array(np.zeros(4, "float32"), stream)
+        on.synchronize(stream)
+        freed.free()
+        refused(job.all_reduce, freed)
+        refused(job.all_reduce, on.array(np.zeros(4, "int8"), stream))
+        refused(job.all_gather, a)
+        assert job.all_reduce(a) is a
+    tell(said=said)
+
+
+def failing(length):
+    """All-reduces until something fails; says what."""
+    on = device()
+    failed = None
+    with paceline.job.join(timeout_s=3) as job:
+        array = on.array(np.ones(int(length), "float32"), on.stream())
+        try:
+            for _ in range(6):
+                job.all_reduce(array)
+                if job.size == 1:
+                    assert (array.host() == 1).all()
+        except JobError as error:
+            failed = str(error)
+    tell(failed=failed)
+
+
+def stuck():
+    """Rank 1's stream does not come to the operation: it waits for a number that nobody writes."""
+    on = device()
+    number = np.zeros(1, "uint32")
+    with paceline.job.join(timeout_s=2) as job:
+        stream = on.stream()
+        array = on.array(np.ones(8, "float32"), stream)
+        if job.rank == 1:
+            address = number.ctypes.data
+            on.check(on.driver.cuStreamWaitValue32_v2(_pointer(stream), _long(address), 1, 0))
+        try:
+            job.all_reduce(array, name="weights")
+            failed = None
+        except JobError as error:
+            failed = str(error)
+        number[0] = 1
+        on.synchronize(stream)
+    tell(failed=failed)
+
+
+def _pointer(value):
+    import ctypes
+
+    return ctypes.c_void_p(value)
+
+
+def _long(value):
+    import ctypes
+
+    return ctypes.c_uint64(value)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
