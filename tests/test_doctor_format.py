@@ -54,8 +54,8 @@ class Ranks:
         requested, agreed, done = times
         args = {"bytes": size, "operation": operation, "together": 1, "negotiated_us": (agreed - requested) * 1000.0}
         self._pair(rank, TENSORS, name, (requested, done), **args)
-        self._pair(rank, TENSORS, "negotiate", (requested, agreed))
-        self._pair(rank, TENSORS, "reduce", (agreed, done))
+        self._pair(rank, TENSORS, "NEGOTIATE_ALLREDUCE", (requested, agreed))
+        self._pair(rank, TENSORS, "ALLREDUCE", (agreed, done))
 
     def message(self, rank, sender, receiver, size, *, out, operation=1):
         args = {"bytes": size, "from": sender, "operation": operation, "to": receiver}
@@ -69,6 +69,10 @@ class Ranks:
     def write(self, path):
         path.write_text(self.text())
         return path
+
+    def write_part(self, path):
+        """Write them as the part of a rank, which is an array."""
+        path.write_text("[\n" + self.text().removeprefix(FIRST).removesuffix(LAST) + "\n]\n")
 
 
 def diagnosed(ranks):
@@ -146,8 +150,8 @@ def test_parts_that_were_never_put_together(tmp_path):
     for rank in (0, 2):
         part = Ranks(0)
         part.events = [event for event in whole.events if event["pid"] == rank + 1]
-        part.write(tmp_path / f"run.json.rank-{rank}")
-    (tmp_path / "run.json.rank-1").write_text(FIRST)  # it was killed
+        part.write_part(tmp_path / f"run.json.rank-{rank}")
+    (tmp_path / "run.json.rank-1").write_text('[\n{"ph":"M","pi')  # it was killed
     report = diagnose(tmp_path / "run.json")
     assert report.analysis.ranks == [0, 2]
     assert report.to_dict()["world_size"] == 3
@@ -163,7 +167,7 @@ def test_parts_of_several_jobs(tmp_path):
             part = Ranks(0)
             part.events = [event for event in whole.events if event["pid"] == rank + 1]
             path = tmp_path / f"run.json.{run}.rank-{rank}"
-            part.write(path)
+            part.write_part(path)
             os.utime(path, (age, age))
     assert diagnose(tmp_path / "run.json").analysis.ranks == [0, 1]
 

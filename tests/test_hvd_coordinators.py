@@ -1,7 +1,7 @@
 """The policies by which ranks agree on an order, in real processes. The ranks run `hvd_workers.plans`."""
 
 import pytest
-from hvd_workers import optimizers, plans, training
+from hvd_workers import failures, optimizers, plans, training
 from hvd_workers.launch import RankError, run
 
 pytestmark = pytest.mark.process
@@ -35,6 +35,11 @@ def test_every_policy_trains_the_same(policy):
     env = {"PACELINE_COORDINATOR": policy}
     run(2, training.everything, env=env)
     run(3, training.uneven, env=env)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_names_in_flight_and_ranks_that_have_joined(policy):
+    run(3, failures.as_horovod_refuses, env={"PACELINE_COORDINATOR": policy})
 
 
 @pytest.mark.parametrize("policy", ["gs", "nbcs"])

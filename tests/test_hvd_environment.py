@@ -103,6 +103,12 @@ def test_ranks_heed_the_variables(tmp_path):
     assert {event["pid"] for event in events if event.get("cat") == "tensor"} == {1, 2}
 
 
+@pytest.mark.process
+def test_a_timeline_grows_while_the_job_runs(tmp_path):
+    run(2, movements.live_timeline, str(tmp_path / "timeline.json"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["timeline.json"]
+
+
 def test_places_of_ranks():
     one = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)]
     found = [places(rank, one) for rank in range(5)]

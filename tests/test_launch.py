@@ -38,6 +38,27 @@ def test_a_timeline_replaces_files_only(tmp_path):
     assert link.is_symlink() and not file.exists()
 
 
+def test_the_link_that_stands_for_a_timeline(tmp_path):
+    path, mine, theirs = (tmp_path / name for name in ("run.json", "run.json.0a.rank-0", "run.json.0b.rank-0"))
+    user, elsewhere = tmp_path / "link", tmp_path / "folder" / "run.json"
+    elsewhere.parent.mkdir()
+    user.symlink_to(elsewhere)
+    assert timeline_files.place(path) == path and not timeline_files.unmerged(path)
+    assert timeline_files.place(user) == elsewhere and not timeline_files.unmerged(user)
+    for part in (mine, theirs):
+        part.write_text("[\n{}\n]\n")
+    path.symlink_to(theirs.name)
+    assert timeline_files.unmerged(path) and timeline_files.place(path) == path
+    said = timeline_files.gather(str(path), "0a")  # Another job's link is not its timeline.
+    assert said.startswith("timeline of 1 rank in ") and not path.is_symlink() and theirs.exists() and not mine.exists()
+    with pytest.raises(InvalidArgumentError, match="another job has written it meanwhile"):
+        timeline_files.gather(str(path), "0b")
+    path.unlink()
+    path.symlink_to(theirs)
+    timeline_files.clear(str(path))
+    assert not path.is_symlink() and theirs.exists()
+
+
 def test_a_rank_reports_to_the_launchers_pipe_only(monkeypatch):
     reports = Notes()
     with reports.pipe_for(0, {}) as (environment, _):

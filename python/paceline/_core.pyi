@@ -347,9 +347,9 @@ class Engine:
     def serve(self, timeout_s: float) -> bool:
         """On a parameter server: take part in what workers start, for a while; return whether they have all left."""
     def start_timeline(self, path: str) -> None:
-        """Start recording what this rank does; the file is written at the end."""
+        """Start recording what this rank does into a file, which grows meanwhile."""
     def stop_timeline(self) -> None:
-        """Write the timeline, if one was started; close() does so too."""
+        """Complete the timeline, if one was started; close() does so too."""
     def mark(self, category: str, name: str, begin: int, end: int) -> None:
         """Add what the script did to the timeline; times by time.monotonic_ns()."""
     def close(self) -> None:
@@ -468,7 +468,8 @@ class Coordinator:
     def submit(self, operations: Sequence[NamedOperation], *, waits: bool = False) -> None:
         """Request operations that start together or not at all. `waits`: the caller will wait for them at once.
 
-        Raises JobError if the coordinator has failed, and InvalidArgumentError for a request that was submitted before.
+        Raises JobError if the coordinator has failed, and InvalidArgumentError for a request that was submitted before,
+        or whose name is in flight.
         """
     def submit_step(self, of: str, operations: Sequence[NamedOperation], *, late: bool = False) -> None:
         """Request operations on gradients of optimizer `of`, in an order to be planned.
@@ -487,7 +488,9 @@ class Coordinator:
     def counts(self) -> dict[str, int]:
         """Return the messages exchanged (votes, reports, decisions), and the buckets started, by kind."""
     def join(self) -> NamedOperation:
-        """Take part with zeros from now on, until all ranks have joined: then the operation has finished.
+        """Take part in sums with zeros from now on, until all ranks have joined: then the operation has finished.
+
+        Meanwhile nothing but sums and barriers can be agreed on; the rest fails on all ranks that have asked for it.
 
         Its source() is the rank that joined last.
         """
@@ -507,6 +510,6 @@ class NamedOperation:
         It has the buffer protocol, and is really a class of the native module.
         """
     def own(self) -> list[list[int]]:
-        """Return what each rank gave as `own`; empty for a rank that has joined."""
+        """Return what each rank gave as `own`."""
     def source(self) -> int:
         """Return the rank that joined last, of a join."""

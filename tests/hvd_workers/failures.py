@@ -17,6 +17,10 @@ def mismatches(rank, size):
     run_all([differing, only_here, twice, in_groups, after_join], rank, size)
 
 
+def as_horovod_refuses(rank, size):
+    run_all([twice, after_join], rank, size)
+
+
 def _told(call, *words):
     with pytest.raises(hvd.HorovodInternalError) as told:
         call()
@@ -69,16 +73,34 @@ def only_here(rank, size):
 
 
 def twice(rank, size):
-    """The same name twice in flight on a rank. Ranks other than 0 arrive later."""
-    if rank == 0:
-        first = hvd.allreduce_async(torch.ones(1), name="same")
-        second = hvd.allreduce_async(torch.ones(1), name="same")
-        with pytest.raises(ValueError, match=r"'allreduce.same' is in flight on this rank already"):
-            hvd.synchronize(second)
-    hvd.barrier()
-    if rank:
-        first = hvd.allreduce_async(torch.ones(1), name="same")
-    assert hvd.synchronize(first).item() == 1
+    """The same name twice in flight on a rank is refused where it is submitted. The other ranks arrive later."""
+    tensor = torch.arange(size, dtype=torch.float32)
+    calls = {
+        "allreduce": hvd.allreduce_async,
+        "allgather": hvd.allgather_async,
+        "broadcast": lambda tensor, name: hvd.broadcast_async(tensor, 0, name=name),
+        "alltoall": lambda tensor, name: hvd.alltoall_async(tensor, name=name),
+        "reducescatter": hvd.reducescatter_async,
+    }
+    for first in range(2):  # The second time the names are in the cache.
+        if rank != first:
+            hvd.barrier()
+        handles = {name: call(tensor, name="same") for name, call in calls.items()}
+        grouped = hvd.grouped_allreduce_async([tensor, tensor], name="group")
+        if rank == first:
+            for name, call in calls.items():
+                with pytest.raises(ValueError, match=f"^Duplicate tensor name '{name}.same': it is in flight"):
+                    call(tensor, name="same")
+            with pytest.raises(ValueError, match=r"^Duplicate tensor name 'grouped_allreduce\.group_1of2'"):
+                hvd.grouped_allreduce_async([tensor, tensor], name="group")
+            hvd.barrier()
+        found = {name: hvd.synchronize(handle) for name, handle in handles.items()}
+        assert found["allreduce"].tolist() == tensor.tolist()
+        assert found["allgather"].tolist() == tensor.tolist() * size
+        assert found["broadcast"].tolist() == tensor.tolist()
+        assert found["alltoall"][0].tolist() == [rank] * size
+        assert found["reducescatter"].tolist() == [rank]
+        assert [each.tolist() for each in hvd.synchronize(grouped)] == [tensor.tolist()] * 2
 
 
 def in_groups(rank, size):
@@ -93,15 +115,25 @@ def in_groups(rank, size):
 
 
 def after_join(rank, size):
-    """Zeros cannot replace a rank's contribution to a maximum."""
+    """Sums and averages go on with zeros; anything else is an error on every rank that calls it, as in Horovod."""
     if rank == 1:
         assert hvd.join() == 0
         return
     one = torch.ones(1)
-    _told(lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "rank 1 has joined", "'allreduce.m'")
+    _told(lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "Allreduce max is not", "rank 1 has joined", "'allreduce.m'")
+    for call, wrong in {
+        "Allgather": lambda: hvd.allgather(one, name="r"),
+        "Broadcast": lambda: hvd.broadcast(one, root_rank=0, name="b"),
+        "Reducescatter sum": lambda: hvd.reducescatter(torch.ones(size), op=hvd.Sum, name="rs"),
+        "Alltoall": lambda: hvd.alltoall(torch.ones(size), name="a"),
+    }.items():
+        _told(wrong, f"{call} is not supported with Join at this time", "rank 1 has joined")
+    _told(lambda: hvd.broadcast(one, root_rank=1, name="from it"), "Broadcast is not supported with Join at this time")
+    _told(lambda: hvd.allgather_object(rank), "Allgather is not supported with Join at this time")
     assert hvd.allreduce(one, op=hvd.Sum, name="s").item() == size - 1
-    assert hvd.allgather(one, name="r").tolist() == [1] * (size - 1)
-    assert hvd.allgather_object(rank, name="o") == [other for other in range(size) if other != 1]
+    assert hvd.allreduce(one, name="mean").item() == pytest.approx((size - 1) / size)
+    assert [sum_.item() for sum_ in hvd.grouped_allreduce([one, one], op=hvd.Sum)] == [size - 1] * 2
+    hvd.barrier()
     if rank == 0:
         time.sleep(0.3)
     assert hvd.join() == 0

@@ -1,8 +1,13 @@
 """All-gathers, broadcasts and all-to-alls against plain torch."""
 
+import json
+import time
+from pathlib import Path
+
 import paceline.torch as hvd
 import pytest
 import torch
+from paceline.errors import InvalidArgumentError
 from torch_workers import values
 from torch_workers.checks import run_all
 
@@ -143,6 +148,36 @@ def barriers(rank, size):
     for _ in range(3):
         hvd.barrier()
     hvd.barrier(process_set=hvd.global_process_set)
+
+
+def live_timeline(rank, size, path):
+    """Rank 0's file can be read while the job runs, and has all ranks once they have stopped."""
+    hvd.start_timeline(path, mark_cycles=True)
+    hvd.start_timeline(path)
+    with pytest.raises(InvalidArgumentError, match="already being recorded"):
+        hvd.start_timeline(f"{path}.2")
+    until = time.monotonic() + 20
+    while True:
+        hvd.allreduce(torch.ones(3), name="grows")
+        time.sleep(0.02)
+        seen = rank > 0 or "NEGOTIATE_ALLREDUCE" in Path(path).read_text()
+        if hvd.allreduce(torch.tensor(int(seen)), op=hvd.Sum) == size:
+            break
+        assert time.monotonic() < until, Path(path).read_text()
+    if rank == 0:
+        text = Path(path).read_text()
+        events = json.loads(text[: text.rindex(",\n")] + "]")
+        names = {event["name"] for event in events}
+        assert {"allreduce.grows", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "CYCLE_START"} <= names
+        (begun,) = [event["args"] for event in events if event["name"] == "start_time_since_epoch_in_micros"]
+        assert abs(begun["start_time_since_epoch_in_micros"] / 1e6 - time.time()) < 60
+    hvd.barrier()
+    hvd.stop_timeline()
+    hvd.barrier()
+    assert not Path(path).is_symlink()
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event["name"] == "ALLREDUCE"} == {1, 2}
+    assert {event["args"]["rank"] for event in events if event["name"] == "paceline"} == {0, 1}
 
 
 class Elsewhere(torch.Tensor):

@@ -61,6 +61,14 @@ impl Terms {
         self.neutral && self.root != Some(rank)
     }
 
+    /// The operation as Horovod calls it: `Allgather`, or `Allreduce max`.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let call = self.call.replace('_', "");
+        let (first, rest) = call.split_at(call.len().min(1));
+        format!("{}{rest} {}", first.to_uppercase(), self.op).trim_end().to_owned()
+    }
+
     /// The first difference: what differs, and the two values.
     #[must_use]
     pub fn difference(&self, other: &Terms) -> Option<(&'static str, String, String)> {

@@ -193,8 +193,9 @@ fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agre
         let Some(request) = request else {
             if wanted.is_some_and(|wanted| !wanted.terms.can_do_without(rank as u32)) {
                 return Err(format!(
-                    "tensor '{name}': rank {} has joined, and zeros cannot stand in for its part; only sums, averages \
-                     and what is gathered go on after a join",
+                    "tensor '{name}': {} is not supported with Join at this time: rank {} has joined; only sums and \
+                     averages go on without it",
+                    wanted.map_or_else(String::new, |wanted| wanted.terms.what()),
                     called[rank]
                 ));
             }

@@ -141,7 +141,8 @@ impl Engine {
         self.shared.peers.len() as u32
     }
 
-    /// Begins to record what this rank does, into this file. All ranks may do so, each into its own file.
+    /// Begins to record what this rank does, into this file, which grows meanwhile. All ranks may do so, each into its
+    /// own file.
     ///
     /// # Errors
     /// The file cannot be written, or a timeline has been started already.
@@ -155,12 +156,12 @@ impl Engine {
         self.shared.settings.cuda_library.as_deref()
     }
 
-    /// Ends recording and writes the file; does nothing if no recording was started.
+    /// Ends recording and completes the file; does nothing if no recording was started, or in a forked child.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn stop_timeline(&self) -> Result<()> {
-        self.shared.timeline.stop()
+        if self.shared.forked.load(Ordering::SeqCst) { Ok(()) } else { self.shared.timeline.stop() }
     }
 
     /// Adds an event of the script to the timeline; times in nanoseconds on the monotonic clock.

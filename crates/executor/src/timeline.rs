@@ -1,20 +1,28 @@
 //! Records what a rank did, and when: tensors, operations, messages, the coordinator, and marks of the script.
 //!
 //! The format is that of the simulator's timelines (Chrome trace events), so that both can be viewed together. While
-//! recording is off, each message costs one read of an atomic flag. `write` holds the format.
+//! recording is off, each message costs one read of an atomic flag. While it is on, a thread writes what has been
+//! recorded, so that the file grows with the job. `write` holds the format.
 mod write;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io;
 
-use paceline_os::sync::Mutex;
 use paceline_os::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use paceline_os::time;
+use paceline_os::sync::{Arc, Condvar, Mutex};
+use paceline_os::thread::{Builder, JoinHandle};
+use paceline_os::time::{self, Duration};
 use paceline_transport::error::{Result, RunError};
+use write::Recording;
 
-/// Most spans that are kept; more are only counted.
+/// Most spans of a recording; more are only counted.
 const MOST: usize = 4_000_000;
+/// How often the file grows.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// A vote that nobody waits for.
+pub const VOTES_UNDER_WAY: &str = "votes under way";
 
 /// Nanoseconds on the monotonic clock, which all processes of a host share.
 pub fn now() -> u64 {
@@ -41,6 +49,8 @@ pub enum Party {
 pub struct TensorSpan {
     /// Its name.
     pub name: String,
+    /// What is done with it: `all_reduce`, ….
+    pub call: String,
     /// When this rank requested it, on the clock of [`now`].
     pub asked: u64,
     /// When all ranks had requested it.
@@ -92,12 +102,22 @@ struct Open {
 
 #[derive(Default)]
 struct Inner {
-    target: Option<(PathBuf, File)>,
+    recording: bool,
+    /// Not written yet.
     spans: Vec<Span>,
     open: HashMap<u64, Open>,
+    /// Spans so far.
+    kept: usize,
     dropped: u64,
-    /// When recording began.
-    since: u64,
+}
+
+/// What writes the file.
+struct Writer {
+    /// Or why it could not be written.
+    file: Arc<Mutex<io::Result<Recording>>>,
+    /// The thread is to end.
+    ends: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
 }
 
 /// A rank's timeline; off until it is started.
@@ -113,6 +133,7 @@ pub struct Timeline {
     /// Offset from this rank's clock to that of the first rank.
     offset: AtomicI64,
     inner: Mutex<Inner>,
+    writer: Mutex<Option<Writer>>,
 }
 
 impl Timeline {
@@ -129,6 +150,7 @@ impl Timeline {
             origin: AtomicU64::new(now()),
             offset: AtomicI64::new(0),
             inner: Mutex::default(),
+            writer: Mutex::new(None),
         }
     }
 
@@ -148,44 +170,82 @@ impl Timeline {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Starts recording. The file is written when recording stops.
+    /// Microseconds since the start of the job, on the clock of the first rank.
+    fn us(&self, at: u64) -> f64 {
+        let shift = self.offset.load(Ordering::SeqCst) - self.origin.load(Ordering::SeqCst).cast_signed();
+        (at.cast_signed() + shift) as f64 / 1000.0
+    }
+
+    /// Starts recording into a file, which grows from now on, and is complete when recording stops.
     ///
     /// # Errors
     /// The file cannot be written, or recording is already on.
-    pub fn start(&self, path: &str) -> Result<()> {
+    pub fn start(self: &Arc<Self>, path: &str) -> Result<()> {
         let wrong = |why: String| RunError::Usage(format!("timeline {path}: {why}"));
-        let mut inner = self.inner.lock();
-        if inner.target.is_some() {
+        let mut writer = self.writer.lock();
+        if writer.is_some() {
             return Err(wrong("a timeline is already being recorded; stop it first".into()));
         }
-        let file = File::create(path).map_err(|e| wrong(format!("cannot be written: {e}")))?;
-        *inner = Inner { target: Some((path.into(), file)), since: now(), ..Inner::default() };
+        let cannot = |error: io::Error| wrong(format!("cannot be written: {error}"));
+        let recording = Recording::new(path.into(), File::create(path).map_err(cannot)?, self).map_err(cannot)?;
+        let file = Arc::new(Mutex::new(Ok(recording)));
+        let ends = Arc::new((Mutex::new(false), Condvar::new()));
+        let (timeline, target, told) = (self.clone(), file.clone(), ends.clone());
+        let thread = Builder::new().name("paceline-timeline".into()).spawn(move || {
+            loop {
+                let mut end = told.0.lock();
+                if !*end {
+                    told.1.wait_for(&mut end, EVERY);
+                }
+                if *end {
+                    return;
+                }
+                drop(end);
+                timeline.grow(&mut target.lock());
+            }
+        });
+        let thread = thread.map_err(|error| wrong(format!("cannot start a thread: {error}")))?;
+        *writer = Some(Writer { file, ends, thread });
+        *self.inner.lock() = Inner { recording: true, ..Inner::default() };
         self.on.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Stops recording and writes the file.
+    /// Writes what has been recorded since the last time.
+    fn grow(&self, file: &mut io::Result<Recording>) {
+        let Ok(recording) = file else { return };
+        std::mem::swap(&mut self.inner.lock().spans, &mut recording.spans);
+        if let Err(error) = recording.write(self) {
+            *file = Err(error);
+        }
+    }
+
+    /// Stops recording and completes the file.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn stop(&self) -> Result<()> {
         self.on.store(false, Ordering::SeqCst);
-        let Some((inner, (path, file))) = ({
-            let mut inner = self.inner.lock();
-            let target = inner.target.take();
-            target.map(|target| (std::mem::take(&mut *inner), target))
-        }) else {
-            return Ok(());
-        };
-        let shift = self.offset.load(Ordering::SeqCst) - self.origin.load(Ordering::SeqCst).cast_signed();
-        write::write(file, &inner, self, shift)
-            .map_err(|e| RunError::Failed(format!("timeline {}: cannot be written: {e}", path.display())))
+        let Some(Writer { file, ends, thread }) = self.writer.lock().take() else { return Ok(()) };
+        *ends.0.lock() = true;
+        ends.1.notify_all();
+        drop(thread.join());
+        let inner = std::mem::take(&mut *self.inner.lock());
+        let mut file = file.lock();
+        let broken = |error| RunError::Failed(format!("timeline: cannot be written: {error}"));
+        let mut recording = std::mem::replace(&mut *file, Err(io::ErrorKind::NotConnected.into())).map_err(broken)?;
+        let path = recording.path.clone();
+        recording.spans = inner.spans;
+        recording
+            .finish(self, inner.dropped)
+            .map_err(|error| RunError::Failed(format!("timeline {}: cannot be written: {error}", path.display())))
     }
 
     fn push(&self, kind: SpanKind, begin: u64, end: u64) {
         let mut inner = self.inner.lock();
-        if inner.target.is_none() {
-        } else if inner.spans.len() < MOST {
+        if !inner.recording {
+        } else if inner.kept < MOST {
+            inner.kept += 1;
             inner.spans.push(Span { kind, begin, end });
         } else {
             inner.dropped += 1;

@@ -30,6 +30,13 @@ pub mod time {
         nanoseconds(clock_gettime(ClockId::Monotonic))
     }
 
+    /// The time since 1970 (UTC).
+    #[must_use]
+    pub fn epoch() -> Duration {
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
+        Duration::new(tv_sec.cast_unsigned(), tv_nsec as u32)
+    }
+
     /// CPU time of the calling thread in nanoseconds.
     #[must_use]
     pub fn of_thread() -> u64 {

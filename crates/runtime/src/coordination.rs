@@ -25,7 +25,7 @@ mod status_words;
 mod steps;
 mod thread;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use machine::{Counts, Machine};
 pub use named::{Named, Wanted};
@@ -152,35 +152,39 @@ impl Coordinator {
     /// Submits operations, which begin together or not at all. `waits`: the caller will wait for them immediately.
     ///
     /// # Errors
-    /// The coordinator has failed or was closed, or an operation was submitted before.
+    /// The coordinator has failed or was closed, an operation was submitted before, or one of its name is in flight.
     ///
     /// # Safety
     /// The memory of the operations stays valid, and nothing else accesses it, until they have completed (or `keep` has
     /// been returned).
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {
-        let operations = self.asks(operations)?;
-        self.post(&operations, waits)
+        self.asks(operations)?;
+        self.post(operations, waits)
     }
 
-    /// The operations that can be submitted. The others fail because their name is already in flight.
-    fn asks(&self, operations: &[Arc<Named>]) -> Result<Vec<Arc<Named>>> {
+    /// Records that operations have been submitted. None may have the name of one that is in flight, or of another.
+    fn asks(&self, operations: &[Arc<Named>]) -> Result<()> {
         let now = if self.data.shared.timeline.on() { timeline::now() } else { 0 };
         for operation in operations {
             operation.ask()?;
             operation.asked_at.store(now, Ordering::Relaxed);
         }
         let mut flying = self.flying.lock();
-        let in_flight = |operation: &Arc<Named>| {
-            flying.get(operation.name()).and_then(Weak::upgrade).is_some_and(|other| !other.done())
-        };
-        if let Some(twice) = operations.iter().find(|operation| in_flight(operation)) {
-            let text = format!(
-                "'{}' is in flight on this rank already; give each tensor a name of its own, or wait for it",
+        let mut names = HashSet::new();
+        let twice = operations.iter().find(|operation| {
+            let other = flying.get(operation.name()).and_then(Weak::upgrade);
+            other.is_some_and(|other| !other.done()) || !names.insert(operation.name())
+        });
+        if let Some(twice) = twice {
+            // Horovod's words to begin with.
+            let error = RunError::Usage(format!(
+                "Duplicate tensor name '{}': it is in flight on this rank already; give each tensor a name of its own, or \
+                 wait for it",
                 twice.name()
-            );
-            operations.iter().for_each(|operation| operation.fail(RunError::Usage(text.clone())));
-            return Ok(Vec::new());
+            ));
+            operations.iter().for_each(|operation| operation.fail(error.clone()));
+            return Err(error);
         }
         if flying.len() > MANY_NAMES {
             flying.retain(|_, operation| operation.strong_count() > 0);
@@ -188,7 +192,7 @@ impl Coordinator {
         for operation in operations {
             flying.insert(operation.name().to_owned(), Arc::downgrade(operation));
         }
-        Ok(operations.to_vec())
+        Ok(())
     }
 
     fn post(&self, operations: &[Arc<Named>], waits: bool) -> Result<()> {

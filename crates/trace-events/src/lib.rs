@@ -82,6 +82,8 @@ struct SortIndex {
 pub struct TraceWriter<W: Write> {
     out: W,
     empty: bool,
+    /// What ends the file.
+    end: &'static str,
 }
 
 impl<W: Write> TraceWriter<W> {
@@ -91,7 +93,24 @@ impl<W: Write> TraceWriter<W> {
     /// Those of `out`.
     pub fn new(mut out: W) -> io::Result<TraceWriter<W>> {
         write!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
-        Ok(TraceWriter { out, empty: true })
+        Ok(TraceWriter { out, empty: true, end: "]}" })
+    }
+
+    /// Begins a file that viewers open before it ends, as the format allows for an array: its end may be missing.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn array(mut out: W) -> io::Result<TraceWriter<W>> {
+        write!(out, "[")?;
+        Ok(TraceWriter { out, empty: true, end: "]" })
+    }
+
+    /// Hands all events on to the file.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 
     fn event<A: Serialize>(&mut self, event: &Event<'_, A>) -> io::Result<()> {
@@ -138,6 +157,16 @@ impl<W: Write> TraceWriter<W> {
         self.event(&Event { ph: 'X', id: None, pid, tid, name, cat, ts, dur, args: Some(args) })
     }
 
+    /// An instant event ("i"), which takes no time.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn instant(&mut self, track: Track, name: &str, category: &str, at_us: f64) -> io::Result<()> {
+        let Track { process: pid, thread: tid } = track;
+        let (cat, ts) = (Some(category), Some(at_us));
+        self.event(&Event::<()> { ph: 'i', id: None, pid, tid, name, cat, ts, dur: None, args: None })
+    }
+
     /// A pair of asynchronous events ("b", "e"): spans of a track may overlap. `id` tells them apart in the whole file.
     ///
     /// # Errors
@@ -171,7 +200,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of the file.
     pub fn finish(mut self) -> io::Result<()> {
-        writeln!(self.out, "\n]}}")?;
+        writeln!(self.out, "\n{}", self.end)?;
         self.out.flush()
     }
 }

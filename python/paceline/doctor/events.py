@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ RECORD = "paceline run -np N --timeline RUN.json -- python train.py"
 _AT_ONCE = 4096
 """Lines that are parsed together, which takes a quarter of the time of parsing them one by one."""
 _FIRST = '"traceEvents": ['
-_LAST = "]}"
+_LAST, _END = "]}", "]"
+"""The last lines of a timeline and of a rank's part, which is an array."""
 
 
 def events(path: Path) -> Iterator[Event]:
@@ -25,22 +26,34 @@ def events(path: Path) -> Iterator[Event]:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
             if first.rstrip().endswith(_FIRST):
-                yield from _by_line(path, file)
+                yield from _by_line(path, file, _LAST)
+                return
+            second = file.readline() if first.strip() == "[" else ""
+            if _is_event(second):
+                yield from _by_line(path, chain([second], file), _END)
             else:
-                yield from _whole(path, first + file.read())
+                yield from _whole(path, first + second + file.read())
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline; record one: {RECORD}") from None
 
 
-def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
+def _is_event(line: str) -> bool:
+    """Return whether the line is a whole event, as each line is of what ranks write."""
+    try:
+        return isinstance(json.loads(line.strip().removesuffix(",")), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _by_line(path: Path, file: Iterator[str], last: str) -> Iterator[Event]:
     number, ended = 1, False
     while chunk := list(islice(file, _AT_ONCE)):
         if ended and any(line.strip() for line in chunk):
             raise InvalidArgumentError(f"{path}:{number + 1}: goes on after its end; record it again: {RECORD}")
         lines = [line for line in chunk if not _is_tail(line)]
-        tail = [index for index, line in enumerate(lines) if line.strip() == _LAST]
+        tail = [index for index, line in enumerate(lines) if line.strip() == last]
         if tail:
             if any(line.strip() for line in lines[tail[0] + 1 :]):
                 raise InvalidArgumentError(f"{path}: goes on after its end; record it again: {RECORD}")
@@ -49,7 +62,7 @@ def _by_line(path: Path, file: Iterator[str]) -> Iterator[Event]:
         try:
             parsed = json.loads(f"[{text}]")
         except (ValueError, RecursionError):
-            raise _wrong_line(path, chunk, number) from None
+            raise _wrong_line(path, chunk, number, last) from None
         yield from _checked(path, parsed)
         number += len(chunk)
     if not ended:
@@ -61,10 +74,10 @@ def _is_tail(line: str) -> bool:
     return '"cat":"message"' in line and '"ph":"e"' in line
 
 
-def _wrong_line(path: Path, lines: list[str], before: int) -> InvalidArgumentError:
+def _wrong_line(path: Path, lines: list[str], before: int, last: str) -> InvalidArgumentError:
     for number, line in enumerate(lines, before + 1):
         try:
-            json.loads(line.strip().rstrip(",").removesuffix(_LAST) or "null")
+            json.loads(line.strip().rstrip(",").removesuffix(last) or "null")
         except (ValueError, RecursionError):
             if not line.endswith("\n"):
                 return _cut(path)

@@ -22,7 +22,8 @@ def read(path: Path) -> Recording:
     """Read a timeline, or the parts of one that were never merged. Raises InvalidArgumentError."""
     try:
         there = path.exists()
-        parts = [] if there or not path.parent.is_dir() else timeline_files.found(path)
+        unmerged = timeline_files.unmerged(path)
+        parts = timeline_files.found(path) if (unmerged or not there) and path.parent.is_dir() else []
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"{path!s:.200}: {getattr(error, 'strerror', None) or error}") from None
     if path.is_dir():
@@ -39,7 +40,7 @@ def read(path: Path) -> Recording:
         reader.take(file, events(file))
     notes = []
     if parts:
-        notes.append(f"{path.name} does not exist: read its parts, {parts[0].name} and so on")
+        notes.append(f"{path.name} does not exist yet: read its parts, {parts[0].name} and so on")
     return reader.finish(notes)
 
 

@@ -2,9 +2,11 @@
 
 The names of parts contain the job's PACELINE_RUN_ID, if it has one, so that jobs with the same file keep their parts.
 
-A part is itself a timeline (Chrome trace events, one per line). Under `paceline run` the launcher merges them;
-elsewhere the last rank, if it finds all parts in the folder. Remaining parts belong to ranks on other hosts without a
-common file system, or to a run in which a rank was killed; `read` uses the parts that exist.
+A part is itself a timeline: an array of Chrome trace events, one per line, which grows while the rank records. Until
+the parts are merged, the file is a symbolic link to rank 0's part, as Horovod's file is that of rank 0. Under
+`paceline run` the launcher merges them; elsewhere the last rank, if it finds all parts in the folder. Remaining parts
+belong to ranks on other hosts without a common file system, or to a run in which a rank was killed; `read` uses the
+parts that exist.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from paceline._internal.units import printable
 from paceline.errors import InvalidArgumentError
 
 _FIRST, _LAST = '{"displayTimeUnit": "ms", "traceEvents": [', "]}"
+_END = "]"
+"""Ends a part."""
+_LINKS = 40
+"""Symbolic links that are followed, as by the system."""
 
 
 def part(path: str | Path, rank: int, run: str = "") -> Path:
@@ -40,7 +46,30 @@ def clear(path: str) -> None:
     """
     check(path)
     with contextlib.suppress(OSError):
-        Path(path).resolve().unlink()
+        place(path).unlink()
+
+
+def place(path: str | Path) -> Path:
+    """Return where the file is, or will be: `path`, or what the user's symbolic link there leads to."""
+    found = Path(path).absolute()
+    for _ in range(_LINKS):
+        if not found.is_symlink() or unmerged(found):
+            break
+        found = found.parent / found.readlink()
+    return found
+
+
+def unmerged(path: str | Path) -> bool:
+    """Return whether the file is the link to rank 0's part that stands for it until the parts are merged."""
+    path = Path(path)
+    with contextlib.suppress(OSError):
+        return path.is_symlink() and _parts_of(path.name).fullmatch(path.readlink().name) is not None
+    return False
+
+
+def _parts_of(name: str) -> re.Pattern[str]:
+    """Return the pattern of the names of parts; its groups are the job and the rank."""
+    return re.compile(re.escape(name) + r"(?:\.([0-9a-f]+))?\.rank-(\d{1,6})")
 
 
 def check(path: str) -> None:
@@ -60,7 +89,21 @@ def begin(engine: Engine, path: str) -> None:
     check(path)
     if engine.rank == 0 and not _launched(path):
         clear(path)
-    engine.start_timeline(str(part(path, engine.rank, _run())))
+    own = part(path, engine.rank, _run())
+    engine.start_timeline(str(own))
+    if engine.rank == 0:
+        _show(place(path), own.absolute())
+
+
+def _show(path: Path, own: Path) -> None:
+    """Let the file be a link to rank 0's part, unless another job has written it, or there are no links here."""
+    if path.exists() and not unmerged(path):
+        return
+    link = Path(f"{path}.showing")
+    with contextlib.suppress(OSError):
+        link.unlink(missing_ok=True)
+        link.symlink_to(own.name if own.parent == path.parent else own)
+        link.replace(path)
 
 
 def finish(engine: Engine, path: str) -> None:
@@ -87,7 +130,7 @@ def gather(path: str, run: str) -> str | None:
             )
         return None
     kept = f"the parts are {part(path, 0, run)} and so on"
-    if Path(path).exists():
+    if Path(path).exists() and not unmerged(place(path)):
         raise InvalidArgumentError(f"timeline {path}: another job has written it meanwhile; {kept}")
     try:
         _merge(Path(path), parts)
@@ -107,7 +150,7 @@ def found(path: str | Path) -> list[Path]:
 
 def _found(path: Path) -> dict[str, list[Path]]:
     """Return the complete parts by job, in rank order."""
-    pattern = re.compile(re.escape(path.name) + r"(?:\.([0-9a-f]+))?\.rank-(\d{1,6})")
+    pattern = _parts_of(path.name)
     ranked = [(match, entry) for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
     parts: dict[str, list[Path]] = {}
     for match, entry in sorted(ranked, key=lambda one: int(one[0][2])):
@@ -126,15 +169,15 @@ def _complete(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4))
-            return file.read().strip().endswith(_LAST.encode())
+            file.seek(max(0, file.tell() - 3))
+            return file.read() == f"\n{_END}\n".encode()
     except OSError:
         return False
 
 
 def _merge(path: Path, parts: list[Path]) -> None:
     """Merge all parts into one file, and remove them. Raises OSError; FileExistsError if another process is merging."""
-    path = path.resolve()
+    path = place(path)
     new = Path(f"{path}.merging")
     with new.open("x") as out:
         out.write(_FIRST + "\n")
@@ -151,7 +194,7 @@ def _events(path: Path) -> Iterator[str]:
         next(lines, None)
         for line in lines:
             event = line.strip().removesuffix(",")
-            if event != _LAST:
+            if event != _END:
                 yield event
 
 

@@ -1,16 +1,18 @@
-//! The file: one process for each rank, one thread for each thing that it does.
+//! The file: one process for each rank, one thread for each thing that it does. It grows while the rank records.
 //!
 //! Messages, operations and tensors overlap, so they are asynchronous events ("b", "e"). Phases of the script and the
 //! coordinator do not, so they are complete events ("X"). Times are microseconds since the start of the job on its
-//! first rank.
+//! first rank. A tensor and its phases have Horovod's names, and each vote begins with its `CYCLE_START`.
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::path::PathBuf;
 
-use paceline_trace_events::{NoArgs, Span, TraceWriter, Track};
+use paceline_os::time;
+use paceline_trace_events::{NoArgs, TraceWriter, Track};
 use serde_json::{Value, json};
 
-use super::{Inner, Party, SpanKind, TensorSpan, Timeline};
+use super::{Party, Span, SpanKind, TensorSpan, Timeline, VOTES_UNDER_WAY, now};
 
 /// Threads of a rank's process, in display order.
 const COMPUTE: u32 = 0;
@@ -20,10 +22,155 @@ const OPERATIONS: u32 = 3;
 const TENSORS: u32 = 4;
 const COORDINATOR: u32 = 5;
 
-pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) -> io::Result<()> {
-    let Timeline { rank, servers, first_server, .. } = *timeline;
-    let us = |at: u64| (at.cast_signed() + shift) as f64 / 1000.0;
-    let party = |party: Party| match party {
+/// The file of a recording, and what it still waits for.
+pub(super) struct Recording {
+    pub path: PathBuf,
+    writer: TraceWriter<BufWriter<File>>,
+    /// Numbers asynchronous events.
+    number: usize,
+    /// When operations have ended.
+    ends: HashMap<u64, u64>,
+    /// Tensors whose operation has not ended, or whose end has not been seen.
+    held: Vec<TensorSpan>,
+    /// When it began.
+    since: u64,
+    /// Taken turns with the timeline's.
+    pub spans: Vec<Span>,
+}
+
+impl Recording {
+    /// Begins the file.
+    pub fn new(path: PathBuf, file: File, timeline: &Timeline) -> io::Result<Recording> {
+        let mut writer = TraceWriter::array(BufWriter::new(file))?;
+        let name = party(timeline, Party::Worker(timeline.rank));
+        let threads = [
+            (COMPUTE, "compute".to_owned()),
+            (OUT, format!("{name} egress")),
+            (IN, format!("{name} ingress")),
+            (OPERATIONS, "operations".to_owned()),
+            (TENSORS, "tensors".to_owned()),
+            (COORDINATOR, "coordinator".to_owned()),
+        ];
+        writer.name_process(on(timeline, COMPUTE), &name)?;
+        for (thread, name) in threads {
+            writer.name_thread(on(timeline, thread), &name)?;
+        }
+        let since = now();
+        // As in Horovod; of time 0 here.
+        let epoch = time::epoch().as_micros() as f64 - timeline.us(since);
+        let what = "start_time_since_epoch_in_micros";
+        writer.metadata(on(timeline, COMPUTE), what, json!({ what: epoch.round() as i64 }))?;
+        writer.flush()?;
+        let (ends, held, spans) = (HashMap::new(), Vec::new(), Vec::new());
+        Ok(Recording { path, writer, number: 0, ends, held, since, spans })
+    }
+
+    /// Writes `self.spans`, but tensors only once their operation has ended.
+    pub fn write(&mut self, timeline: &Timeline) -> io::Result<()> {
+        if self.spans.is_empty() && self.held.is_empty() {
+            return Ok(());
+        }
+        for span in &self.spans {
+            if let SpanKind::Operation { number, .. } = span.kind {
+                self.ends.insert(number, span.end);
+            }
+        }
+        for tensor in std::mem::take(&mut self.held) {
+            self.tensor(timeline, tensor)?;
+        }
+        let mut spans = std::mem::take(&mut self.spans);
+        for span in spans.drain(..) {
+            self.span(timeline, span)?;
+        }
+        self.spans = spans;
+        self.writer.flush()
+    }
+
+    fn span(&mut self, timeline: &Timeline, Span { kind, begin, end }: Span) -> io::Result<()> {
+        let (begin, end) = (timeline.us(begin), timeline.us(end));
+        let complete = |name, category| paceline_trace_events::Span { name, category, start_us: begin, end_us: end };
+        match kind {
+            SpanKind::Mark { name, category } => {
+                self.writer.span(on(timeline, COMPUTE), &complete(&name, &category), NoArgs {})
+            }
+            SpanKind::Agreement(name, counted) => {
+                let args =
+                    counted.map_or(json!({}), |(cycle, spun)| json!({"cycle": cycle, "spun_us": spun as f64 / 1000.0}));
+                if counted.is_some() || name == VOTES_UNDER_WAY {
+                    self.writer.instant(on(timeline, COORDINATOR), "CYCLE_START", "coordinator", begin)?;
+                }
+                self.writer.span(on(timeline, COORDINATOR), &complete(name, "coordinator"), args)
+            }
+            SpanKind::Message { out: outgoing, from, to, operation, bytes } => {
+                let (from, to) = (party(timeline, from), party(timeline, to));
+                let (thread, peer) = if outgoing { (OUT, &to) } else { (IN, &from) };
+                let args = json!({"from": from, "to": to, "bytes": bytes, "operation": operation});
+                self.overlapping(timeline, thread, &complete(peer, "message"), args)
+            }
+            SpanKind::Operation { number, label, call, bytes } => {
+                let name = if label.is_empty() { call } else { label.as_str() };
+                let args = json!({"call": call, "bytes": bytes, "operation": number});
+                self.overlapping(timeline, OPERATIONS, &complete(name, "operation"), args)
+            }
+            SpanKind::Tensor(tensor) => self.tensor(timeline, tensor),
+        }
+    }
+
+    fn tensor(&mut self, timeline: &Timeline, tensor: TensorSpan) -> io::Result<()> {
+        match self.ends.get(&tensor.operation) {
+            Some(&done) => self.ended(timeline, &tensor, done),
+            None => {
+                self.held.push(tensor);
+                Ok(())
+            }
+        }
+    }
+
+    fn ended(&mut self, timeline: &Timeline, tensor: &TensorSpan, done: u64) -> io::Result<()> {
+        let TensorSpan { name, call, asked, agreed, operation, together, bytes } = tensor;
+        let (asked, agreed, done) = (timeline.us(*asked), timeline.us(*agreed), timeline.us(done));
+        let args =
+            json!({"bytes": bytes, "operation": operation, "together": together, "negotiated_us": agreed - asked});
+        let span = |name, start_us, end_us| paceline_trace_events::Span { name, category: "tensor", start_us, end_us };
+        let reduce = call.replace('_', "").to_uppercase();
+        let negotiate = format!("NEGOTIATE_{reduce}");
+        self.overlapping(timeline, TENSORS, &span(name, asked, done), args)?;
+        self.overlapping(timeline, TENSORS, &span(&negotiate, asked, agreed), json!({}))?;
+        self.overlapping(timeline, TENSORS, &span(&reduce, agreed, done), json!({}))
+    }
+
+    fn overlapping(
+        &mut self,
+        timeline: &Timeline,
+        thread: u32,
+        span: &paceline_trace_events::Span<'_>,
+        args: Value,
+    ) -> io::Result<()> {
+        // Numbers are per rank; with the rank they are unique.
+        let number = self.number;
+        self.number += 1;
+        self.writer.overlapping(format_args!("{}.{number}", timeline.rank), on(timeline, thread), span, args)
+    }
+
+    /// Writes the rest, and ends the file.
+    pub fn finish(mut self, timeline: &Timeline, dropped: u64) -> io::Result<()> {
+        self.write(timeline)?;
+        for tensor in std::mem::take(&mut self.held) {
+            self.ended(timeline, &tensor, tensor.agreed)?;
+        }
+        let paceline = json!({"rank": timeline.rank, "since_us": timeline.us(self.since), "dropped": dropped});
+        self.writer.metadata(on(timeline, COMPUTE), "paceline", paceline)?;
+        self.writer.finish()
+    }
+}
+
+fn on(timeline: &Timeline, thread: u32) -> Track {
+    Track { process: timeline.rank + 1, thread }
+}
+
+fn party(timeline: &Timeline, party: Party) -> String {
+    let Timeline { servers, first_server, .. } = *timeline;
+    match party {
         Party::Worker(rank) => match first_server.and_then(|first| rank.checked_sub(first)) {
             None => format!("worker {rank}"),
             Some(helper) if helper >= servers => format!("switch {}", helper - servers),
@@ -32,71 +179,5 @@ pub(super) fn write(file: File, inner: &Inner, timeline: &Timeline, shift: i64) 
         Party::Workers => "workers".into(),
         Party::Helper(n) if n < servers => format!("server {n}"),
         Party::Helper(n) => format!("switch {}", n - servers),
-    };
-    let pid = rank + 1;
-    let mut writer = TraceWriter::new(BufWriter::new(file))?;
-    let on = |thread: u32| Track { process: pid, thread };
-    let name = party(Party::Worker(rank));
-    let threads = [
-        (COMPUTE, "compute".to_owned()),
-        (OUT, format!("{name} egress")),
-        (IN, format!("{name} ingress")),
-        (OPERATIONS, "operations".to_owned()),
-        (TENSORS, "tensors".to_owned()),
-        (COORDINATOR, "coordinator".to_owned()),
-    ];
-    writer.name_process(on(COMPUTE), &name)?;
-    for (thread, name) in threads {
-        writer.name_thread(on(thread), &name)?;
     }
-    let paceline = json!({"rank": rank, "since_us": us(inner.since), "dropped": inner.dropped});
-    writer.metadata(on(COMPUTE), "paceline", paceline)?;
-    let ends: HashMap<u64, u64> = inner
-        .spans
-        .iter()
-        .filter_map(|span| match span.kind {
-            SpanKind::Operation { number, .. } => Some((number, span.end)),
-            _ => None,
-        })
-        .collect();
-    for (number, span) in inner.spans.iter().enumerate() {
-        let (begin, end) = (us(span.begin), us(span.end));
-        let complete = |name, category| Span { name, category, start_us: begin, end_us: end };
-        // Numbers are per rank; with the rank they are unique.
-        let mut overlapping = |thread, name: &str, category: &str, (start_us, end_us), args: Value| {
-            writer.overlapping(
-                format_args!("{rank}.{number}"),
-                on(thread),
-                &Span { name, category, start_us, end_us },
-                args,
-            )
-        };
-        match &span.kind {
-            SpanKind::Mark { name, category } => writer.span(on(COMPUTE), &complete(name, category), NoArgs {})?,
-            SpanKind::Agreement(name, counted) => {
-                let args =
-                    counted.map_or(json!({}), |(cycle, spun)| json!({"cycle": cycle, "spun_us": spun as f64 / 1000.0}));
-                writer.span(on(COORDINATOR), &complete(name, "coordinator"), args)?;
-            }
-            SpanKind::Message { out: outgoing, from, to, operation, bytes } => {
-                let (tid, peer) = if *outgoing { (OUT, to) } else { (IN, from) };
-                let args = json!({"from": party(*from), "to": party(*to), "bytes": bytes, "operation": operation});
-                overlapping(tid, &party(*peer), "message", (begin, end), args)?;
-            }
-            SpanKind::Operation { number, label, call, bytes } => {
-                let name = if label.is_empty() { call } else { label.as_str() };
-                let args = json!({"call": call, "bytes": bytes, "operation": number});
-                overlapping(OPERATIONS, name, "operation", (begin, end), args)?;
-            }
-            SpanKind::Tensor(TensorSpan { name, asked, agreed, operation, together, bytes }) => {
-                let done = ends.get(operation).copied().unwrap_or(*agreed);
-                let args = json!({"bytes": bytes, "operation": operation, "together": together,
-                    "negotiated_us": us(*agreed) - us(*asked)});
-                overlapping(TENSORS, name, "tensor", (us(*asked), us(done)), args)?;
-                overlapping(TENSORS, "negotiate", "tensor", (us(*asked), us(*agreed)), json!({}))?;
-                overlapping(TENSORS, "reduce", "tensor", (us(*agreed), us(done)), json!({}))?;
-            }
-        }
-    }
-    writer.finish()
 }

@@ -82,6 +82,12 @@ pub fn monotonic() -> u64 {
     Instant::now().0
 }
 
+/// The time since 1970 (UTC): in a world, since its beginning.
+#[must_use]
+pub fn epoch() -> Duration {
+    Duration::from_nanos(monotonic())
+}
+
 /// CPU time of the calling thread in nanoseconds.
 #[must_use]
 pub fn of_thread() -> u64 {

@@ -52,6 +52,7 @@ fn show(timeline: &Timeline, (bucket, named): (&AgreedBucket, &[Option<Arc<Named
         let asked = named.asked_at.load(Ordering::Relaxed);
         timeline.tensor(TensorSpan {
             name: named.name().to_owned(),
+            call: tensor.request.terms.call.clone(),
             // It was submitted before the recording began.
             asked: if asked == 0 { agreed } else { asked },
             agreed,
@@ -95,9 +96,9 @@ fn submit(
             inputs.extend(&operation.inputs);
             keeps.extend(operation.take_keep());
         } else {
-            // A joined rank contributes nothing to a gather or an exchange.
-            let whole = matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::ReduceScatter);
-            let elements = if whole { tensor.request.terms.shape.iter().product() } else { 0 };
+            // A joined rank contributes zeros to a sum, and nothing to a gather.
+            let sum = collective == Collective::AllReduce;
+            let elements = if sum { tensor.request.terms.shape.iter().product() } else { 0 };
             let zeros = Output::new(bytes(elements, dtype)?);
             inputs.push((zeros.address(), elements));
             keeps.push(Box::new(zeros));

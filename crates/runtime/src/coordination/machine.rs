@@ -176,7 +176,7 @@ impl Machine {
                 }
                 Some(event)
             }
-            Arrival::Asked(operations) => self.asked(operations),
+            Arrival::Asked(operations) => Some(self.asked(operations)),
             Arrival::Joins(operation) => {
                 if self.pending.is_empty() && self.joins.is_empty() {
                     self.last_contact = Instant::now();
@@ -193,30 +193,19 @@ impl Machine {
         }
     }
 
-    fn asked(&mut self, operations: Vec<Arc<Named>>) -> Option<Event> {
-        for (index, operation) in operations.iter().enumerate() {
-            let twice = operations[..index].iter().any(|other| other.name() == operation.name());
-            if twice || self.pending.contains_key(operation.name()) {
-                let text = format!(
-                    "'{}' is in flight on this rank already; give each tensor a name of its own, or wait for it",
-                    operation.name()
-                );
-                operations.iter().for_each(|operation| operation.fail(RunError::Usage(text.clone())));
-                return None;
-            }
-        }
+    fn asked(&mut self, operations: Vec<Arc<Named>>) -> Event {
         if self.pending.is_empty() && self.joins.is_empty() {
             self.last_contact = Instant::now();
         }
         let requests = operations.iter().map(|operation| operation.request.clone()).collect();
         self.pending.extend(operations.into_iter().map(|operation| (operation.name().to_owned(), operation)));
-        Some(Event::Submitted(requests))
+        Event::Submitted(requests)
     }
 
     /// Handles deadlines that have passed.
     pub fn look_at_the_clock(&mut self, closed: Closed<'_>) {
         if let Some(Counting { memory, since, .. }) = self.counting.take_if(|counting| counting.handle.done()) {
-            self.control.shared.timeline.agreement("votes under way", since);
+            self.control.shared.timeline.agreement(timeline::VOTES_UNDER_WAY, since);
             match self.tally(&memory) {
                 Ok(tally) => self.tell([Event::Tallied(tally)], closed),
                 Err(error) => return self.fail(&error),

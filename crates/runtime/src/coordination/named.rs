@@ -125,7 +125,9 @@ impl Named {
             scale: [prescale.to_bits(), postscale.to_bits()],
             bytes: if collective == Collective::Barrier { 0 } else { bytes },
             fusible: matches!(collective, Collective::AllReduce | Collective::Broadcast),
-            neutral: op.is_none_or(|op| op == ReduceOp::Sum),
+            // As in Horovod: nothing but sums and barriers goes on without those that have joined.
+            neutral: collective == Collective::Barrier
+                || op == Some(ReduceOp::Sum) && collective == Collective::AllReduce,
         };
         let request = Request { name: name.into(), terms, own: own.to_vec(), together: None, patient: false };
         Ok(Named::with(request, inputs.to_vec(), keep))
@@ -166,9 +168,9 @@ impl Named {
         }
     }
 
-    /// No caller waits for it.
+    /// No caller waits for it, and it goes on without those that have joined.
     pub(super) fn patient(mut self) -> Named {
-        self.request.patient = true;
+        (self.request.patient, self.request.terms.neutral) = (true, true);
         self
     }
 

@@ -26,12 +26,12 @@ impl Coordinator {
     /// As for `submit`.
     #[allow(unsafe_code, reason = "the promise about the memory is passed on")]
     pub unsafe fn submit_step(&self, of: &str, operations: &[Arc<Named>], late: bool) -> Result<()> {
-        let operations = self.asks(operations)?;
+        self.asks(operations)?;
         match &self.planner {
-            None => self.post(&operations, false),
+            None => self.post(operations, false),
             Some(planner) => {
                 self.closed()?;
-                self.post(&planner.ask(of, &operations, late)?, false)
+                self.post(&planner.ask(of, operations, late)?, false)
             }
         }
     }

@@ -179,8 +179,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Contribute zeros to reductions of other ranks until all have joined: this rank has no more data.
 
-    Sums, averages and all-gathers of the other ranks continue meanwhile; averages still divide by the number of all
-    ranks.
+    Sums, averages and barriers of the other ranks continue meanwhile; averages still divide by the number of all ranks.
+    Their other operations fail on every rank that calls them, as in Horovod.
 
     Args:
         device: Accepted for compatibility with Horovod, and ignored.

@@ -17,12 +17,14 @@ _path: str | None = None
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Start recording this rank's timeline. All ranks call this with the same file.
 
+    The file grows from now on, with what rank 0 does, and has all ranks once they have stopped.
+
     Args:
-        file_path: File to write; each rank writes its part next to it.
+        file_path: File to write; each rank writes its part next to it. Nothing happens if it is being recorded already.
         mark_cycles: Accepted for compatibility with Horovod; cycles are always shown.
 
     Raises:
-        InvalidArgumentError: The file cannot be written, or a timeline is already being recorded.
+        InvalidArgumentError: The file cannot be written, or another timeline is being recorded.
         NotInitializedError: `hvd.init()` has not been called.
 
     Example:
@@ -30,13 +32,15 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """
     global _path  # noqa: PLW0603 - Horovod's API is one of functions
     path: str = SETTINGS["timeline"].check(file_path, Source("keyword", "start_timeline"))
+    if path == _path:
+        return
     timeline_files.begin(current().job._joined(), path)
     _path = path
     mark(True)
 
 
 def stop_timeline() -> None:
-    """Stop recording and write this rank's part; the last rank of a host merges the parts.
+    """Stop recording and complete this rank's part; the last rank of a host merges the parts.
 
     Raises:
         NotInitializedError: `hvd.init()` has not been called.
