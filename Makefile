@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup conformance demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup conformance gpu demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -125,6 +125,10 @@ bench: setup
 	$(BIN)/python benches/peers/run.py
 	$(BIN)/python benches/horovod/run.py
 	$(BIN)/python benches/coordinators/run.py
+
+# On a machine with a CUDA device: results against the CPU's, training, and times beside NCCL and gloo; elsewhere exit code 77.
+gpu: setup
+	@$(BIN)/python benches/gpu/run.py --json gpu.json
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator

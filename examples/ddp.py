@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 examples/ddp.py
 paceline run -np 4 --strategy ring -- python examples/ddp.py
 mpirun -n 2 python examples/ddp.py --transport mpi
+paceline run -np 2 -- python examples/ddp.py --device cuda
 """
 
 import argparse
@@ -48,7 +49,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
-    parser.add_argument("--backend", default="paceline", choices=["paceline", "gloo"])
+    parser.add_argument("--backend", default="paceline", choices=["paceline", "gloo", "nccl"])
+    parser.add_argument(
+        "--device", default="cpu", choices=["cpu", "cuda"], help="cuda: rank r on GPU r modulo their number"
+    )
     parser.add_argument("--transport", help="as PACELINE_TRANSPORT")
     options = parser.parse_args()
 
@@ -59,11 +63,17 @@ def main() -> None:
     dist.init_process_group(options.backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    net = DistributedDataParallel(model())
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise SystemExit("--device cuda: torch sees no CUDA device here; leave it out")
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    net = DistributedDataParallel(model().to(device))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     started = time.perf_counter()
     for step in range(options.steps):
-        images, labels = batch(step, rank, options.batch)
+        images, labels = (part.to(device) for part in batch(step, rank, options.batch))
         loss = nn.functional.cross_entropy(net(images), labels)
         optimizer.zero_grad()
         loss.backward()

@@ -33,9 +33,13 @@ class Device:
         self.driver.cuMemcpyHtoDAsync_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
         self.driver.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
         self.driver.cuStreamDestroy_v2.argtypes = [ctypes.c_void_p]
-        context = ctypes.c_void_p()
-        self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal))
-        self.check(self.driver.cuCtxPushCurrent_v2(context))
+        self._context = ctypes.c_void_p()
+        self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), ordinal))
+        self.enter()
+
+    def enter(self):
+        """Make its context current in this thread."""
+        self.check(self.driver.cuCtxPushCurrent_v2(self._context))
 
     @staticmethod
     def check(status):

@@ -6,6 +6,8 @@ import sys
 import cuda_stand_in
 import pytest
 from job_workers.launch import Ranks, run
+from torch_workers import launch as torch_launch
+from torch_workers import on_device
 
 pytestmark = [
     pytest.mark.process,
@@ -71,7 +73,8 @@ def test_mistakes_are_named(tmp_path):
 @pytest.mark.parametrize("status", [2, pytest.param(719, marks=slow)])
 def test_a_call_that_fails_is_named_on_every_rank(tmp_path, call, status):
     """Rank 1's driver refuses a call, once or for ever; nobody hangs, and no sum is wrong."""
-    fault = {1: {"CUDA_STAND_IN_FAULT": f"{call}:4:{status}"}}
+    which = 1 if call == "cuMemHostAlloc" else 4  # memory is used again
+    fault = {1: {"CUDA_STAND_IN_FAULT": f"{call}:{which}:{status}"}}
     results = run(tmp_path, 2, "on_device", "failing", 3000, env=env(), env_of=fault, limit_s=40)
     if results[1]["failed"] is None:
         pytest.skip(f"{call} is called fewer than four times")
@@ -92,3 +95,8 @@ def test_a_rank_that_dies(tmp_path):
         ranks.processes[1].kill()
         outcome = ranks.outcomes(60)[0]
     assert outcome.code != 0 or "rank 1" in outcome.said[-1]["failed"], outcome
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
+def test_torch_distributed_on_a_device(ranks):
+    torch_launch.run(ranks, on_device.everything, env=env())

@@ -97,7 +97,7 @@ def calls(transport):
 
 
 def in_order():
-    """Back to back on one array without a wait; on ranks whose arrays lie elsewhere; and with what the stream still does."""
+    """Back to back on one array without a wait; on arrays that lie elsewhere; and with what the stream still does."""
     on = device()
     with paceline.job.join() as job:
         stream = on.stream()

@@ -105,7 +105,11 @@ const ERRORS: [(c_int, &CStr, &CStr); 9] = [
     (LAUNCH_FAILED, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
 ];
 
-unsafe fn text(status: c_int, to: *mut *const c_char, which: impl Fn(&(c_int, &'static CStr, &'static CStr)) -> &'static CStr) -> c_int {
+unsafe fn text(
+    status: c_int,
+    to: *mut *const c_char,
+    which: impl Fn(&(c_int, &'static CStr, &'static CStr)) -> &'static CStr,
+) -> c_int {
     let found = ERRORS.iter().find(|(known, ..)| *known == status);
     // SAFETY: as in cuda.h.
     unsafe { *to = found.map_or(std::ptr::null(), |error| which(error).as_ptr()) };

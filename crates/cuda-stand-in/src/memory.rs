@@ -29,8 +29,7 @@ struct Memory {
     allocations: u64,
 }
 
-static MEMORY: Mutex<Memory> =
-    Mutex::new(Memory { device: BTreeMap::new(), host: BTreeMap::new(), allocations: 0 });
+static MEMORY: Mutex<Memory> = Mutex::new(Memory { device: BTreeMap::new(), host: BTreeMap::new(), allocations: 0 });
 
 /// The allocation around an address, and how far inside of it that is.
 fn around(address: u64) -> Option<(Allocation, usize)> {
@@ -67,13 +66,8 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int
     }
     let mut memory = MEMORY.lock();
     memory.allocations += 1;
-    let allocation = Allocation {
-        device: current().unwrap_or(0),
-        inside: inside as usize,
-        bytes,
-        id: memory.allocations,
-        file,
-    };
+    let allocation =
+        Allocation { device: current().unwrap_or(0), inside: inside as usize, bytes, id: memory.allocations, file };
     memory.device.insert(outside as u64, allocation);
     // SAFETY: as in cuda.h.
     unsafe { *address = outside as u64 };
@@ -132,7 +126,11 @@ pub extern "C" fn cuMemFreeHost(address: *mut c_void) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(on_device: *mut u64, address: *mut c_void, _flags: c_uint) -> c_int {
+pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+    on_device: *mut u64,
+    address: *mut c_void,
+    _flags: c_uint,
+) -> c_int {
     // SAFETY: as in cuda.h.
     unsafe { *on_device = address as u64 };
     fault_in_context("cuMemHostGetDevicePointer_v2")

@@ -188,7 +188,13 @@ pub extern "C" fn cuStreamDestroy_v2(raw: *mut c_void) -> c_int {
 pub extern "C" fn cuStreamQuery(raw: *mut c_void) -> c_int {
     match (fault_in_context("cuStreamQuery"), stream(raw)) {
         (SUCCESS, None) => INVALID_HANDLE,
-        (SUCCESS, Some(stream)) => if stream.idle() { SUCCESS } else { NOT_READY },
+        (SUCCESS, Some(stream)) => {
+            if stream.idle() {
+                SUCCESS
+            } else {
+                NOT_READY
+            }
+        }
         (status, _) => status,
     }
 }
@@ -273,7 +279,11 @@ pub extern "C" fn cuStreamWaitValue32_v2(raw: *mut c_void, number: u64, least: u
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunchHostFunc(raw: *mut c_void, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> c_int {
+pub extern "C" fn cuLaunchHostFunc(
+    raw: *mut c_void,
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+) -> c_int {
     let data = data as usize;
     // SAFETY: the caller's function and data.
     submit("cuLaunchHostFunc", raw, move || unsafe { function(data as *mut c_void) })

@@ -87,7 +87,10 @@ impl Device {
                 return Ok(None);
             }
             let pointer = (&raw mut ordinal).cast::<c_void>();
-            driver.check("cuPointerGetAttribute", (driver.call.pointer_get_attribute)(pointer, POINTER_DEVICE, address))?;
+            driver.check(
+                "cuPointerGetAttribute",
+                (driver.call.pointer_get_attribute)(pointer, POINTER_DEVICE, address),
+            )?;
         }
         Ok(u32::try_from(ordinal).ok())
     }

@@ -47,7 +47,7 @@ impl Driver {
         let mut loaded = LOADED.lock();
         let driver = loaded.get_or_insert_with(|| Driver::load(named).map(Arc::new)).clone()?;
         match named {
-            Some(path) if driver.path != PathBuf::from(path) => Err(CudaError(format!(
+            Some(path) if driver.path != std::path::Path::new(path) => Err(CudaError(format!(
                 "cuda_library: this process has loaded {} already, and cannot load {path}",
                 driver.path.display()
             ))),
@@ -60,7 +60,10 @@ impl Driver {
         let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
         // SAFETY: a driver's initialisers may run in any process.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|e| wrong(format!("cannot be loaded: {e}; install NVIDIA's driver, or use CPU tensors")))?;
+            .map_err(|error| {
+                let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                wrong(format!("cannot be loaded ({why}); install NVIDIA's driver, or use CPU tensors"))
+            })?;
         // SAFETY: the library bears the driver's name, or the user says that it is one.
         let call = unsafe { Functions::load(&library) }.map_err(wrong)?;
         let mut driver =

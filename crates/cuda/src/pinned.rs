@@ -67,7 +67,9 @@ impl Pool {
         // SAFETY: a pointer to a local.
         let got = unsafe { (self.device.driver.call.host_alloc)(&raw mut address, bytes, HOST_PORTABLE) };
         self.device.check("cuMemHostAlloc", got).map_err(|CudaError(text)| {
-            CudaError(format!("{text} for {bytes} bytes of page-locked memory; `ulimit -l` or the host's memory limits it"))
+            CudaError(format!(
+                "{text} for {bytes} bytes of page-locked memory; `ulimit -l` or the host's memory limits it"
+            ))
         })?;
         let block = Block { device: self.device.clone(), address: address.cast(), bytes };
         Ok(Pinned { pool: self.clone(), block: Some(block), until: Mutex::new(None) })

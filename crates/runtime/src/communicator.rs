@@ -7,7 +7,10 @@ mod request;
 use std::any::Any;
 use std::collections::HashMap;
 
+pub use deferred::Gate;
 use lowering::Prepared;
+#[cfg(feature = "foreign")]
+pub use on_device::{DeviceOperation, Stages};
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, OffloadRequest, Scheduled};
@@ -21,9 +24,6 @@ use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
-pub use deferred::Gate;
-#[cfg(feature = "foreign")]
-pub use on_device::{DeviceOperation, Stages};
 pub use request::{CollectiveRequest, Memory};
 
 use crate::digest::digest;

@@ -5,8 +5,8 @@ list or tuple of such objects, which are processed in order as if they were one.
 contiguous, and writable where a result is written.
 
 An array on a CUDA device is an object with `__cuda_array_interface__` (CuPy, Numba, torch, JAX; CUDA array interface,
-version 3). What was submitted to its stream before the call is done before it is read, and what is submitted to it after
-the operation has been waited for sees the result.
+version 3). What was submitted to its stream before the call is done before it is read, and what is submitted to it
+after the operation has been waited for sees the result.
 """
 
 from __future__ import annotations
@@ -128,11 +128,13 @@ def memory(value: Array | None, what: str, *, dtype: str | None = None, writable
 
 
 def check_place(first: Memory, second: Memory, its_name: str, other_name: str) -> None:
-    """Raise InvalidArgumentError unless both are in the host's memory, or on a device and in the order of one stream."""
+    """Raise InvalidArgumentError unless both are in host memory, or on a device and in the order of one stream."""
     if first.stream == second.stream:
         return
-    place = [f"{name} is {'in host memory' if given.stream is None else f'on a device, in stream {given.stream}'}"
-             for name, given in ((its_name, first), (other_name, second))]
+    place = [
+        f"{name} is {'in host memory' if given.stream is None else f'on a device, in stream {given.stream}'}"
+        for name, given in ((its_name, first), (other_name, second))
+    ]
     raise InvalidArgumentError(f"{' and '.join(place)}; the arrays of one call must be in one place")
 
 
@@ -190,7 +192,7 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
 
 
 def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - any object of another library
-    """Return the stream in whose order the array is used: its own, torch's current one, or the legacy default stream."""
+    """Return the stream in whose order the array is used: its own, torch's current one, or the default stream."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return int(torch.cuda.current_stream(value.device).cuda_stream)

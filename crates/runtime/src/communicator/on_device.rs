@@ -67,7 +67,11 @@ impl Stages {
         let before: Vec<_> = {
             let mut under_way = self.under_way.lock();
             under_way.retain(|operation| operation.strong_count() > 0);
-            under_way.iter().filter_map(Weak::upgrade).filter(|operation| operation.staged.writes_into(regions)).collect()
+            under_way
+                .iter()
+                .filter_map(Weak::upgrade)
+                .filter(|operation| operation.staged.writes_into(regions))
+                .collect()
         };
         before.iter().try_for_each(|operation| operation.land(None).map(drop))
     }

@@ -1,4 +1,4 @@
-"""The memory of tensors for the runtime: (address, elements) of dense CPU tensors of one dtype.
+"""The memory of tensors for the runtime: (address, elements) of dense tensors of one dtype, on one device.
 
 The runtime reduces seven dtypes (`REDUCIBLE`). Operations that only move data treat all other dtypes as bytes;
 `reductions` says how reductions treat them. A tensor that is not dense in row-major order is copied to a buffer and
@@ -51,7 +51,7 @@ class Memory:
         if is_dense(tensor):
             self.keep.append(tensor)
             return tensor
-        dense = torch.empty(tensor.shape, dtype=tensor.dtype)
+        dense = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         self.keep.append(dense)
         self.back.append((tensor, dense))
         return dense
@@ -84,7 +84,7 @@ def is_dense(tensor: Tensor) -> bool:
 def dense_copy(tensor: Tensor) -> Tensor:
     """Return a new dense tensor with these values, detached from autograd."""
     with torch.no_grad():
-        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def elements(dtype: torch.dtype) -> tuple[str, int]:
@@ -99,17 +99,17 @@ def region(tensor: Tensor, scale: int = 1) -> Region:
 
 
 def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> None:
-    """Raise if an argument is not a tensor, not on the CPU, not strided, or has a dtype other than the first one's.
+    """Raise if an argument is not a tensor, on another kind of device, not strided, or not of the first one's dtype.
 
     The message names the call, the tensor (`role` and index), its shape and dtype, and the remedy.
     """
     for index, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{call}: {role} {index} is a {type(tensor).__name__}, not a tensor")
-        if not tensor.is_cpu:
+        if not (tensor.is_cpu or tensor.is_cuda):
             raise ValueError(
-                f"{call}: {describe(role, index, tensor)} is on {tensor.device}; paceline moves CPU tensors: use "
-                f"init_process_group('cpu:paceline,cuda:nccl') to leave the others to NCCL, or move it with .cpu()"
+                f"{call}: {describe(role, index, tensor)} is on {tensor.device}; paceline moves tensors on CPUs and "
+                "CUDA devices: move it with .cpu()"
             )
         if tensor.layout is not torch.strided:
             layout = str(tensor.layout).removeprefix("torch.")

@@ -220,6 +220,8 @@ class Completion:
                     break
                 continue
             work = self._expected.pop(notice[0], None)
+            if work is not None:
+                work.land()
             if work is None or not work.has_future():
                 continue
             with self._lock:

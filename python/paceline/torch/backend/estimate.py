@@ -86,6 +86,9 @@ class Estimated:
         """Return True."""
         return True
 
+    def hold(self, stream: int) -> None:
+        """Do nothing: there is no result."""
+
     def source(self) -> int:
         """Return the rank that a receive would be from: receives are not estimated."""
         raise NotImplementedError

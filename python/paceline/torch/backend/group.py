@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from paceline._core import Communicator
+from paceline.torch.backend import on_device
 from paceline.torch.backend.blocks import current
 from paceline.torch.backend.buffers import Memory, Region, name_of
 from paceline.torch.backend.completion import Lineage
@@ -40,6 +41,7 @@ class Call(TypedDict, total=False):
     timeout_s: float | None
     keep: object
     notify: int | None
+    stream: int | None
 
 
 class Group:
@@ -78,13 +80,18 @@ class Group:
             return self._estimated(call, memory, label)
         background = getattr(options, "asyncOp", True) or self._gathered is not None
         completion, number, lineage = job.completion, None, None
+        place = on_device.place_of(memory.keep)
+        if place is not None:
+            # The result comes to the device even if nobody waits.
+            completion.start()
         if completion.wanted:
             number, lineage = completion.begin(self._name)
         token = number if background else None
         what |= {"label": label, "timeout_s": self._limit_s(options), "keep": memory.keep, "notify": token}
+        what["stream"] = place.stream if place is not None else None
         operation = self._comm.submit(call, background=background, **what)
         lineage = lineage or Lineage(self._name, number)
-        work = Work(completion, operation, label, memory, token=token, lineage=lineage)
+        work = Work(completion, operation, label, memory, token=token, lineage=lineage, place=place)
         if self._gathered is not None:
             self._gathered.append(work)
         return work

@@ -30,6 +30,7 @@ else:
 
 NAME = "paceline"
 CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
 
 
 def _backends_can_be_subclassed() -> bool:
@@ -134,7 +135,8 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
             self._below = PacelineBackend(store, job, comm, name, timeout_s, owns_job=False)
             # torch starts the estimate below, and calls the collectives here.
             self._below._estimates = self._estimates
-            self._register_backend(CPU, ProcessGroup.BackendType.CUSTOM, self._below)
+            for device in (CPU, CUDA):
+                self._register_backend(device, ProcessGroup.BackendType.CUSTOM, self._below)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 
     def set_timeout(self, timeout: timedelta) -> None:

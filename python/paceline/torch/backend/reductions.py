@@ -77,7 +77,7 @@ class Reduction:
         viewed = _viewed(tensor)
         if viewed.dtype is self.dtype:
             return memory.write(viewed)
-        wide = torch.empty(tensor.shape, dtype=self.dtype)
+        wide = torch.empty(tensor.shape, dtype=self.dtype, device=tensor.device)
         memory.keep.append(wide)
         memory.back.append((tensor, wide))
         return wide

@@ -67,7 +67,7 @@ def register() -> None:
     """Make the backend known to torch.distributed. Idempotent."""
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
         by_mpirun = False

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Work as C10dWork
 from torch.futures import Future
 
 from paceline.errors import JobError
+from paceline.torch.backend import on_device
 from paceline.torch.backend.buffers import Memory
 from paceline.torch.backend.completion import Lineage, callbacks
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paceline._core import Operation
     from paceline.torch.backend.completion import Completion
     from paceline.torch.backend.estimate import Estimated
+    from paceline.torch.backend.on_device import Place
 
 _waits: Callable[[int], None] | None = None
 
@@ -44,12 +46,17 @@ class Work(C10dWork):
         *,
         token: int | None,
         lineage: Lineage,
+        place: Place | None = None,
     ) -> None:
-        """`token` if the operation sends a notice at its end; operations started by its callbacks join `lineage`."""
+        """`token` if the operation sends a notice at its end; operations started by its callbacks join `lineage`.
+
+        `place`: the CUDA device of its tensors.
+        """
         super().__init__()
         self.token, self.lineage = token, lineage
         self._completion = completion
         self._operation = operation
+        self._place = place
         self._label = label
         self._value = memory.value
         self._memory = memory if memory.back else None
@@ -64,11 +71,16 @@ class Work(C10dWork):
                 completion.forget(token)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait, and return True. Raises JobError if the operation failed or the time limit has passed (0: no limit)."""
+        """Wait, and return True. Raises JobError if the operation failed or the time limit has passed (0: no limit).
+
+        What the current stream of a device is told from then on sees the result.
+        """
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         began = 0 if _waits is None else time.monotonic_ns()
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
+        if self._place is not None:
+            self._operation.hold(on_device.current_stream(self._place.device))
         if self._memory is not None or self._refused is not None:
             self._copy_back()
         if began and _waits is not None:
@@ -102,7 +114,7 @@ class Work(C10dWork):
         return None
 
     def synchronize(self) -> None:
-        """Wait: there is no stream on which to order the CPU's work."""
+        """Wait: the host takes part in the exchange."""
         self.wait()
 
     def block_current_stream(self) -> None:
@@ -130,7 +142,7 @@ class Work(C10dWork):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._over = torch.futures.Future()
+            self._over = on_device.future_of(self._place)
             # The only way to pass an error to torch's C++ code from Python is a callback that raises: to C++, the
             # result of `set_exception` is a value, which DDP would take for a tensor and crash.
             self._future = future = self._over.then(self._outcome)
@@ -144,6 +156,12 @@ class Work(C10dWork):
         if self._operation.done() or completion.ended:
             self._be_settled(future)
         return future
+
+    def land(self) -> None:
+        """Have the result of a finished operation copied to its device, whether or not anybody waits for it."""
+        if self._place is not None:
+            with contextlib.suppress(Exception):  # Whoever waits gets the error.
+                self._operation.wait(None)
 
     def has_future(self) -> bool:
         """Return whether a future has been requested."""

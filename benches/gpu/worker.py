@@ -1,0 +1,104 @@
+"""A rank of `make gpu`: compares results on a device with the CPU's, or times all-reduces."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+
+import paceline
+import paceline.torch  # noqa: F401 - registers the backend
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
+LENGTHS = (1, 1000, 1_500_001)
+
+
+def numbers(dtype: torch.dtype, length: int, rank: int) -> Tensor:
+    """Return small whole numbers, whose sums are exact in every dtype."""
+    return ((torch.arange(length) + rank) % 7).to(dtype)
+
+
+def correct(device: torch.device) -> int:
+    """Compare all strategies and dtypes, and the other collectives, with the CPU's results; return how many."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    compared = 0
+
+    def same(got: Tensor, want: Tensor, what: str) -> None:
+        nonlocal compared
+        compared += 1
+        if not torch.equal(got.cpu(), want):
+            raise SystemExit(f"rank {rank}: {what} is wrong: {got.flatten()[:4]} instead of {want.flatten()[:4]}")
+
+    strategies = [entry.name for entry in paceline.all_strategies() if not entry.is_offloaded]
+    group = dist.group.WORLD
+    for dtype in DTYPES:
+        for length in LENGTHS:
+            parts = [numbers(dtype, length, source) for source in range(size)]
+            total = torch.stack(parts).sum(0, dtype=dtype)
+            for strategy in strategies:
+                own = parts[rank].to(device)
+                # What the stream does before is seen, and what it does after comes after.
+                own.mul_(1)
+                group.allreduce([own], strategy=strategy).wait()
+                same(own * 1, total, f"all_reduce by {strategy} of {dtype} x {length}")
+            whole = torch.zeros(size * length, dtype=dtype, device=device)
+            dist.all_gather_into_tensor(whole, parts[rank].to(device))
+            same(whole, torch.cat(parts), f"all_gather of {dtype} x {length}")
+            sent = parts[rank].to(device)
+            dist.broadcast(sent, size - 1)
+            same(sent, parts[size - 1], f"broadcast of {dtype} x {length}")
+            wide = torch.cat([numbers(dtype, length, place) for place in range(size)])
+            got = torch.zeros(length, dtype=dtype, device=device)
+            dist.reduce_scatter_tensor(got, wide.to(device))
+            same(got, (numbers(dtype, length, rank).to(torch.int64) * size).to(dtype), f"reduce_scatter of {dtype}")
+    # Back to back without a wait in between, on another stream than the default.
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        own = torch.full((3_000_000,), rank + 1.0, device=device)
+        works = [dist.all_reduce(own, async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        same(own, torch.full((3_000_000,), sum(range(1, size + 1)) * size * size * 1.0), "three all-reduces in a row")
+    return compared
+
+
+def timed(device: torch.device, size: int, seconds: float) -> float:
+    """Return the median time of an all-reduce, until the device has the result, in microseconds."""
+    values = torch.ones(max(size // 4, 1), device=device)
+    for _ in range(3):
+        dist.all_reduce(values)
+    torch.cuda.synchronize(device)
+    times: list[float] = []
+    # All ranks stop together: the number of rounds comes from the first one's measurement.
+    began = time.perf_counter()
+    dist.all_reduce(values)
+    torch.cuda.synchronize(device)
+    count = torch.tensor([max(3, min(2000, int(seconds / (time.perf_counter() - began + 1e-6))))], device=device)
+    dist.broadcast(count, 0)
+    for _ in range(int(count.item())):
+        began = time.perf_counter()
+        dist.all_reduce(values)
+        torch.cuda.synchronize(device)
+        times.append((time.perf_counter() - began) * 1e6)
+    return statistics.median(times)
+
+
+def main(what: str, backend: str = "paceline", size: str = "4", seconds: str = "1") -> None:
+    """Join, do it, and let rank 0 say the result."""
+    dist.init_process_group(backend)
+    device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    if what == "correct":
+        said = {"compared": correct(device)}
+    else:
+        said = {"median_us": timed(device, int(size), float(seconds))}
+    if dist.get_rank() == 0:
+        print(json.dumps(said), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

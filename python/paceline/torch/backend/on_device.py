@@ -1,0 +1,50 @@
+"""Tensors on CUDA devices: in the order of which stream they are used, and futures that know their device.
+
+An operation reads its tensors once the stream that is current at the call has come there. `Work.wait()` returns when
+the result has been exchanged between the hosts, and makes the current stream wait for the copy to the device. Unlike
+with NCCL, the host waits for the exchange: docs/how-to/cuda.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device, and the stream in whose order an operation uses its memory."""
+
+    device: torch.device
+    stream: int
+
+
+def place_of(tensors: Sequence[Tensor]) -> Place | None:
+    """Return where tensors lie, with the current stream there; None: in the host's memory.
+
+    Raises ValueError if they lie in different places.
+    """
+    first = tensors[0].device if tensors else None
+    for tensor in tensors:
+        if tensor.device != first:
+            raise ValueError(
+                f"the tensors of one call lie on {first} and on {tensor.device}; move them to one device with .to()"
+            )
+    if first is None or first.type != "cuda":
+        return None
+    return Place(first, current_stream(first))
+
+
+def current_stream(device: torch.device) -> int:
+    """Return the stream to which this thread submits work for a device."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def future_of(place: Place | None) -> Future[Any]:
+    """Return a future that makes the streams of its callbacks wait for the result."""
+    return torch.futures.Future() if place is None else torch.futures.Future(devices=[place.device])
