@@ -120,7 +120,9 @@ def after_join(rank, size):
         assert hvd.join() == 0
         return
     one = torch.ones(1)
-    _told(lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "Allreduce max is not", "rank 1 has joined", "'allreduce.m'")
+    _told(
+        lambda: hvd.allreduce(one, op=hvd.Max, name="m"), "Allreduce max is not", "rank 1 has joined", "'allreduce.m'"
+    )
     for call, wrong in {
         "Allgather": lambda: hvd.allgather(one, name="r"),
         "Broadcast": lambda: hvd.broadcast(one, root_rank=0, name="b"),
