@@ -50,7 +50,7 @@ def main(suites: tuple[str, ...], only: tuple[str, ...], backend: str, file: Pat
         if (why := suite.missing()) is not None:
             console.print(f"{suite.name}: skipped: {why}", soft_wrap=True)
             continue
-        own = known.get(suite.tests, {})
+        own = known.get(suite.tests, {}) | known.get(suite.name, {})
         names = list(only) or None
         if suite.after in records:
             skipped = [record["test"] for record in records[suite.after] if record["outcome"] == "skipped"]
