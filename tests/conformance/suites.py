@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+START_S = 300.0
+"""Limit for the start of ranks, on a machine that is busy."""
 Record = dict[str, Any]
 """Test, outcome (passed, skipped, failed), message, seconds."""
 _GROUPS = "torch.testing._internal.distributed.distributed_test"
@@ -118,7 +120,7 @@ def _horovod(suite: Suite, only: Sequence[str] | None, alone: Collection[str]) -
 
 def _ranks(suite: Suite, only: Sequence[str] | None, but: Collection[str]) -> tuple[list[str], list[Record]]:
     """Run tests of Horovod's up to the first that fails; return the names of all, and the records of those that ran."""
-    limit_s = 60.0 + (len(only) if only else 150) * suite.alone_s
+    limit_s = START_S + (len(only) if only else 150) * suite.alone_s
     with tempfile.TemporaryDirectory() as folder:
         request = {"file": suite.path(), "folder": folder, "only": only, "but": list(but), "limit_s": suite.alone_s}
         command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
