@@ -180,7 +180,8 @@ class InStep:
                 where = "".join(traceback.format_stack(frames)[-8:])
                 why = f"no end after {self.limit_s:g} s" if late else f"still in the test after it failed on {others}"
                 outcome = "failed" if late else "left"
-                self.write({"test": name, "outcome": outcome, "message": f"{where}{why}", "seconds": self.limit_s})
+                record = {"test": name, "outcome": outcome, "message": f"{where}{why}", "seconds": self.limit_s}
+                self.write(record | {"failed_at": time.time()})
                 if late:
                     (self.folder / f"{name}.{self.rank}.failed").touch()
                     time.sleep(GRACE_S)

@@ -141,7 +141,9 @@ def _ranks(suite: Suite, only: Sequence[str] | None, but: Collection[str]) -> tu
     records = []
     for test in dict.fromkeys(line["begins"] for rank in lines for line in rank if "begins" in line):
         each = [line for rank in lines for line in rank if line.get("test") == test]
-        worst = next((one for one in each if one["outcome"] == "failed"), None)
+        # The first to fail; for the others, that is the cause.
+        failed = [one for one in each if one["outcome"] == "failed"]
+        worst = min(failed, key=lambda one: float(one["failed_at"]), default=None)
         if worst is None and (len(each) < suite.ranks or any(one["outcome"] == "left" for one in each)):
             why = f"a rank did not finish: {said[-1500:]}"
             worst = {"test": test, "outcome": "failed", "message": why, "seconds": 0.0}
