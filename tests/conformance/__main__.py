@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from conformance.suites import SUITES, Record, Suite, run
+from conformance.suites import SUITES, Record, Suite, SuiteError, run
 
 KNOWN = Path(__file__).with_name("known.toml")
 
@@ -42,22 +43,27 @@ def main(suites: tuple[str, ...], only: tuple[str, ...], backend: str, file: Pat
     console = Console(stderr=True, highlight=False)
     known = tomllib.loads(KNOWN.read_text())
     chosen = [suite for suite in SUITES if not suites or suite.name in suites]
-    table = Table("suite", "ranks", "passed", "known", "skipped", "failed", box=None)
+    table = Table("suite", "ranks", "passed", "known", "skipped", "failed", "seconds", box=None)
     records: dict[str, list[Record]] = {}
     failed = False
     for suite in chosen:
         if (why := suite.missing()) is not None:
             console.print(f"{suite.name}: skipped: {why}", soft_wrap=True)
             continue
-        own = known.get(suite.name, {}) | known.get(suite.after or "", {})
+        own = known.get(suite.tests, {}) | known.get(suite.name, {})
         names = list(only) or None
         if suite.after in records:
             skipped = [record["test"] for record in records[suite.after] if record["outcome"] == "skipped"]
             names = [name for name in skipped if not only or name in only]
         said = Teller(console, suite, own)
-        records[suite.name] = run(suite, backend, names, said)
+        since = time.monotonic()
+        try:
+            records[suite.name] = run(suite, backend, names, own, said)
+        except SuiteError as error:
+            console.print(str(error), soft_wrap=True, markup=False)
+            failed = True
         counts = [str(said.count(*kinds)) for kinds in (("passed", "surprise"), ("known",), ("skipped",), ("failed",))]
-        table.add_row(suite.name, str(suite.ranks), *counts)
+        table.add_row(suite.name, str(suite.ranks), *counts, f"{time.monotonic() - since:.0f}")
         failed |= said.count("failed") > 0
     Console().print(table)
     if file is not None:

@@ -1,6 +1,8 @@
 """One rank of Horovod's own tests with Paceline: `horovod.torch` is `paceline.torch`, and nothing else changes.
 
-Writes a JSON line for each test to a file of its own. The tests come from a source tree of Horovod's.
+Writes JSON lines to a file of its own: the names of all tests, then for each test that it begins, and what became of
+it. The tests come from a source tree of Horovod's. A rank that fails alone would put the others out of step, so ranks
+wait for each other after each test, and all end after one that has failed on any: `suites` begins again with the next.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import json
 import os
 import sys
 import threading
+import time
+import traceback
 import types
 import unittest
 from collections.abc import Callable, Iterator
@@ -19,6 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from outcome import Result
+
+GRACE_S = 1.0
+"""After a failure on one rank, for the others to fail by themselves."""
 
 
 def module(name: str, **contents: object) -> types.ModuleType:
@@ -62,19 +69,33 @@ def in_thread(target: Callable[..., Any], args: tuple[Any, ...] = (), **options:
 def stand_in() -> None:
     """Let `import horovod.torch` find Paceline, and what the tests' own helpers import from Horovod."""
     import paceline.torch
+    import torch
 
+    # Some tests build each optimizer of torch's. This one is newer than Horovod, and takes matrices only.
+    if hasattr(torch.optim, "Muon"):
+        torch.optim.Muon.__module__ = "out of their sight"
     hvd = paceline.torch
-    module("horovod", __version__="0.28.1", torch=hvd)
-    sys.modules["horovod.torch"] = hvd
+    # The tests of process sets use Horovod's front for TensorFlow, but nothing of TensorFlow.
+    module("horovod", __version__="0.28.1", torch=hvd, tensorflow=hvd)
+    sys.modules["horovod.torch"] = sys.modules["horovod.tensorflow"] = hvd
     for name in ("elastic", "mpi_ops", "sync_batch_norm"):
         found = getattr(hvd, name, hvd)
         sys.modules[f"horovod.torch.{name}"] = found if isinstance(found, types.ModuleType) else hvd
+    # The numbers of process sets, which Horovod's tests ask of its inner workings.
+    sets = types.SimpleNamespace(_get_process_set_ids_and_ranks=_process_sets)
+    vars(hvd)["mpi_ops"] = types.SimpleNamespace(_basics=sets)
     module("horovod.common")
     module("horovod.common.util", env=env, gloo_built=lambda: False, mpi_built=lambda: False)
     module("horovod.common.exceptions", HorovodInternalError=hvd.HorovodInternalError)
     module("horovod.runner")
     module("horovod.runner.util")
     module("horovod.runner.util.threads", in_thread=in_thread)
+
+
+def _process_sets() -> dict[int, list[int]]:
+    from paceline.torch.hvd import world
+
+    return {number: list(known.ranks) for number, known in world.current().sets.items()}
 
 
 def load(path: Path) -> types.ModuleType:
@@ -88,6 +109,85 @@ def load(path: Path) -> types.ModuleType:
     return made
 
 
+def tests_in(made: types.ModuleType) -> dict[str, unittest.TestCase]:
+    """Return the tests of a file by name: methods of its test cases, and functions."""
+    found: dict[str, unittest.TestCase] = {}
+    for name, value in vars(made).items():
+        if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == made.__name__:
+            found |= {method: value(method) for method in unittest.TestLoader().getTestCaseNames(value)}
+        elif isinstance(value, types.FunctionType) and name.startswith("test") and value.__module__ == made.__name__:
+            found[name] = unittest.FunctionTestCase(value)
+    return found
+
+
+class InStep:
+    """Keeps ranks in step by means of files in a folder that they share."""
+
+    def __init__(self, folder: Path, rank: int, size: int, limit_s: float) -> None:
+        """`limit_s`: for a test."""
+        self.folder, self.rank, self.size, self.limit_s = folder, rank, size, limit_s
+        self.until = time.monotonic() + limit_s
+        self.lock = threading.Lock()
+        """Held by whoever writes the record of the test that runs."""
+        self.out = (folder / str(rank)).open("w")
+        self.running: str | None = None
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write a line."""
+        print(json.dumps(record), file=self.out, flush=True)
+
+    def begins(self, name: str) -> None:
+        """Take note of a test."""
+        self.until, self.running = time.monotonic() + self.limit_s, name
+        self.write({"begins": name})
+
+    def ended(self, record: dict[str, Any]) -> None:
+        """Write the record of a test, and wait for the other ranks; end the process if it has failed on any."""
+        with self.lock:
+            self.write(record)
+            self.running = None
+        failed = record["outcome"] == "failed"
+        (self.folder / f"{record['test']}.{self.rank}.{'failed' if failed else 'over'}").touch()
+        while not failed:
+            others = [self._of(record["test"], rank) for rank in range(self.size)]
+            if all(other == "over" for other in others):
+                return
+            failed = "failed" in others
+            time.sleep(0.002)
+        time.sleep(GRACE_S)  # The other ranks may be about to say why they fail.
+        os._exit(0)
+
+    def _of(self, test: str, rank: int) -> str | None:
+        kinds = ("over", "failed")
+        return next((kind for kind in kinds if (self.folder / f"{test}.{rank}.{kind}").exists()), None)
+
+    def _watch(self) -> None:
+        """End a rank that stays in a test which has failed on another, and one whose test does not end."""
+        while True:
+            time.sleep(0.05)
+            name = self.running
+            others = [rank for rank in range(self.size) if name is not None and self._of(name, rank) == "failed"]
+            if others:
+                time.sleep(GRACE_S)
+            late = time.monotonic() > self.until and name is not None
+            if not others and not late:
+                continue
+            with self.lock:
+                if self.running != name:
+                    continue
+                frames = sys._current_frames()[threading.main_thread().ident or 0]
+                where = "".join(traceback.format_stack(frames)[-8:])
+                why = f"no end after {self.limit_s:g} s" if late else f"still in the test after it failed on {others}"
+                outcome = "failed" if late else "left"
+                record = {"test": name, "outcome": outcome, "message": f"{where}{why}", "seconds": self.limit_s}
+                self.write(record | {"failed_at": time.time()})
+                if late:
+                    (self.folder / f"{name}.{self.rank}.failed").touch()
+                    time.sleep(GRACE_S)
+                os._exit(0)
+
+
 def main() -> None:
     """Read what to run from the command line."""
     request = json.loads(sys.argv[1])
@@ -98,22 +198,15 @@ def main() -> None:
 
     torch.set_num_threads(1)
     stand_in()
-    made = load(Path(request["file"]))
-    wanted = request.get("only")
-    with Path(request["folder"], os.environ["RANK"]).open("w") as out:
-
-        def write(record: dict[str, Any]) -> None:
-            print(json.dumps(record), file=out, flush=True)
-
-        def start(name: str) -> None:
-            print(json.dumps({"begins": name}), file=out, flush=True)
-
-        result = Result(write, start)
-        for case in vars(made).values():
-            if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == made.__name__:
-                for name in unittest.TestLoader().getTestCaseNames(case):
-                    if wanted is None or name in wanted:
-                        case(name).run(result)
+    tests = tests_in(load(Path(request["file"])))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    step = InStep(Path(request["folder"]), rank, size, request["limit_s"])
+    names = [name for name in tests if request["only"] is None or name in request["only"]]
+    step.write({"tests": names})
+    result = Result(step.ended, step.begins)
+    for name in names:
+        if name not in request["but"]:
+            tests[name].run(result)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ class Result(unittest.TestResult):
         self.write, self.begin = write, begin
         self.began = 0.0
         self.found: tuple[str, str] = ("passed", "")
+        self.failed_at = 0.0
 
     def startTest(self, test: unittest.TestCase) -> None:
         """See the class."""
@@ -29,7 +30,8 @@ class Result(unittest.TestResult):
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         """See the class."""
         super().addError(test, err)
-        self.found = ("failed", self._exc_info_to_string(err, test))
+        if self.found[0] != "failed":  # What follows in tearDown is a consequence.
+            self.found, self.failed_at = ("failed", self._exc_info_to_string(err, test)), time.time()
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
         """See the class."""
@@ -49,5 +51,6 @@ class Result(unittest.TestResult):
         """See the class."""
         outcome, message = self.found
         seconds = time.monotonic() - self.began
-        self.write({"test": test.id().split(".")[-1], "outcome": outcome, "message": message, "seconds": seconds})
+        record = {"test": test.id().split(".")[-1], "outcome": outcome, "message": message, "seconds": seconds}
+        self.write(record | {"failed_at": self.failed_at})
         super().stopTest(test)

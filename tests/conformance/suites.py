@@ -7,15 +7,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+START_S = 300.0
+"""Limit for the start of ranks, on a machine that is busy."""
 Record = dict[str, Any]
 """Test, outcome (passed, skipped, failed), message, seconds."""
 _GROUPS = "torch.testing._internal.distributed.distributed_test"
+
+
+class SuiteError(Exception):
+    """The tests of a suite could not be run."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,12 @@ class Suite:
     after: str | None = None
     """Only the tests that this suite skips, for lack of ranks."""
     alone_s: int = 60
-    """Limit for a test, in seconds."""
+    """Limit for a test, in seconds, on a machine that is busy."""
+
+    @property
+    def tests(self) -> str:
+        """What known.toml calls its tests: the name without the number of ranks."""
+        return self.name.removesuffix(f"-{self.ranks}")
 
     def missing(self) -> str | None:
         """Return why the suite cannot run here."""
@@ -52,31 +63,25 @@ class Suite:
 SUITES = [
     Suite("torch-2", "torch", 2, _GROUPS),
     Suite("torch-4", "torch", 4, _GROUPS, after="torch-2"),
-    Suite("horovod-torch-2", "horovod", 2, "test/parallel/test_torch.py", "HOROVOD_SOURCE"),
-    Suite("horovod-torch-3", "horovod", 3, "test/parallel/test_torch.py", "HOROVOD_SOURCE"),
+    Suite("horovod-torch-2", "horovod", 2, "test/parallel/test_torch.py", "HOROVOD_SOURCE", alone_s=240),
+    Suite("horovod-torch-3", "horovod", 3, "test/parallel/test_torch.py", "HOROVOD_SOURCE", alone_s=240),
     Suite("horovod-elastic", "horovod", 1, "test/single/test_torch_elastic.py", "HOROVOD_SOURCE"),
     Suite("horovod-timeline", "horovod", 2, "test/parallel/test_timeline.py", "HOROVOD_SOURCE"),
+    Suite("horovod-process-sets-2", "horovod", 2, "test/parallel/test_process_sets_static.py", "HOROVOD_SOURCE"),
+    Suite("horovod-process-sets-3", "horovod", 3, "test/parallel/test_process_sets_static.py", "HOROVOD_SOURCE"),
+    Suite("horovod-stall", "horovod", 2, "test/integration/test_stall.py", "HOROVOD_SOURCE"),
 ]
 
 
-def run(suite: Suite, backend: str, only: Sequence[str] | None, told: Callable[[Record], None]) -> list[Record]:
+def run(
+    suite: Suite, backend: str, only: Sequence[str] | None, alone: Collection[str], told: Callable[[Record], None]
+) -> list[Record]:
     """Run the tests of a suite; `told` gets each record as soon as there is one.
 
-    Tests of Horovod's that fail run again by themselves: a rank that fails alone puts the others out of step.
+    Tests in `alone` run in processes of their own: those that are known to fail would end the others' ranks.
     """
-    if suite.peer == "torch":
-        return list(_told(_torch(suite, backend, only), told))
-    with tempfile.TemporaryDirectory() as folder:
-        together = _horovod(suite, only, Path(folder))
-    return list(_told((_again(suite, record) for record in together), told))
-
-
-def _again(suite: Suite, record: Record) -> Record:
-    """Run a test that has failed by itself."""
-    if record["outcome"] != "failed":
-        return record
-    with tempfile.TemporaryDirectory() as folder:
-        return _horovod(suite, [record["test"]], Path(folder))[0]
+    records = _torch(suite, backend, only) if suite.peer == "torch" else _horovod(suite, only, alone)
+    return list(_told(records, told))
 
 
 def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator[Record]:
@@ -96,40 +101,53 @@ def _torch(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[R
                 yield json.loads(line)
         if process.returncode:
             log.seek(0)
-            raise RuntimeError(f"{suite.name}: the tests could not be run:\n{log.read()[-2000:]}")
+            raise SuiteError(f"{suite.name}: the tests could not be run:\n{log.read()[-2000:]}")
 
 
-def _horovod(suite: Suite, only: Sequence[str] | None, folder: Path) -> list[Record]:
-    request = {"file": suite.path(), "folder": str(folder), "only": only}
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
-    command += [sys.executable, str(HERE / "horovod_host.py"), json.dumps(request)]
-    limit_s = suite.alone_s if only is not None and len(only) == 1 else 30 * suite.alone_s
-    said = ""
-    try:
+def _horovod(suite: Suite, only: Sequence[str] | None, alone: Collection[str]) -> Iterator[Record]:
+    """Run tests of Horovod's, on ranks that are begun again after each test that fails."""
+    names, found = _ranks(suite, only, alone)
+    yield from found
+    together = [name for name in names if name not in alone][len(found) :]
+    while together:
+        _, found = _ranks(suite, together, ())
+        yield from found
+        together = together[len(found) :]
+    for name in names:
+        if name in alone:
+            yield from _ranks(suite, [name], ())[1]
+
+
+def _ranks(suite: Suite, only: Sequence[str] | None, but: Collection[str]) -> tuple[list[str], list[Record]]:
+    """Run tests of Horovod's up to the first that fails; return the names of all, and the records of those that ran."""
+    limit_s = START_S + (len(only) if only else 150) * suite.alone_s
+    with tempfile.TemporaryDirectory() as folder:
+        request = {"file": suite.path(), "folder": folder, "only": only, "but": list(but), "limit_s": suite.alone_s}
+        command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
+        command += [sys.executable, str(HERE / "horovod_host.py"), json.dumps(request)]
         limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
-        environment = os.environ | limits
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
-        said = done.stderr
-    except subprocess.TimeoutExpired as error:
-        said = f"no end after {limit_s:g} s: {(error.stderr or b'').decode()}"
-    by_test: dict[str, list[Record]] = {}
-    begun: list[str] = []
-    for rank in range(suite.ranks):
-        if (folder / str(rank)).exists():
-            for line in (folder / str(rank)).read_text().splitlines():
-                record = json.loads(line)
-                if "begins" in record:
-                    begun.append(record["begins"])
-                else:
-                    by_test.setdefault(record["test"], []).append(record | {"rank": rank})
-    found = []
-    for test in dict.fromkeys(begun):
-        each = by_test.get(test, [])
-        worst = next((one for one in each if one["outcome"] == "failed"), None)
-        if worst is None and len(each) < suite.ranks:
-            missing = f"a rank did not finish: {said[-1500:]}"
-            worst = {"test": test, "outcome": "failed", "message": missing, "seconds": 0.0}
-        found.append(worst or each[0])
-    if not found:
-        raise RuntimeError(f"{suite.name}: the tests could not be run:\n{said[-2000:]}")
-    return found
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | limits
+            )
+            said = done.stderr
+        except subprocess.TimeoutExpired as error:
+            said = f"no end after {limit_s:g} s: {(error.stderr or b'').decode()}"
+        written = [Path(folder, str(rank)) for rank in range(suite.ranks)]
+        lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in written if file.exists()]
+    names = next((line["tests"] for rank in lines for line in rank if "tests" in line), None)
+    if names is None:
+        raise SuiteError(f"{suite.name}: the tests could not be run:\n{said[-2000:]}")
+    records = []
+    for test in dict.fromkeys(line["begins"] for rank in lines for line in rank if "begins" in line):
+        each = [line for rank in lines for line in rank if line.get("test") == test]
+        # The first to fail; for the others, that is the cause.
+        failed = [one for one in each if one["outcome"] == "failed"]
+        worst = min(failed, key=lambda one: float(one["failed_at"]), default=None)
+        if worst is None and (len(each) < suite.ranks or any(one["outcome"] == "left" for one in each)):
+            why = f"a rank did not finish: {said[-1500:]}"
+            worst = {"test": test, "outcome": "failed", "message": why, "seconds": 0.0}
+        records.append(worst or max(each, key=lambda one: one["seconds"]))
+    if not records and any(name not in but for name in names):
+        raise SuiteError(f"{suite.name}: no test began:\n{said[-2000:]}")
+    return names, records

@@ -14,7 +14,9 @@ from hvd_workers.training import assert_like, batch, net, part, sgd
 
 
 def everything(rank, size):
-    run_all([identity, in_place, branches, sparse, sparse_as_dense, sparse_or_missing, late_parameters], rank, size)
+    run_all(
+        [identity, names, in_place, branches, sparse, sparse_as_dense, sparse_or_missing, late_parameters], rank, size
+    )
     run_all(
         [protests, wrong_arguments, replaced, of_some_ranks, state_of_sgd, state_of_adam, state_is_refused], rank, size
     )
@@ -38,6 +40,16 @@ def identity(rank, size):
         optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["before"] * 2, "hooks of a step run once"
+
+
+def names(rank, size):
+    """Parameters have names where scripts for Horovod look for them, the same on all ranks."""
+    model = net()
+    named = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    assert named._parameter_names == {parameter: name for name, parameter in model.named_parameters()}
+    unnamed = hvd.DistributedOptimizer(sgd(model))._parameter_names
+    assert set(unnamed) == set(model.parameters()) and len(set(unnamed.values())) == len(unnamed)
+    assert hvd.allgather_object(list(unnamed.values())) == [list(unnamed.values())] * size
 
 
 def in_place(rank, size):
@@ -159,7 +171,10 @@ def protests(rank, size):
         with pytest.raises(AssertionError, match="increase backward_passes_per_step"):
             _backward(model, rank, size)
     optimizer.synchronize()
-    with pytest.warns(UserWarning, match="skip_synchronize"):
+    words = (
+        r"optimizer\.step\(\) called without optimizer\.skip_synchronize\(\) context after optimizer\.synchronize\(\)"
+    )
+    with pytest.warns(UserWarning, match=f"^{words}"):
         optimizer.step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

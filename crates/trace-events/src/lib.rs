@@ -98,6 +98,20 @@ impl<W: Write> TraceWriter<W> {
 
     /// Begins a file that viewers open before it ends, as the format allows for an array: its end may be missing.
     ///
+    /// ```
+    /// use paceline_trace_events::{TraceWriter, Track};
+    /// let mut file = Vec::new();
+    /// let mut writer = TraceWriter::array(&mut file)?;
+    /// writer.instant(Track { process: 1, thread: 5 }, "CYCLE_START", "coordinator", 12.5)?;
+    /// writer.finish()?;
+    /// let expected = r#"[
+    /// {"ph":"i","pid":1,"tid":5,"name":"CYCLE_START","cat":"coordinator","ts":12.5}
+    /// ]
+    /// "#;
+    /// assert_eq!(String::from_utf8(file).unwrap(), expected);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `out`.
     pub fn array(mut out: W) -> io::Result<TraceWriter<W>> {

@@ -135,6 +135,11 @@ class Distributed(_Base):
             self._should_synchronize = True
 
     @property
+    def _parameter_names(self) -> dict[Tensor, str]:
+        """The parameters' names, where scripts for Horovod look for them."""
+        return dict(self._gradients.names)
+
+    @property
     def backward_passes_per_step(self) -> int:
         """Number of backward passes that are accumulated before gradients are reduced."""
         return self._gradients.passes
@@ -171,9 +176,10 @@ class Distributed(_Base):
                 return None
         if self._should_synchronize:
             if self._synchronized:
+                # Horovod's words, for scripts that filter warnings.
                 warnings.warn(
-                    "optimizer.step() after optimizer.synchronize() reduces the gradients again; use: "
-                    "with optimizer.skip_synchronize(): optimizer.step()",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
+                    "It reduces the gradients again; write: with optimizer.skip_synchronize(): optimizer.step()",
                     stacklevel=2,
                 )
             if closure is None:
