@@ -207,7 +207,7 @@ pub extern "C" fn cuStreamSynchronize(raw: *mut c_void) -> c_int {
 }
 
 /// Submits work to a stream.
-fn submit(name: &'static str, raw: *mut c_void, work: impl FnOnce() + Send + 'static) -> c_int {
+pub fn submit(name: &'static str, raw: *mut c_void, work: impl FnOnce() + Send + 'static) -> c_int {
     match (fault_in_context(name), stream(raw)) {
         (SUCCESS, None) => INVALID_HANDLE,
         (SUCCESS, Some(stream)) => {
