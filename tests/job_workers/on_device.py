@@ -163,8 +163,8 @@ def failing(length):
         try:
             for _ in range(6):
                 job.all_reduce(array)
-                if job.size == 1:
-                    assert (array.host() == 1).all()
+            # By NCCL, the host does not wait for what it has called.
+            job.barrier()
         except JobError as error:
             failed = str(error)
     tell(failed=failed)
@@ -187,6 +187,84 @@ def stuck():
             failed = str(error)
         number[0] = 1
         on.synchronize(stream)
+    tell(failed=failed)
+
+
+def by_nccl():
+    """What NCCL has goes through it, in every dtype; the rest goes through the host, in the order of calls."""
+    on = device()
+    with paceline.job.join(cuda="nccl") as job:
+        rank, size = job.rank, job.size
+        stream = on.stream()
+        for dtype in DTYPES:
+            for number, op in enumerate(OPS):
+                if op == "average" and dtype in NO_AVERAGE:
+                    continue
+                for length in (1, 1000, 200_000):
+                    array = on.array(values(dtype, length, rank, number), stream)
+                    job.all_reduce(array, op, name=f"{dtype} {op}", **said(dtype))
+                    seeds = [(other, number) for other in range(size)]
+                    check_combined(array.host(), op, dtype, seeds, "NCCL")
+        root = on.array(np.arange(5.0) if rank == size - 1 else np.zeros(5), stream)
+        job.broadcast(root, root=size - 1)
+        assert root.host().tolist() == [0, 1, 2, 3, 4]
+        summed = on.array(np.array([rank, 1], "int64"), stream)
+        job.reduce(summed, "sum", root=0)
+        assert summed.host().tolist() == ([sum(range(size)), size] if rank == 0 else [rank, 1])
+        # NCCL's all-to-all is made of sends: it goes through the host.
+        theirs = on.array(np.full(size, -1, "int64"), stream)
+        job.all_to_all(on.array(np.array([100 * rank + to for to in range(size)], "int64"), stream), theirs)
+        assert theirs.host().tolist() == [100 * other + rank for other in range(size)]
+        whole = on.array(np.zeros((size, 3), "float32"), stream)
+        job.all_gather(on.array(np.full(3, float(rank), "float32"), stream), whole)
+        assert whole.host().tolist() == [[float(other)] * 3 for other in range(size)]
+        part = on.array(np.zeros(70_000, "float32"), stream)
+        job.reduce_scatter(on.array(np.arange(70_000.0 * size).astype("float32"), stream), "sum", out=part)
+        want = np.arange(70_000.0 * rank, 70_000.0 * (rank + 1)).astype("float32") * size
+        assert (part.host() == want).all()
+        # Back to back, and a group in the opposite order.
+        handles = [job.all_reduce(whole, async_=True) for _ in range(3)]
+        handles[-1].wait()
+        assert (whole.host() == np.repeat(np.arange(size), 3).reshape(size, 3) * size**3).all()
+        reverse = job.group(list(reversed(range(size))), name="reverse")
+        one = on.array(np.array([reverse.rank], "int32"), stream)
+        reverse.broadcast(one, root=0)
+        assert one.host().tolist() == [0]
+        # And host memory.
+        assert job.all_reduce(np.ones(3)).tolist() == [size] * 3
+    tell(right=True)
+
+
+def differing():
+    """Ranks that call different things in NCCL are told, and their streams go on."""
+    on = device()
+    with paceline.job.join(cuda="nccl", timeout_s=5) as job:
+        array = on.array(np.ones(10 + job.rank, "float32"), on.stream())
+        try:
+            for _ in range(2000):
+                job.all_reduce(array, name="weights")
+            failed = None
+        except JobError as error:
+            failed = str(error)
+        array.host()
+    tell(failed=failed)
+
+
+def dying():
+    """Rank 1 dies in between: the others' streams go on, and the next call names it."""
+    on = device()
+    with paceline.job.join(cuda="nccl", timeout_s=20) as job:
+        array = on.array(np.ones(10, "float32"), on.stream())
+        job.all_reduce(array)
+        array.host()
+        if job.rank == 1:
+            os._exit(7)
+        try:
+            while True:
+                job.all_reduce(array, name="weights")
+                array.host()
+        except JobError as error:
+            failed = str(error)
     tell(failed=failed)
 
 

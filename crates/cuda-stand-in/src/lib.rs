@@ -17,6 +17,7 @@
 //! | `driver` | devices, contexts, errors, faults |
 //! | `memory` | device memory and page-locked memory |
 //! | `stream` | streams and events |
+//! | `nccl` | NCCL's communicators and collectives |
 #![allow(unsafe_code, reason = "a C interface")]
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 #![allow(missing_docs, reason = "the functions are those of cuda.h")]
@@ -24,4 +25,5 @@
 
 mod driver;
 mod memory;
+mod nccl;
 mod stream;

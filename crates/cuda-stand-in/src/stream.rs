@@ -126,6 +126,8 @@ impl Event {
 #[derive(Default)]
 struct Handles {
     streams: HashMap<usize, Arc<Stream>>,
+    /// Destroyed, and not idle yet.
+    ending: Vec<Arc<Stream>>,
     events: HashMap<usize, Arc<Event>>,
     /// The legacy default stream and that of threads; without the order that they imply.
     made: usize,
@@ -154,7 +156,10 @@ fn event(raw: *mut c_void) -> Option<Arc<Event>> {
 
 /// Waits for all that has been submitted.
 pub fn drain() {
-    let streams: Vec<Arc<Stream>> = with(|handles| handles.streams.values().cloned().collect());
+    let streams: Vec<Arc<Stream>> = with(|handles| {
+        handles.ending.retain(|stream| !stream.idle());
+        handles.streams.values().chain(&handles.ending).cloned().collect()
+    });
     streams.iter().for_each(|stream| stream.drain());
 }
 
@@ -179,6 +184,7 @@ pub unsafe extern "C" fn cuStreamCreate(made: *mut *mut c_void, _flags: c_uint) 
 pub extern "C" fn cuStreamDestroy_v2(raw: *mut c_void) -> c_int {
     let Some(stream) = with(|handles| handles.streams.remove(&(raw as usize))) else { return INVALID_HANDLE };
     // What it has still to do is done.
+    with(|handles| handles.ending.push(stream.clone()));
     stream.queue.lock().ends = true;
     stream.changed.notify_all();
     fault_in_context("cuStreamDestroy_v2")
@@ -207,7 +213,7 @@ pub extern "C" fn cuStreamSynchronize(raw: *mut c_void) -> c_int {
 }
 
 /// Submits work to a stream.
-fn submit(name: &'static str, raw: *mut c_void, work: impl FnOnce() + Send + 'static) -> c_int {
+pub fn submit(name: &'static str, raw: *mut c_void, work: impl FnOnce() + Send + 'static) -> c_int {
     match (fault_in_context(name), stream(raw)) {
         (SUCCESS, None) => INVALID_HANDLE,
         (SUCCESS, Some(stream)) => {

@@ -8,6 +8,7 @@ use crate::abi::{
     POINTER_MEMORY_TYPE, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::driver::{CudaError, Driver};
+use crate::staging::CallerStream;
 
 /// A device with its primary context: that of torch and of CUDA's runtime in this process.
 pub struct Device {
@@ -262,10 +263,13 @@ impl Event {
 
     /// What is submitted to a caller's stream from now on begins once the event has happened.
     ///
+    /// # Errors
+    /// The driver's error.
+    ///
     /// # Safety
     /// The stream exists, and is of this device.
-    pub(crate) unsafe fn hold(&self, stream: Opaque) -> Result<(), CudaError> {
-        wait_event(&self.device, stream, self)
+    pub unsafe fn hold(&self, stream: CallerStream) -> Result<(), CudaError> {
+        wait_event(&self.device, stream.raw(), self)
     }
 }
 

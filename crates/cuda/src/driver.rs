@@ -59,11 +59,10 @@ impl Driver {
         let path = PathBuf::from(named.unwrap_or(NAME));
         let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
         // SAFETY: a driver's initialisers may run in any process.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|error| {
-                let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                wrong(format!("cannot be loaded ({why}); install NVIDIA's driver, or use CPU tensors"))
-            })?;
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            wrong(format!("cannot be loaded ({why}); install NVIDIA's driver, or use CPU tensors"))
+        })?;
         // SAFETY: the library bears the driver's name, or the user says that it is one.
         let call = unsafe { Functions::load(&library) }.map_err(wrong)?;
         let mut driver =

@@ -5,6 +5,7 @@
 //! | `abi` | the driver's functions and constants |
 //! | `driver` | finds and loads the library; errors as text |
 //! | `device` | a device's primary context, its streams, events and memory |
+//! | `nccl` | NCCL, loaded at run time: communicators that can be aborted |
 //! | `pinned` | page-locked host memory, used again |
 //! | `staging` | copies a caller's device memory to the host, and the result back, in the order of the caller's stream |
 //!
@@ -13,10 +14,12 @@
 mod abi;
 mod device;
 mod driver;
+mod nccl;
 mod pinned;
 mod staging;
 
 pub use device::{Device, Event, Stream};
 pub use driver::{CudaError, Driver};
+pub use nccl::{ID_BYTES, Nccl, NcclCall, NcclComm, NcclOp, NcclType, UniqueId};
 pub use pinned::{Pinned, Pool};
 pub use staging::{CallerStream, Copies, Counters, Region, Stage, Staged};

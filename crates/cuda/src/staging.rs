@@ -22,7 +22,7 @@ const IDLE_BYTES: usize = 256 << 20;
 pub struct CallerStream(pub u64);
 
 impl CallerStream {
-    fn raw(self) -> Opaque {
+    pub(crate) fn raw(self) -> Opaque {
         self.0 as Opaque
     }
 }
@@ -250,7 +250,7 @@ impl Staged {
     /// The driver's error.
     pub fn hold(&self, stream: CallerStream) -> Result<(), CudaError> {
         // SAFETY: `begin` promised that the stream exists.
-        unsafe { self.done.hold(stream.raw()) }
+        unsafe { self.done.hold(stream) }
     }
 
     /// Whether the result has been written on the device. Only after `end`.

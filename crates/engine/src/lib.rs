@@ -357,6 +357,12 @@ impl EngineShared {
         self.orders.next(self.workers(), timeout)
     }
 
+    /// Why a group has failed, if it has.
+    #[must_use]
+    pub fn failure_of(&self, group: u32) -> Option<RunError> {
+        self.ledger.operations().groups.get(&group).and_then(|group| group.failed.clone())
+    }
+
     /// Ranks with their hosts, for messages.
     #[must_use]
     pub fn describe(&self, ranks: &[u32]) -> String {

@@ -69,6 +69,17 @@ impl Transport {
     }
 }
 
+/// What exchanges the memory of CUDA devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaBy {
+    /// The strategies, through the host's memory.
+    #[default]
+    Host,
+    /// NCCL, for the collectives that it has.
+    Nccl,
+}
+
 /// All of them.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -114,6 +125,10 @@ pub struct Settings {
     pub mpi_library: Option<String>,
     /// The CUDA driver's library; `None`: the system's.
     pub cuda_library: Option<String>,
+    /// What exchanges the memory of CUDA devices.
+    pub cuda: CudaBy,
+    /// NCCL's library; `None`: torch's, or the system's.
+    pub nccl_library: Option<String>,
     /// Whether gRPC is encrypted; `None`: unless the listener is reachable only from this machine.
     pub tls: Option<bool>,
     /// Ranks of a host may copy large pieces directly from each other's memory.
@@ -145,6 +160,8 @@ impl Default for Settings {
             disturbance: None,
             mpi_library: None,
             cuda_library: None,
+            cuda: CudaBy::Host,
+            nccl_library: None,
             tls: None,
             single_copy: true,
             verbose: false,

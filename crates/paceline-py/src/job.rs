@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use paceline_cuda::{CallerStream, Device, Driver};
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation, NcclOperation};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
@@ -225,7 +225,7 @@ impl PyCommunicator {
         stream: CallerStream,
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
-    ) -> Result<Arc<DeviceOperation>, RunError> {
+    ) -> Result<State, RunError> {
         let library = self.engine.engine().cuda_library();
         let driver = Driver::get(library).map_err(|e| RunError::Usage(e.0))?;
         let mut devices = Vec::new();
@@ -252,8 +252,13 @@ impl PyCommunicator {
             }
         };
         let stage = self.engine.stages().of(library, ordinal)?;
-        // SAFETY: the Python side passes addresses of memory that `keep` owns.
+        if self.inner.is_for_nccl(request) {
+            // SAFETY: the Python side passes addresses of memory that `keep` owns.
+            return unsafe { self.inner.submit_to_nccl((&stage, stream), request, keep, &how) }.map(State::Nccl);
+        }
+        // SAFETY: as above.
         unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) }
+            .map(State::Device)
     }
 
     fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
@@ -354,7 +359,7 @@ impl PyCommunicator {
         let state = match stream {
             // SAFETY: as above.
             None => py.detach(|| unsafe { self.inner.submit(&request, keep, how) }).map(State::Host),
-            Some(stream) => py.detach(|| self.on_device(&request, CallerStream(stream), keep, how)).map(State::Device),
+            Some(stream) => py.detach(|| self.on_device(&request, CallerStream(stream), keep, how)),
         };
         let state = state.map_err(python_error)?;
         Ok(Operation { communicator: self.inner.clone(), engine: self.engine.clone(), state })
@@ -416,6 +421,7 @@ fn in_slices(
 enum State {
     Host(Arc<Handle>),
     Device(Arc<DeviceOperation>),
+    Nccl(NcclOperation),
 }
 
 /// An operation in flight.
@@ -433,6 +439,7 @@ impl Operation {
         let done = match &self.state {
             State::Host(handle) => wait(py, &self.communicator, handle, timeout_s),
             State::Device(operation) => land(py, operation, timeout_s),
+            State::Nccl(operation) => py.detach(|| operation.land()).map(|()| true).map_err(python_error),
         };
         drop(self.engine.engine().take_finished());
         done
@@ -442,6 +449,7 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
+            State::Nccl(operation) => operation.done(),
         }
     }
 
@@ -449,6 +457,7 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.source(),
             State::Device(operation) => operation.source(),
+            State::Nccl(_) => 0,
         }
     }
 
@@ -457,6 +466,7 @@ impl Operation {
         match &self.state {
             State::Host(_) => Ok(()),
             State::Device(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
+            State::Nccl(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
         }
     }
 }

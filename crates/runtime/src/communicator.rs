@@ -1,4 +1,6 @@
 //! A group of ranks and the operations between them.
+#[cfg(feature = "foreign")]
+mod by_nccl;
 mod deferred;
 mod lowering;
 #[cfg(feature = "foreign")]
@@ -7,6 +9,8 @@ mod request;
 use std::any::Any;
 use std::collections::HashMap;
 
+#[cfg(feature = "foreign")]
+pub use by_nccl::NcclOperation;
 pub use deferred::Gate;
 use lowering::Prepared;
 #[cfg(feature = "foreign")]
@@ -55,6 +59,9 @@ pub struct Communicator {
     /// Buckets counted so far.
     buckets: AtomicU32,
     deferred: deferred::Queue,
+    /// NCCL's communicator of the same ranks, once one was needed.
+    #[cfg(feature = "foreign")]
+    nccl: Mutex<Option<Arc<by_nccl::NcclGroup>>>,
 }
 
 impl Communicator {
@@ -146,7 +153,21 @@ impl Communicator {
         shared.add_group(id, name, ranks.clone(), me)?;
         let (shared, named, buckets) = (shared.clone(), Mutex::default(), AtomicU32::new(0));
         let (served, deferred) = (None, deferred::Queue::default());
-        Ok(Communicator { shared, id, ranks, me, topology, selection, named, workers, served, buckets, deferred })
+        Ok(Communicator {
+            shared,
+            id,
+            ranks,
+            me,
+            topology,
+            selection,
+            named,
+            workers,
+            served,
+            buckets,
+            deferred,
+            #[cfg(feature = "foreign")]
+            nccl: Mutex::new(None),
+        })
     }
 
     /// This process's place in it.

@@ -41,6 +41,8 @@ class Settings:
     transport: str = default("transport")
     mpi_library: str | None = default("mpi_library")
     cuda_library: str | None = default("cuda_library")
+    cuda: str = default("cuda")
+    nccl_library: str | None = default("nccl_library")
     chunk: str | int | None = default("chunk")
     servers: int = default("servers")
     placement: str = default("placement")
@@ -218,6 +220,8 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
             "of them out",
             setting="coordinator",
         )
+    if settings.cuda != "nccl" and "nccl_library" in sources:
+        raise InvalidArgumentError("has no effect without --cuda nccl; leave it out", setting="nccl_library")
     if settings.strategy is None and "pull" in sources:
         raise InvalidArgumentError(
             "needs parameter servers; choose a strategy that has them, such as ps", setting="pull"

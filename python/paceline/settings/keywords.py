@@ -25,6 +25,8 @@ class JobSettings(TypedDict, total=False):
     transport: names.Transport | None
     mpi_library: str | Path | None
     cuda_library: str | Path | None
+    cuda: names.Cuda | None
+    nccl_library: str | Path | None
     streams: int | None
     multicast: str | None
     tls: bool | None

@@ -445,6 +445,13 @@ def _cuda_library(value: object) -> str:
     return path
 
 
+def _nccl_library(value: object) -> str:
+    path = str(value) if isinstance(value, Path) else text(value)
+    if not Path(path).is_file():
+        raise InvalidArgumentError(f"there is no file '{path[:200]}'; name libnccl.so.2, or leave it out")
+    return path
+
+
 def _transport(value: object) -> str:
     kind, plus, tensors = shown(value).partition("+")
     transports = names.members(names.Transport)
@@ -484,6 +491,7 @@ TRANSPORT = Kind("|".join(names.members(names.Transport)), _transport, names.mem
 DISTRIBUTION = choice(names.members(names.Distribution))
 PULL = choice(names.members(names.Pull))
 INSIDE = choice(names.members(names.Inside))
+CUDA = choice(names.members(names.Cuda))
 NETWORK = choice(names.members(names.Network))
 DTYPE = choice((*names.members(names.Dtype), *names.members(names.Precision)))
 PRECISION = choice(names.members(names.Precision))
@@ -536,3 +544,4 @@ MULTICAST = Kind("GROUP:PORT", _multicast)
 NEW_FILE = Kind("FILE", _new_file)
 MPI_LIBRARY = Kind("FILE|DIR", _mpi_library)
 CUDA_LIBRARY = Kind("FILE", _cuda_library)
+NCCL_LIBRARY = Kind("FILE", _nccl_library)

@@ -787,6 +787,23 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(JOIN),
     ),
     Setting(
+        name="cuda",
+        flag="--cuda",
+        variable="PACELINE_CUDA",
+        kind=kinds.CUDA,
+        help="What exchanges tensors on CUDA devices: strategies through host memory, or NCCL (docs/how-to/cuda.md).",
+        default="host",
+        uses=_in(*JOBS),
+    ),
+    Setting(
+        name="nccl_library",
+        variable="PACELINE_NCCL_LIBRARY",
+        kind=kinds.NCCL_LIBRARY,
+        help="The library of NCCL (docs/how-to/cuda.md).",
+        default_words="torch's, or libnccl.so.2",
+        uses=_in(JOIN),
+    ),
+    Setting(
         name="streams",
         flag="--streams",
         variable="PACELINE_STREAMS",

@@ -222,11 +222,11 @@ impl DeviceOperation {
                 drop(landed);
                 return self.look_at_the_device().map(|()| false);
             }
-            self.staged.write(piece.upto).map_err(failed)?;
+            self.staged.write(piece.upto).map_err(|error| self.failed(&error))?;
             landed.0 += 1;
         }
         if !landed.1 {
-            self.staged.end().map_err(failed)?;
+            self.staged.end().map_err(|error| self.failed(&error))?;
             landed.1 = true;
         }
         Ok(true)
@@ -237,13 +237,17 @@ impl DeviceOperation {
     /// # Errors
     /// The driver's error.
     pub fn hold(&self, stream: CallerStream) -> Result<()> {
-        self.staged.hold(stream).map_err(failed)
+        self.staged.hold(stream).map_err(|error| self.failed(&error))
     }
 
     /// The sender that a receive from any rank was matched with.
     #[must_use]
     pub fn source(&self) -> u32 {
         self.pieces.first().map_or(0, |piece| piece.handle.source())
+    }
+
+    fn failed(&self, error: &CudaError) -> RunError {
+        RunError::Failed(format!("rank {}: {error}, in {}", self.communicator.shared.rank, self.label))
     }
 
     /// Fails the communicator if the device will not reach the operation.
