@@ -66,6 +66,17 @@ def sharded(mesh: DeviceMesh) -> Model:
     return model
 
 
+def clip(model: nn.Module, most: float) -> None:
+    """Clip the gradients by their norm. With tensor parallelism, not all parameters are on the same mesh."""
+    by_mesh: dict[DeviceMesh, list[nn.Parameter]] = {}
+    for weight in model.parameters():
+        by_mesh.setdefault(weight.device_mesh, []).append(weight)
+    norms = [nn.utils.get_total_norm([w.grad for w in weights]).full_tensor() for weights in by_mesh.values()]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    for weights in by_mesh.values():
+        nn.utils.clip_grads_with_norm_(weights, most, total)
+
+
 def train(model: Model, optimizer: torch.optim.Optimizer, mesh: DeviceMesh, steps: range) -> float:
     """Train with clipped gradients; return the last loss."""
     loss = torch.tensor(0.0)
@@ -75,7 +86,7 @@ def train(model: Model, optimizer: torch.optim.Optimizer, mesh: DeviceMesh, step
         loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip(model, 1.0)
         optimizer.step()
     return loss.item()
 
