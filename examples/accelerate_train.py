@@ -37,9 +37,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     several = [InitProcessGroupKwargs(backend=options.backend)] if "RANK" in os.environ else []
-    accelerator = Accelerator(
-        cpu=True, gradient_accumulation_steps=options.accumulate, kwargs_handlers=several
-    )
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=options.accumulate, kwargs_handlers=several)
     model: nn.Module = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(data(256), batch_size=16, shuffle=True)
@@ -58,7 +56,9 @@ def main() -> None:
         mean = accelerator.reduce(loss.detach(), reduction="mean")
         accelerator.print(f"loss {mean.item():.4f}")
     hashes = accelerator.gather_for_metrics([fingerprint(model)], use_gather_object=True)
-    accelerator.print(f"weights {hashes[0]}, {'the same' if len(set(hashes)) == 1 else 'NOT the same'} on {len(hashes)} ranks")
+    accelerator.print(
+        f"weights {hashes[0]}, {'the same' if len(set(hashes)) == 1 else 'NOT the same'} on {len(hashes)} ranks"
+    )
     accelerator.end_training()
 
 

@@ -9,18 +9,17 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 
+import paceline.torch
 import torch
 import torch.distributed as dist
-import torch.distributed.algorithms.model_averaging.averagers as averagers
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.algorithms.model_averaging import averagers
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-
-import paceline.torch
 
 VOCABULARY = 200
 
@@ -56,7 +55,7 @@ def prepare(option: str, backend: str) -> Trainee:
     """Return what to train, with one option."""
     net = Net(sparse=option == "sparse")
     if option == "powersgd":
-        # Its callbacks start collectives. With several buckets, only `in_order` keeps their order the same on all ranks.
+        # Its callbacks start collectives: with several buckets, `in_order` keeps their order the same on all ranks.
         model = DistributedDataParallel(net)
         state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
         model.register_comm_hook(state, paceline.torch.in_order(powerSGD_hook))

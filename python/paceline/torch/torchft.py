@@ -10,7 +10,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed import ProcessGroup, Store, Work
+from torch._C._distributed_c10d import Store
+from torch.distributed import ProcessGroup, Work
 
 from paceline.errors import InvalidArgumentError
 from paceline.torch.backend.job import Job

@@ -177,7 +177,7 @@ def describe(parameter: torch.Tensor) -> Gradient:
 
 
 def is_lightning(module: nn.Module) -> bool:
-    """Return whether this is a LightningModule: it is called with what the loader gives, a list of inputs and labels."""
+    """Return whether this is a LightningModule: it is called with what the loader gives, such as inputs and labels."""
     return any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
 
 
