@@ -116,6 +116,18 @@ def test_where_the_backward_pass_waits_clipping_counts_as_the_optimizers_and_col
     assert step.optimizer_s == alone.optimizer_s
 
 
+def test_collectives_between_steps_are_not_input():
+    """A metric is averaged after each step: the rank may be waiting there for a slow one."""
+    alone = take_rank_apart(events((EventKind.STEP_START, 0, 0.0), *DDP), TABLE, waits_in_backward=True)
+    between = ((EventKind.COLLECTIVE_START, 0, 0.25), (EventKind.COLLECTIVE_END, 0, 4.25))
+    marks = [(EventKind.STEP_START, 0, 0.0), *between, *later(DDP, 4.0)]
+    step = take_rank_apart(events(*marks), TABLE, waits_in_backward=True)
+    assert step.input_s == alone.input_s == 0.5
+    assert step.exchange_s == alone.exchange_s + 4.0
+    marks[1] = (EventKind.COLLECTIVE_START, 1, 0.25)  # Waited for at any time from here on.
+    assert take_rank_apart(events(*marks), TABLE, waits_in_backward=True).input_s == 0.25
+
+
 def test_two_backward_passes_after_one_forward_count_both():
     half = (
         *FORWARD,

@@ -17,7 +17,7 @@ work cannot be distinguished from waiting, and is cut out as well.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from paceline.torch.recorder.clock import Clock
+from paceline.torch.recorder.clock import Clock, Mark
 from paceline.torch.recorder.modules import ModuleTable
 from paceline.torch.recorder.step import Event, EventKind, StepTimes, take_apart
 from paceline.torch.recorder.step_hooks import StepHooks
@@ -38,7 +38,8 @@ class RankStepHooks(StepHooks):
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         """Attach to the wrapped module if `model` is a DistributedDataParallel."""
         self._wrapper = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
-        self._waits_in_backward = self._wrapper is not None
+        self.waits_in_backward = self._wrapper is not None
+        """Whether ranks have waited for each other when the backward pass returns."""
         self._script = _Collectives(self.mark)
         super().__init__(model if self._wrapper is None else self._wrapper.module, clock)
 
@@ -74,11 +75,21 @@ class RankStepHooks(StepHooks):
 
     def take_apart(self, events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
         """Do the same as `step.take_apart`, without communication."""
-        return take_rank_apart(events, table, waits_in_backward=self._waits_in_backward)
+        return take_rank_apart(events, table, waits_in_backward=self.waits_in_backward)
+
+    def begin_step(self, previous_end: Mark | None) -> None:
+        """Discard earlier marks; `previous_end` is the end of the previous step."""
+        super().begin_step(previous_end)
+        if self.waits_in_backward and self._undo:
+            self._script.watch()
+
+    def _called(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._script.leave()
+        super()._called(index, args, kwargs)
 
     def _backward_ends(self) -> None:
         super()._backward_ends()
-        if self._waits_in_backward:
+        if self.waits_in_backward:
             self._script.watch()
 
     def _backward_begins(self) -> None:
@@ -107,6 +118,7 @@ class RankStepHooks(StepHooks):
         self._undo.append(undo)
 
     def _wrapper_called(self, *_: object) -> None:
+        self._script.leave()
         if torch.is_grad_enabled():  # otherwise it is an evaluation
             self._mark_exchange(EventKind.WRAPPER_START)
 
@@ -125,8 +137,8 @@ class RankStepHooks(StepHooks):
 class _Collectives:
     """Marks the collectives that a script calls by torch.distributed's functions, while it watches.
 
-    The functions are replaced only between the backward pass and the optimizer, where no compiled code runs that would
-    have to be compiled again.
+    The functions are replaced only between the backward pass and the optimizer, and between steps, where no compiled
+    code of the model runs that would have to be compiled again.
     """
 
     _NAMES = (
@@ -197,7 +209,7 @@ def without_exchange(events: Sequence[Event], *, waits_in_backward: bool = False
     Cut out: from WRAPPER_START to the start of the forward; from a gradient or the end of the forward to the EXCHANGED
     after it; from the last gradient of a backward pass to the end of the pass; and from there to the OPTIMIZER_START of
     the innermost step. Of this last part only the script's collectives are cut out with `waits_in_backward`, if none of
-    them may run on.
+    them may run on. Before a forward, the script's collectives are cut out, and everything from one on that may run on.
     """
     kept: list[Event] = []
     cut_s = 0.0
@@ -206,18 +218,26 @@ def without_exchange(events: Sequence[Event], *, waits_in_backward: bool = False
     computed = _Computed(None, 0.0, 0)
     depth, collective_s = 0, 0.0  # collectives of objects call others; since when the outermost runs
     collectives_s, runs_on = 0.0, False
+    runs_on_s = 0.0  # since when a collective may run on
     for event in events:
         if event.kind is EventKind.COLLECTIVE_START:
             collective_s = event.at_s if depth == 0 else collective_s
-            depth, runs_on = depth + 1, runs_on or bool(event.key)
+            if event.key and not runs_on:
+                runs_on, runs_on_s = True, collective_s
+            depth += 1
             continue
         if event.kind is EventKind.COLLECTIVE_END:
             depth -= 1
-            collectives_s += event.at_s - collective_s if depth == 0 else 0.0
+            if depth == 0 and not (runs_on and runs_on_s <= collective_s):
+                collectives_s += event.at_s - collective_s
             continue
         if event.kind is EventKind.WRAPPER_START:
             called_s = event.at_s
             continue
+        if event.kind is EventKind.FORWARD_START and computed.at_s is None:
+            called_s = event.at_s if called_s is None else called_s
+            cut_s += collectives_s + (called_s - runs_on_s if runs_on else 0.0)
+            collectives_s, runs_on = 0.0, False
         if event.kind is EventKind.FORWARD_START and called_s is not None:
             cut_s += event.at_s - called_s
         elif event.kind is EventKind.BACKWARD_START:

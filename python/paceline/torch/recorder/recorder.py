@@ -267,7 +267,7 @@ class Recorder:
             backward_s=worker["backward_s"],
             optimizer_s=worker["optimizer_s"],
             input_s=medians.input_s,
-            input_in_trace=self._with_input,
+            input_in_trace=self._input_in_trace(),
             step_s=step_s,
             samples_per_s=trace["batch"] / step_s,
             parameters=sum(self._hooks.table.parameter_elements),
@@ -403,11 +403,19 @@ class Recorder:
         apart = self._hooks.take_apart if isinstance(self._hooks, RankStepHooks) else take_apart
         taken = [apart(self._timed(log), table) for log in self._logs]
         medians = combine(
-            [step for step in taken if step is not None], table, self._hooks.gradients, with_input=self._with_input
+            [step for step in taken if step is not None],
+            table,
+            self._hooks.gradients,
+            with_input=self._input_in_trace(),
         )
         if self.finished or self._phase is _Phase.STOPPED:
             self._medians = medians
         return medians
+
+    def _input_in_trace(self) -> bool:
+        # Where waits for other ranks can be anywhere between steps, input cannot be told from waiting.
+        waits = isinstance(self._hooks, RankStepHooks) and not self._hooks.waits_in_backward
+        return self._with_input and not waits
 
     def _timed(self, log: list[RawEvent]) -> list[Event]:
         seconds = self._clock.seconds([mark for _, _, mark in log])
