@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
-from paceline.torch.recorder.modules import class_name, is_compiled_in_place, unwrapped
+from paceline.torch.recorder.modules import class_name, is_compiled_in_place, is_fsdp2, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
@@ -502,4 +502,10 @@ def _remarks(model: nn.Module) -> list[str]:
     remarks = ["one rank of several: without gradient communication, and without what runs between it and the step"]
     if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
         remarks.append("forward and backward include the communication of SyncBatchNorm")
+    if any(is_fsdp2(module) for module in model.modules()):
+        remarks.append(
+            "sharded by FSDP2: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
+            "updates one shard; for a forecast with --sharding, record one rank (paceline run -np 1 --record) or without "
+            "a GPU (paceline record --on)"
+        )
     return remarks
