@@ -505,7 +505,7 @@ def _remarks(model: nn.Module) -> list[str]:
     if any(is_fsdp2(module) for module in model.modules()):
         remarks.append(
             "sharded by FSDP2: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
-            "updates one shard; for a forecast with --sharding, record one rank (paceline run -np 1 --record) or without "
-            "a GPU (paceline record --on)"
+            "updates one shard; for a forecast with --sharding, record one rank (paceline run -np 1 --record), or "
+            "without a GPU (paceline record --on)"
         )
     return remarks
