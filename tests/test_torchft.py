@@ -1,5 +1,6 @@
 """torchft's process group over Paceline: a rank is killed, and the others are configured again in the same process."""
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -38,6 +39,34 @@ def test_the_others_go_on_without_a_killed_rank_and_another_takes_its_place():
         assert "noticed" in text and "rank 2" in text, text
     for text in said:
         assert "configuration 2: sum 6" in text and text.endswith("done\n"), text
+
+
+def test_training_goes_on_at_the_next_step_and_a_replica_comes_back(tmp_path):
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=1000)
+    address = re.sub(r"//[^:]+:", "//localhost:", lighthouse.address())
+
+    def replica(number, *options):
+        command = [sys.executable, str(RANK.with_name("replica.py")), address, str(number), str(tmp_path), *options]
+        output = (tmp_path / f"{number}{''.join(options)}.txt").open("w+")
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+
+    running = [replica(0), replica(1, "die")]
+    try:
+        assert running[1].wait(120) == -9, (tmp_path / "1die.txt").read_text()
+        running.append(replica(1))
+        for process in (running[0], running[2]):
+            assert process.wait(120) == 0, "".join(path.read_text() for path in sorted(tmp_path.glob("*.txt")))
+    finally:
+        for process in running:
+            process.kill()
+        lighthouse.shutdown()
+    found = [
+        re.findall(r"step (\d+), \d+ repeated, weights (\w+)", (tmp_path / name).read_text())
+        for name in ("0.txt", "1.txt")
+    ]
+    assert found[0] == found[1] and len(found[0]) == 1, found
 
 
 def test_the_collectives_of_torchfts_own_tests():
