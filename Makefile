@@ -79,6 +79,8 @@ test-all: setup
 	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
+	@$(UV) --quiet --requirements pyproject.toml --group trainers || echo "skipped: the trainers cannot be installed here"
+	@DS_BUILD_OPS=0 $(UV) --quiet --no-build-isolation 'deepspeed>=0.18,<1' || echo "skipped: DeepSpeed cannot be installed here"
 	$(PYTEST) $(PARALLEL) -m 'not process' --hypothesis-profile full
 	$(PYTEST) -m process --hypothesis-profile full
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \

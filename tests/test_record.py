@@ -98,7 +98,7 @@ def test_known_times_are_found_where_they_belong():
     worker = check_trace(recorder.trace)
     forward = {x["layer"]: x["duration_s"] for x in worker["forward"]}
     ready = {g["tensor"]: g["ready_s"] for g in worker["gradients"]}
-    assert list(forward) == ["0", "1", "2", "3", "(loss)"]
+    assert list(forward) == ["(input)", "0", "1", "2", "3", "(loss)"]
     slack = 0.015  # a shared machine's
     assert 0.02 <= forward["1"] <= 0.02 + slack
     assert 0.01 <= forward["3"] <= 0.01 + slack
@@ -109,6 +109,7 @@ def test_known_times_are_found_where_they_belong():
     assert 0.04 <= worker["backward_s"] <= 0.04 + slack
     assert 0.01 <= worker["optimizer_s"] <= 0.01 + slack
     assert 0.005 <= recorder.summary.input_s <= 0.005 + slack
+    assert forward["(input)"] == pytest.approx(recorder.summary.input_s, abs=1e-8)
     total = recorder.summary.forward_s + worker["backward_s"] + worker["optimizer_s"] + recorder.summary.input_s
     assert total == pytest.approx(0.1, rel=0.25)
     assert recorder.summary.step_s == pytest.approx(total, rel=0.25)
@@ -233,8 +234,8 @@ def test_unused_and_frozen_parameters_are_left_out_and_named():
 @on_a_busy_machine
 def test_gradient_accumulation():
     recorder, worker = recorded(nn.Sequential(nn.Linear(8, 8), Sleep(0.005, 0.005)), passes=3, batch=5)
-    assert [x["layer"] for x in worker["forward"]] == ["0", "1", "(accumulation)", "(loss)"]
-    accumulation = worker["forward"][2]["duration_s"]
+    assert [x["layer"] for x in worker["forward"]] == ["(input)", "0", "1", "(accumulation)", "(loss)"]
+    accumulation = worker["forward"][3]["duration_s"]
     assert 0.02 <= accumulation <= 0.035  # two passes of ten milliseconds
     assert recorder.trace["batch"] == 15
     assert any("3 passes" in note for note in recorder.summary.notes)
@@ -347,12 +348,72 @@ def test_a_step_of_another_models_gradients_is_an_error_that_says_so():
         optimizer.step()
 
 
-def test_a_closure_is_refused():
+def test_a_closure_that_is_called_several_times_is_refused():
     model = nn.Linear(8, 8)
     optimizer = torch.optim.LBFGS(model.parameters())
-    with pytest.raises(RecordingError, match="closure"), record(model, optimizer):
-        optimizer.step(lambda: model(torch.randn(4, 8)).sum())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8)).square().sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(RecordingError, match="closure several times"), record(model, optimizer):
+        optimizer.step(closure)
     assert is_clean(model, optimizer)
+
+
+class SlowSGD(torch.optim.SGD):
+    """Takes 20 ms for its own work."""
+
+    def step(self, closure=None):
+        with torch.enable_grad():
+            loss = closure()
+        time.sleep(0.02)
+        super().step()
+        return loss
+
+
+@on_a_busy_machine
+def test_forward_and_backward_inside_a_step_with_a_closure():
+    model = nn.Sequential(nn.Linear(8, 8), Sleep(0.01, 0.03))
+    optimizer = SlowSGD(model.parameters(), lr=0.1)
+
+    def closure():
+        loss = model(torch.randn(4, 8)).sum()
+        loss.backward()
+        return loss
+
+    with record(model, optimizer, warmup=1, steps=3) as recorder:
+        for _ in range(8):
+            optimizer.step(closure)
+    worker = check_trace(recorder.trace)
+    forward = {x["layer"]: x["duration_s"] for x in worker["forward"]}
+    assert 0.01 <= forward["1"] <= 0.025 and forward["0"] < 0.01
+    assert 0.03 <= worker["backward_s"] <= 0.045
+    assert 0.02 <= worker["optimizer_s"] <= 0.035
+    assert recorder.trace["batch"] == 4
+
+
+def test_the_batch_of_a_lightning_module_is_that_of_its_loader():
+    class LightningModule(nn.Module):
+        pass
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, batch, index):
+            return self.layer(batch[0]) + batch[1]
+
+    model = Module()
+    optimizer = sgd(model)
+    with record(model, optimizer, warmup=0, steps=1) as recorder:
+        for index in range(2):
+            model([torch.ones(5, 8), torch.ones(5, 1)], index).sum().backward()
+            optimizer.step()
+    assert recorder.trace["batch"] == 5
 
 
 def test_two_recorders_at_once():

@@ -48,14 +48,16 @@ def check_that_rank_1_alone_is_slow(path):
     fast, slow = trace["workers"]
     assert (trace["name"], trace["batch"]) == ("Net", 16)
     names = ["body.0", "body.1", "body.2", "body.3", "head"]
-    assert [[layer["layer"] for layer in worker["forward"]][:5] for worker in trace["workers"]] == [names] * 2
+    layers = [[layer for layer in worker["forward"] if layer["layer"] != "(input)"] for worker in trace["workers"]]
+    assert [[layer["layer"] for layer in worker][:5] for worker in layers] == [names] * 2
     assert {gradient["tensor"] for gradient in slow["gradients"]} == {
         f"{name}.{part}" for name in names if name != "body.1" for part in ("weight", "bias")
     }
     # The small model takes a few milliseconds; this machine may be busy.
     assert compute_s(fast) < 0.08
-    assert 0.15 <= slow["forward"][1]["duration_s"] < 0.2
-    assert compute_s(slow) - slow["forward"][1]["duration_s"] < 0.08
+    sleeps_s = layers[1][1]["duration_s"]
+    assert 0.15 <= sleeps_s < 0.2
+    assert compute_s(slow) - sleeps_s < 0.08
     # The simulated workers behave as the recorded ones: the iteration is as long as the slowest one's.
     both = paceline.simulate(str(path), workers=2, strategy="ring", bandwidth="100Gbps")
     assert compute_s(slow) <= both.iteration_s < compute_s(slow) + 0.05

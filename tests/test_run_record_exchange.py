@@ -96,6 +96,38 @@ def test_clipping_and_other_models_between_backward_and_step_are_cut_out():
     assert step == take_rank_apart(events(*DDP), TABLE)
 
 
+CLIPPING = (  # Half a second of clipping, a collective of 5 s with another inside, a quarter of a second.
+    *((EventKind.COLLECTIVE_START, 0, 20.5), (EventKind.COLLECTIVE_START, 0, 21.0)),
+    *((EventKind.COLLECTIVE_END, 0, 22.0), (EventKind.COLLECTIVE_END, 0, 25.5)),
+)
+
+
+def test_where_the_backward_pass_waits_clipping_counts_as_the_optimizers_and_collectives_do_not():
+    alone = take_rank_apart(events(*DDP), TABLE)
+    clipped = [*DDP[:-2], *CLIPPING, *later(DDP[-2:], 5.75)]
+    step = take_rank_apart(events(*clipped), TABLE, waits_in_backward=True)
+    gap = DDP[-2][2] - DDP[-3][2]
+    assert step.optimizer_s == alone.optimizer_s + gap + 0.75
+    assert step.exchange_s == alone.exchange_s - gap + 5.0
+    assert step.backward_s == alone.backward_s
+    # Nobody sees the end of a collective that runs on: everything may be waiting.
+    clipped[clipped.index(CLIPPING[0])] = (EventKind.COLLECTIVE_START, 1, 20.5)
+    step = take_rank_apart(events(*clipped), TABLE, waits_in_backward=True)
+    assert step.optimizer_s == alone.optimizer_s
+
+
+def test_collectives_between_steps_are_not_input():
+    """A metric is averaged after each step: the rank may be waiting there for a slow one."""
+    alone = take_rank_apart(events((EventKind.STEP_START, 0, 0.0), *DDP), TABLE, waits_in_backward=True)
+    between = ((EventKind.COLLECTIVE_START, 0, 0.25), (EventKind.COLLECTIVE_END, 0, 4.25))
+    marks = [(EventKind.STEP_START, 0, 0.0), *between, *later(DDP, 4.0)]
+    step = take_rank_apart(events(*marks), TABLE, waits_in_backward=True)
+    assert step.input_s == alone.input_s == 0.5
+    assert step.exchange_s == alone.exchange_s + 4.0
+    marks[1] = (EventKind.COLLECTIVE_START, 1, 0.25)  # Waited for at any time from here on.
+    assert take_rank_apart(events(*marks), TABLE, waits_in_backward=True).input_s == 0.25
+
+
 def test_two_backward_passes_after_one_forward_count_both():
     half = (
         *FORWARD,

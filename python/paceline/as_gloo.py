@@ -1,8 +1,8 @@
 """Gives Paceline's process groups to programs that insist on "gloo": `PACELINE_AS_GLOO=1`, `paceline run --as-gloo`.
 
 Some trainers only accept backends whose names they know. torch loads this module at the end of each `import torch`
-(entry point `torch.backends`), under any launcher; without the variable it does nothing. With it, a group of backend
-"gloo" is Paceline's, but still reports that it is "gloo".
+(entry point `torch.backends`), under any launcher. With the variable, a group of backend "gloo" is Paceline's, but
+still reports that it is "gloo"; without it, only accelerate learns to accept the name "paceline".
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from typing import TYPE_CHECKING, Any
+
+from paceline import accelerate_backend
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,6 +33,7 @@ def requested() -> bool:
 
 def load() -> None:
     """Called by torch when it has been imported."""
+    accelerate_backend.allow()
     if not os.environ.get(VARIABLE):
         return
     from paceline.errors import InvalidArgumentError

@@ -399,7 +399,10 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("  of it the loss", _ms(summary["loss_s"])),
         ("backward", _ms(summary["backward_s"])),
         ("optimizer", _ms(summary["optimizer_s"])),
-        ("input (not in the trace)", "not seen" if summary["input_s"] is None else _ms(summary["input_s"])),
+        (
+            "input" if summary["input_in_trace"] else "input (not in the trace)",
+            "not seen" if summary["input_s"] is None else _ms(summary["input_s"]),
+        ),
         ("whole step, without recording" if cost else "whole step", _ms(summary["step_s"])),
         ("samples/s", f"{summary['samples_per_s']:.4g}"),
         ("parameters", f"{summary['parameters']:,}"),

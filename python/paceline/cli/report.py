@@ -14,21 +14,23 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("spec", type=_PATH, metavar="SPEC.toml")
+@click.argument("spec", type=_PATH, metavar="SPEC.toml|TRACE")
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
 @click.option("--png", type=_PATH, metavar="DIR", help="Also write every chart as PNG to this folder.")
 def report(*, spec: Path, output: Path, png: Path | None) -> None:
     """Run the forecasts of SPEC, and write one HTML page that needs no network.
 
     The page has scaling curves, a ranking of strategies, what iterations wait for, and a timeline. SPEC is TOML:
-    chapters whose fields are the options of `paceline simulate` (docs/how-to/report.md).
+    chapters whose fields are the options of `paceline simulate` (docs/how-to/report.md). A trace or a model's name in
+    its place is forecast on 2 to 64 workers.
 
     \b
     paceline report examples/report.toml -o report.html
+    paceline report mine.json -o report.html
     """
     from paceline._internal.console import Bar
     from paceline.forecast.plotting import need_matplotlib
-    from paceline.report.spec import read
+    from paceline.report.spec import of_trace, read
 
     need_matplotlib("report: charts")
     if output.suffix.lower() not in (".html", ".htm"):
@@ -36,7 +38,8 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     check_writable("--output", output)
     if png is not None:
         make_folder("--png", png)
-    specification = read(spec)
+    is_trace = spec.suffix.lower() == ".json" or (spec.suffix.lower() != ".toml" and not spec.exists())
+    specification = of_trace(str(spec)) if is_trace else read(spec)
     from paceline.report.chapters import simulated
     from paceline.report.document import write
 

@@ -70,6 +70,16 @@ def read(path: Path) -> Spec:
     return Spec(_text(str(path), document, "title") or path.stem, _text(str(path), document, "text"), made)
 
 
+def of_trace(trace: str) -> Spec:
+    """Return the report of a trace alone: every strategy on 2 to 64 workers, and what limits them.
+
+    `trace` is a file or a model's name, as for `paceline simulate`.
+    """
+    entry = {"trace": trace, "workers": [2, 4, 8, 16, 32, 64], "explain": True}
+    title = Path(trace).stem if trace.endswith(".json") else trace
+    return Spec(title, "", (_chapter("report", {**entry, "title": "Scaling"}),))
+
+
 def _chapter(where: str, entry: Mapping[str, Any]) -> Chapter:
     settings = [name for setting in of_place("report") for name in (setting.name, setting.also) if name]
     _known(where, entry, (*_OWN, *settings))

@@ -8,21 +8,25 @@ A trace describes the computation of a worker; the network is forecast. But rank
   `synchronize()`. Its step calls the step of the wrapped optimizer.
 - A script's own all-reduces run between the backward pass and the step.
 
-All of this is cut out of the step, and the rest is joined. Other work of the script between its last gradient and the
-optimizer's own step (clipping, unscaling) is cut out as well, because it cannot be distinguished from waiting.
+All of this is cut out of the step, and the rest is joined. DistributedDataParallel has waited when the backward pass
+returns: from there to the optimizer's own step only collectives that the script calls are cut out, and its other work
+(clipping, unscaling) counts as the optimizer's. With Horovod, and in scripts that average gradients themselves, such
+work cannot be distinguished from waiting, and is cut out as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from paceline.torch.recorder.clock import Clock
+from paceline.torch.recorder.clock import Clock, Mark
 from paceline.torch.recorder.modules import ModuleTable
 from paceline.torch.recorder.step import Event, EventKind, StepTimes, take_apart
 from paceline.torch.recorder.step_hooks import StepHooks
@@ -34,6 +38,9 @@ class RankStepHooks(StepHooks):
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         """Attach to the wrapped module if `model` is a DistributedDataParallel."""
         self._wrapper = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
+        self.waits_in_backward = self._wrapper is not None
+        """Whether ranks have waited for each other when the backward pass returns."""
+        self._script = _Collectives(self.mark)
         super().__init__(model if self._wrapper is None else self._wrapper.module, clock)
 
     def attach(self) -> None:
@@ -50,10 +57,44 @@ class RankStepHooks(StepHooks):
             self.detach()
             raise
 
+    def detach(self) -> None:
+        """Remove every hook; they can be attached again."""
+        self._script.leave()
+        super().detach()
+
     def release(self) -> None:
         """Remove every hook and release the model."""
         super().release()
         self._wrapper = None
+
+    def mark(self, kind: EventKind, key: int = 0) -> None:
+        """Record a mark now."""
+        if kind is EventKind.OPTIMIZER_START:
+            self._script.leave()
+        super().mark(kind, key)
+
+    def take_apart(self, events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
+        """Do the same as `step.take_apart`, without communication."""
+        return take_rank_apart(events, table, waits_in_backward=self.waits_in_backward)
+
+    def begin_step(self, previous_end: Mark | None) -> None:
+        """Discard earlier marks; `previous_end` is the end of the previous step."""
+        super().begin_step(previous_end)
+        if self.waits_in_backward and self._undo:
+            self._script.watch()
+
+    def _called(self, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._script.leave()
+        super()._called(index, args, kwargs)
+
+    def _backward_ends(self) -> None:
+        super()._backward_ends()
+        if self.waits_in_backward:
+            self._script.watch()
+
+    def _backward_begins(self) -> None:
+        self._script.leave()
+        super()._backward_begins()
 
     def _watch_exchange(self, parameter: nn.Parameter) -> None:
         """Mark a gradient before Horovod's hook runs, and again after DistributedDataParallel's.
@@ -77,6 +118,7 @@ class RankStepHooks(StepHooks):
         self._undo.append(undo)
 
     def _wrapper_called(self, *_: object) -> None:
+        self._script.leave()
         if torch.is_grad_enabled():  # otherwise it is an evaluation
             self._mark_exchange(EventKind.WRAPPER_START)
 
@@ -92,9 +134,61 @@ class RankStepHooks(StepHooks):
             self.mark(kind)
 
 
-def take_rank_apart(events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
-    """Do the same as `take_apart`, without communication."""
-    computing, exchange_s = without_exchange(events)
+class _Collectives:
+    """Marks the collectives that a script calls by torch.distributed's functions, while it watches.
+
+    The functions are replaced only between the backward pass and the optimizer, and between steps, where no compiled
+    code of the model runs that would have to be compiled again.
+    """
+
+    _NAMES = (
+        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_reduce"),
+        *("all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast"),
+        *("broadcast_object_list", "gather", "gather_object", "irecv", "isend", "monitored_barrier", "recv", "reduce"),
+        *("reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send"),
+    )
+    _RUN_ON = ("batch_isend_irecv", "irecv", "isend")
+    """Functions that always return before the operation has ended."""
+
+    def __init__(self, mark: Callable[[EventKind, int], None]) -> None:
+        self._mark = mark
+        self._replaced: list[tuple[object, str, object]] = []
+
+    def watch(self) -> None:
+        """Start, unless already started."""
+        if self._replaced:
+            return
+        for name in self._NAMES:
+            for module in (dist, dist.distributed_c10d):
+                original = getattr(module, name, None)
+                if original is not None:
+                    self._replaced.append((module, name, original))
+                    setattr(module, name, self._marked(original, runs_on=name in self._RUN_ON))
+
+    def leave(self) -> None:
+        """Stop. Idempotent."""
+        while self._replaced:
+            module, name, original = self._replaced.pop()
+            setattr(module, name, original)
+
+    def _marked(self, original: Callable[..., Any], *, runs_on: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's function
+            later = runs_on or bool(kwargs.get("async_op")) or any(each is True for each in args)
+            self._mark(EventKind.COLLECTIVE_START, int(later))
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._mark(EventKind.COLLECTIVE_END, 0)
+
+        return called
+
+
+def take_rank_apart(
+    events: Sequence[Event], table: ModuleTable, *, waits_in_backward: bool = False
+) -> StepTimes | None:
+    """Do the same as `take_apart`, without communication (`without_exchange`)."""
+    computing, exchange_s = without_exchange(events, waits_in_backward=waits_in_backward)
     step = take_apart(computing, table)
     return None if step is None else replace(step, exchange_s=exchange_s)
 
@@ -105,24 +199,45 @@ class _Computed(NamedTuple):
     at_s: float | None
     cut_s: float
     kept: int
+    ended: bool = False
+    """Whether the backward pass returned then."""
 
 
-def without_exchange(events: Sequence[Event]) -> tuple[list[Event], float]:
+def without_exchange(events: Sequence[Event], *, waits_in_backward: bool = False) -> tuple[list[Event], float]:
     """Cut communication, and what may be communication, out of a step. Return the joined rest, and the seconds cut.
 
     Cut out: from WRAPPER_START to the start of the forward; from a gradient or the end of the forward to the EXCHANGED
     after it; from the last gradient of a backward pass to the end of the pass; and from there to the OPTIMIZER_START of
-    the innermost step.
+    the innermost step. Of this last part only the script's collectives are cut out with `waits_in_backward`, if none of
+    them may run on. Before a forward, the script's collectives are cut out, and everything from one on that may run on.
     """
     kept: list[Event] = []
     cut_s = 0.0
     called_s: float | None = None
     in_backward_s: float | None = None  # the last gradient of this backward pass
     computed = _Computed(None, 0.0, 0)
+    depth, collective_s = 0, 0.0  # collectives of objects call others; since when the outermost runs
+    collectives_s, runs_on = 0.0, False
+    runs_on_s = 0.0  # since when a collective may run on
     for event in events:
+        if event.kind is EventKind.COLLECTIVE_START:
+            collective_s = event.at_s if depth == 0 else collective_s
+            if event.key and not runs_on:
+                runs_on, runs_on_s = True, collective_s
+            depth += 1
+            continue
+        if event.kind is EventKind.COLLECTIVE_END:
+            depth -= 1
+            if depth == 0 and not (runs_on and runs_on_s <= collective_s):
+                collectives_s += event.at_s - collective_s
+            continue
         if event.kind is EventKind.WRAPPER_START:
             called_s = event.at_s
             continue
+        if event.kind is EventKind.FORWARD_START and computed.at_s is None:
+            called_s = event.at_s if called_s is None else called_s
+            cut_s += collectives_s + (called_s - runs_on_s if runs_on else 0.0)
+            collectives_s, runs_on = 0.0, False
         if event.kind is EventKind.FORWARD_START and called_s is not None:
             cut_s += event.at_s - called_s
         elif event.kind is EventKind.BACKWARD_START:
@@ -139,7 +254,12 @@ def without_exchange(events: Sequence[Event]) -> tuple[list[Event], float]:
         elif event.kind is EventKind.BACKWARD_END and in_backward_s is not None:
             cut_s += event.at_s - in_backward_s
         elif event.kind is EventKind.OPTIMIZER_START:
-            if computed.at_s is not None:
+            alone = len(kept) == computed.kept and computed.ended and not runs_on
+            if computed.at_s is not None and waits_in_backward and alone:
+                cut_s += collectives_s
+                computed = _Computed(event.at_s, cut_s, len(kept), ended=True)
+                collectives_s = 0.0
+            elif computed.at_s is not None:
                 del kept[computed.kept :]  # Another model or an evaluation, which would follow the step's end.
                 cut_s = computed.cut_s + event.at_s - computed.at_s
                 computed = _Computed(event.at_s, cut_s, len(kept))
@@ -147,5 +267,6 @@ def without_exchange(events: Sequence[Event]) -> tuple[list[Event], float]:
         called_s = None
         kept.append(event._replace(at_s=event.at_s - cut_s))
         if event.kind is EventKind.GRADIENT or (event.kind is EventKind.BACKWARD_END and in_backward_s is not None):
-            computed = _Computed(event.at_s, cut_s, len(kept))
+            computed = _Computed(event.at_s, cut_s, len(kept), ended=event.kind is EventKind.BACKWARD_END)
+            collectives_s, runs_on = 0.0, False
     return kept, cut_s

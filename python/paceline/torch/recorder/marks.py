@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from paceline._core import Engine
 from paceline.torch.backend import blocks, work
+from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 
 
 class Marks:
@@ -76,7 +77,26 @@ class Marks:
             self._forward_end = time.monotonic_ns()
             self._mark("forward", self._began, self._forward_end)
 
-    def _before_step(self, *_: Any) -> None:  # noqa: ANN401
+    def _before_step(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        watched = around_closure(args, kwargs, self._watch_closure)
+        if watched is None:
+            self._optimizer_begins()
+        return watched
+
+    def _watch_closure(self, closure: Closure) -> Closure:
+        """Return the closure to call instead, at whose end the optimizer's own work begins."""
+
+        def called(*args: object, **kwargs: object) -> object:
+            if self._step_began is not None:  # Not the first call in this step.
+                self._mark("optimizer", self._step_began, time.monotonic_ns())
+                self._step_began = None
+            value = closure(*args, **kwargs)
+            self._optimizer_begins()
+            return value
+
+        return called
+
+    def _optimizer_begins(self) -> None:
         now = time.monotonic_ns()
         if self._forward_end is not None:
             self._mark("backward", self._forward_end, now)

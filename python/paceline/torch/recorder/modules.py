@@ -171,6 +171,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def is_fsdp2(module: nn.Module) -> bool:
+    """Return whether `fully_shard` was called for this module."""
+    return hasattr(type(module), "_orig_cls_mro_index")
+
+
 def class_name(module: nn.Module) -> str:
     """Return the name of the user's class: `fully_shard` makes a class `FSDPNet` of `Net`."""
     kind = type(module)

@@ -14,13 +14,14 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
-from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart
-from paceline.torch.recorder.modules import class_name, is_compiled_in_place, unwrapped
+from paceline.torch.recorder.closures import Arguments, Closure, around_closure
+from paceline.torch.recorder.communication_hooks import RankStepHooks
+from paceline.torch.recorder.modules import class_name, is_compiled_in_place, is_fsdp2, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
-from paceline.torch.recorder.trace import Medians, RecordingError, combine, refuse_closure
+from paceline.torch.recorder.trace import CALLED_TWICE, INPUT_LAYER, Medians, RecordingError, combine
 
 if TYPE_CHECKING:
     from paceline.torch.simulated.mode import Simulation
@@ -55,6 +56,8 @@ class Recorder:
         earlier_steps: int = 0,
         alternate: bool = False,
         simulation: Simulation | None = None,
+        with_input: bool = False,
+        raises: bool = True,
     ) -> None:
         """Take the arguments of `record`, and some more for tests and launchers.
 
@@ -71,6 +74,9 @@ class Recorder:
             alternate: Run a step without hooks after each recorded one, so that drift in the machine's speed does not
                 count as overhead. A loop that ends early then has half as many recorded steps.
             simulation: The device that is simulated, whose clock is used; the hooks take none of its time.
+            with_input: Make the time between steps the trace's first layer. Real input is a part of training; that of a
+                benchmark, or of a simulated device, is not.
+            raises: Whether a step that cannot be recorded raises an error in the loop, or only ends the recording.
 
         Raises:
             ValueError: A number is out of range, or the model is not on one CPU or CUDA device.
@@ -96,6 +102,8 @@ class Recorder:
         # A simulated rank exchanges nothing.
         self._distributed = simulation is None and job_size() > 1
         self._stepping = False
+        self._with_input, self._raises = with_input, raises
+        self._refused: RecordingError | None = None
         self._device = _device_of(model)
         self._simulation = simulation
         self._clock = clock or (simulation.clock if simulation else clock_for(self._device))
@@ -254,11 +262,12 @@ class Recorder:
             batch=trace["batch"],
             steps=medians.steps,
             warmup=self.warmup,
-            forward_s=sum(layer["duration_s"] for layer in worker["forward"]),
+            forward_s=sum(layer["duration_s"] for layer in worker["forward"] if layer["layer"] != INPUT_LAYER),
             loss_s=medians.loss_s,
             backward_s=worker["backward_s"],
             optimizer_s=worker["optimizer_s"],
             input_s=medians.input_s,
+            input_in_trace=self._input_in_trace(),
             step_s=step_s,
             samples_per_s=trace["batch"] / step_s,
             parameters=sum(self._hooks.table.parameter_elements),
@@ -303,15 +312,34 @@ class Recorder:
         elif phase is _Phase.BARE and self._hooks is not None:
             self._hooks.detach()
 
-    def _before_step(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            refuse_closure(args, kwargs)
-        except RecordingError:
-            self.stop()  # Safe while torch runs the step's hooks, because the exception ends them.
-            raise
+    def _before_step(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         self._stepping = True
+        watched = around_closure(args, kwargs, self._watch_closure)
+        if watched is None:
+            self._optimizer_begins()
+        return watched
+
+    def _optimizer_begins(self) -> None:
         if self._phase is _Phase.RECORDED and self._distributed and self._hooks is not None:
             self._hooks.mark(EventKind.OPTIMIZER_START)
+
+    def _watch_closure(self, closure: Closure) -> Closure:
+        """Return the closure to call instead, of which only one call in a step can be recorded."""
+        calls = 0
+
+        def called(*args: object, **kwargs: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > 1 and self._phase is not _Phase.STOPPED:
+                self._refused = RecordingError(CALLED_TWICE)
+                self.stop()
+                if self._raises:
+                    raise self._refused
+            value = closure(*args, **kwargs)
+            self._optimizer_begins()
+            return value
+
+        return called
 
     def _after_step(self, _optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         # Horovod's step calls its base class's step: torch runs the hooks for both, and the inner one counts.
@@ -362,6 +390,8 @@ class Recorder:
             return
 
     def _combined(self) -> Medians:
+        if self._refused is not None:
+            raise self._refused
         if self._medians is not None:
             return self._medians
         if self._hooks is None or not self._logs:
@@ -370,12 +400,22 @@ class Recorder:
                 f"step{'s' if self.steps_seen != 1 else ''}, and the first {self.warmup} are warm-up"
             )
         table = self._hooks.table
-        apart = take_rank_apart if self._distributed else take_apart
+        apart = self._hooks.take_apart if isinstance(self._hooks, RankStepHooks) else take_apart
         taken = [apart(self._timed(log), table) for log in self._logs]
-        medians = combine([step for step in taken if step is not None], table, self._hooks.gradients)
+        medians = combine(
+            [step for step in taken if step is not None],
+            table,
+            self._hooks.gradients,
+            with_input=self._input_in_trace(),
+        )
         if self.finished or self._phase is _Phase.STOPPED:
             self._medians = medians
         return medians
+
+    def _input_in_trace(self) -> bool:
+        # Where waits for other ranks can be anywhere between steps, input cannot be told from waiting.
+        waits = isinstance(self._hooks, RankStepHooks) and not self._hooks.waits_in_backward
+        return self._with_input and not waits
 
     def _timed(self, log: list[RawEvent]) -> list[Event]:
         seconds = self._clock.seconds([mark for _, _, mark in log])
@@ -428,7 +468,8 @@ def record(
 
     Raises:
         ValueError: The model is neither on the CPU nor on CUDA, or an argument is out of range.
-        RecordingError: Raised at the end of the block if no step was recorded, or by `optimizer.step(closure)`.
+        RecordingError: Raised at the end of the block if no step was recorded, or by a second call of the closure in an
+            `optimizer.step(closure)`.
 
     Example:
         >>> model = torch.nn.Linear(4, 2)
@@ -440,7 +481,9 @@ def record(
         >>> recording.trace["batch"], len(recording.trace["workers"][0]["gradients"])
         (8, 2)
     """
-    return Recorder(model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch, output=output)
+    return Recorder(
+        model, optimizer, warmup=warmup, steps=steps, name=name, batch=batch, output=output, with_input=True
+    )
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -459,4 +502,10 @@ def _remarks(model: nn.Module) -> list[str]:
     remarks = ["one rank of several: without gradient communication, and without what runs between it and the step"]
     if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
         remarks.append("forward and backward include the communication of SyncBatchNorm")
+    if any(is_fsdp2(module) for module in model.modules()):
+        remarks.append(
+            "sharded by FSDP2: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
+            "updates one shard; for a forecast with --sharding, record one rank (paceline run -np 1 --record), or "
+            "without a GPU (paceline record --on)"
+        )
     return remarks

@@ -32,6 +32,9 @@ class EventKind(IntEnum):
     """One rank of several: the hooks that communicate gradients are done with the previous mark's gradient."""
     WRAPPER_START = 10
     """One rank of several: the model's wrapper was called; it may communicate first."""
+    COLLECTIVE_START = 11
+    """One rank of several: the script calls a collective after the backward pass; `key` is 1 if it may run on."""
+    COLLECTIVE_END = 12
 
 
 class Event(NamedTuple):

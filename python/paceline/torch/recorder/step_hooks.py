@@ -112,7 +112,8 @@ class StepHooks:
             self._in_forward = index == 0
             self._forward_at = len(self._events)
             if index == 0 or not self._open_pass():
-                self.mark(EventKind.FORWARD_START, batch_of(args, kwargs))
+                collated = is_lightning(self._modules[index])
+                self.mark(EventKind.FORWARD_START, batch_of(args, kwargs, collated=collated))
         self.mark(EventKind.CALL, index)
 
     def _open_pass(self) -> bool:
@@ -175,20 +176,26 @@ def describe(parameter: torch.Tensor) -> Gradient:
     )
 
 
-def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def is_lightning(module: nn.Module) -> bool:
+    """Return whether this is a LightningModule: it is called with what the loader gives, such as inputs and labels."""
+    return any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
+
+
+def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any], *, collated: bool = False) -> int:
     """Return the batch size from the arguments of a forward: the first tensor's first dimension, or 0 without a tensor.
 
-    A list of tensors (images of different sizes) is a batch of its length.
+    A list of tensors (images of different sizes) is a batch of its length, unless it is known that lists are what a
+    loader `collated`, such as inputs and labels.
     """
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
             return int(argument.shape[0]) if argument.ndim else 1
-        if isinstance(argument, list) and argument and isinstance(argument[0], torch.Tensor):
+        if not collated and isinstance(argument, list) and argument and isinstance(argument[0], torch.Tensor):
             return len(argument)
         if isinstance(argument, Mapping):
-            inner = batch_of((), argument)
+            inner = batch_of((), argument, collated=collated)
         elif isinstance(argument, (list, tuple)):
-            inner = batch_of(argument, {})
+            inner = batch_of(argument, {}, collated=collated)
         else:
             inner = 0
         if inner:

@@ -23,12 +23,14 @@ class Summary:
     """Recorded steps, over which the medians are taken."""
     warmup: int
     forward_s: float
-    """All forward layers, `(accumulation)` and `(loss)` included."""
+    """All forward layers, `(accumulation)` and `(loss)` included, but not `(input)`."""
     loss_s: float
     backward_s: float
     optimizer_s: float
     input_s: float | None
-    """Time between steps: input, zero_grad, logging. Not part of the trace."""
+    """Time between steps: input, zero_grad, logging."""
+    input_in_trace: bool
+    """Whether that time is the trace's first layer, `(input)`."""
     step_s: float
     """Duration of a whole step, without hooks if that was measured."""
     samples_per_s: float
@@ -57,7 +59,8 @@ class Summary:
             f"median of {self.steps} steps after {self.warmup} of warm-up",
             f"forward {_ms(self.forward_s)} (loss {_ms(self.loss_s)}), backward {_ms(self.backward_s)}, "
             f"optimizer {_ms(self.optimizer_s)}, "
-            f"input {'not seen' if self.input_s is None else _ms(self.input_s)} (not in the trace)",
+            f"input {'not seen' if self.input_s is None else _ms(self.input_s)}"
+            f"{'' if self.input_in_trace else ' (not in the trace)'}",
             f"{self.parameters:,} parameters, {self.gradients} gradients of {self.gradient_bytes:,} bytes",
             f"{self.samples_per_s:.4g} samples/s; {self.overhead or 'overhead not measured: too few steps'}",
         ]

@@ -15,6 +15,7 @@ from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
 from paceline.torch.recorder.step_hooks import Gradient
 
+INPUT_LAYER = "(input)"
 LOSS_LAYER = "(loss)"
 ACCUMULATION_LAYER = "(accumulation)"
 
@@ -38,8 +39,13 @@ class Medians:
     notes: tuple[str, ...]
 
 
-def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[int, Gradient]) -> Medians:
-    """Return medians over the steps that ran the same layers. Raises RecordingError if there is no step."""
+def combine(
+    steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[int, Gradient], *, with_input: bool = False
+) -> Medians:
+    """Return medians over the steps that ran the same layers. Raises RecordingError if there is no step.
+
+    `with_input`: the time between steps is the worker's first layer.
+    """
     if not steps:
         raise RecordingError("none of the recorded steps computed a gradient of the model's parameters")
     shapes = Counter(step.shape for step in steps)
@@ -70,6 +76,9 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
         notes.append(f"sparse gradients count as dense: {_some(sparse)}")
 
     inputs = [step.input_s for step in alike if step.input_s is not None]
+    input_s = median(inputs) if inputs else None
+    if with_input and input_s:
+        forward.insert(0, {"layer": INPUT_LAYER, "duration_s": _seconds(input_s)})
     unused = tuple(n for i, n in enumerate(table.parameter_names) if i not in ready and i not in table.frozen)
     worker = {
         "forward": forward,
@@ -91,7 +100,7 @@ def combine(steps: Sequence[StepTimes], table: ModuleTable, gradients: Mapping[i
         batch=Counter(step.batch for step in alike).most_common(1)[0][0],
         loss_s=loss_s,
         accumulation_s=accumulation_s,
-        input_s=median(inputs) if inputs else None,
+        input_s=input_s,
         step_s=median(step.total_s for step in alike),
         steps=len(alike),
         unused=unused,
@@ -170,15 +179,7 @@ class RecordingError(PacelineError, RuntimeError):
     """The recorded steps do not give a trace; the message says why."""
 
 
-def refuse_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Raise RecordingError if `optimizer.step` was given a closure.
-
-    A closure (LBFGS, Lightning's automatic optimisation) runs forward and backward inside the step, once or many times,
-    so there is no point at which the iteration's gradients are ready and the optimizer has not started.
-    `args` is what step hooks get: the optimizer first.
-    """
-    if any(callable(argument) for argument in (*args[1:], *kwargs.values())):
-        raise RecordingError(
-            "cannot record optimizer.step(closure): the closure runs forward and backward inside the step; "
-            "call them before step() and call step() without a closure"
-        )
+CALLED_TWICE = (
+    "cannot record optimizer.step(closure) that calls the closure several times in a step, as LBFGS does: "
+    "there is no point at which the gradients of the iteration are ready and the optimizer has not started"
+)

@@ -25,10 +25,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from paceline.launch.injection import RESULT, SETTINGS
 from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.modules import unwrapped
 from paceline.torch.recorder.recorder import Recorder
 from paceline.torch.recorder.summary import write_json
-from paceline.torch.recorder.trace import RecordingError, refuse_closure
+from paceline.torch.recorder.trace import CALLED_TWICE, RecordingError
 
 if TYPE_CHECKING:
     from paceline.torch.simulated.mode import Simulation
@@ -91,13 +92,22 @@ class Watcher:
         if torch.is_grad_enabled() and not inside_backward():
             self._called_modules[id(module)] = module
 
-    def _stepping(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _stepping(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if self._recorder is not None or self._error is not None:
-            return
-        try:
-            refuse_closure(args, kwargs)
-        except RecordingError as error:
-            self._give_up(str(error))
+            return None
+        return around_closure(args, kwargs, self._watch_closure)
+
+    def _watch_closure(self, closure: Closure) -> Closure:
+        calls = 0
+
+        def called(*args: object, **kwargs: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls > 1 and self._recorder is None and self._error is None:
+                self._give_up(CALLED_TWICE)
+            return closure(*args, **kwargs)
+
+        return called
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
         if os.getpid() != self._pid or self._error is not None or self._reported:
@@ -140,6 +150,8 @@ class Watcher:
                 batch=settings.batch,
                 earlier_steps=self._steps,
                 simulation=self._simulation,
+                with_input=self._simulation is None,
+                raises=False,
             )
             recorder.start()
         except (ValueError, RecordingError) as error:

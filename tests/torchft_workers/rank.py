@@ -1,0 +1,46 @@
+"""A rank of a group that is configured three times: the last rank is killed, the others go on, another takes its place.
+
+Arguments: address of the store, rank, first configuration (0; 2 for the rank that joins later).
+"""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import torch
+from paceline.errors import JobError
+from paceline.torch.torchft import ProcessGroupPaceline
+from torch.distributed import ReduceOp
+
+SIZES = (3, 2, 3)
+address, rank, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+group = ProcessGroupPaceline(timedelta(seconds=60))
+
+
+def summed() -> float:
+    """The sum of all ranks' rank + 1, over many elements."""
+    own = torch.full((100_000,), rank + 1.0)
+    group.allreduce([own], ReduceOp.SUM).wait()
+    assert own.min() == own.max()
+    return own[0].item()
+
+
+for configuration, size in list(enumerate(SIZES))[first:]:
+    group.configure(f"{address}/quorum/{configuration}", f"replica{rank}", rank, size, quorum_id=configuration)
+    assert (group.size(), group.rank(), group.errored()) == (size, rank, None)
+    print(f"configuration {configuration}: sum {summed():g}", flush=True)
+    if configuration == 0:
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            summed()
+            raise SystemExit("rank 2 is gone, and nobody noticed")
+        except JobError as error:
+            print(f"noticed: {error}", flush=True)
+        told = group.errored()
+        assert isinstance(told, JobError), told
+group.shutdown()
+group.shutdown()
+print("done", flush=True)
