@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from paceline.forecast import compression
 from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
     left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
     left_out = left_out if result.mfu is not None else (*left_out, *MODELLED)
+    left_out = (*left_out, *(name for name in compression.OPTIONS if getattr(result, name) is None))
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None

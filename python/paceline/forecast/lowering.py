@@ -19,7 +19,7 @@ from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.nccl.plan_times import times_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ def lowered(scenario: Scenario) -> Lowered:
     fields["bandwidth"] = as_rate(flow)
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
+    hooks = compression.iteration(scenario, options)
     iteration, on_gpus = sharding.iteration(options, workers, per_node), "gpu" in fields
+    if hooks:
+        iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}
     if iteration is None and scenario.coordination is None:
         # DDP's plan says what a model's memory consists of, and what NCCL's kernels do to the computation beside them.
         plain = {"sharding": sharding.NONE}
@@ -104,9 +107,11 @@ def lowered(scenario: Scenario) -> Lowered:
 def _is_planned(scenario: Scenario, iteration: Mapping[str, Any], *, on_gpus: bool) -> bool:
     """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
 
-    Horovod's fusion, and strategies with servers or a switch, are not in a plan.
+    So is one whose gradients are compressed, or not exchanged in every iteration. Horovod's fusion, and strategies with servers or a switch, are not in a plan.
     """
     if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
+        return True
+    if any(name in iteration for name in compression.OPTIONS):
         return True
     bare = scenario.library.is_bare or scenario.library.name == DEFAULT
     return on_gpus and bare and sharding.able(scenario.strategy)
