@@ -28,7 +28,7 @@ def row(result: Result) -> dict[str, Any]:
     flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
     if result.sharded is not None:
         own = result.sharded
-        flat |= {"sharding": own.sharding, "passes": own.passes, **vars(own.exposed), **vars(own.memory)}
+        flat |= {"sharding": own.sharding, "passes": own.passes, **own.exposed.to_dict(), **vars(own.memory)}
         flat |= {"capacity_bytes": own.capacity_bytes, "fits": own.fits}
     flat["notes"] = "; ".join(result.notes)
     return flat
