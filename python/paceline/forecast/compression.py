@@ -132,12 +132,12 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict
     measured = {one["method"]: one for one in cluster.get("compression_costs", ())}
     if (own := measured.get(compression.name)) is not None:
         costs = {part: {name: own.get(part, {}).get(name, 0.0) for name in COSTS} for part in PARTS}
-        return costs, f"measured on {cluster['name']}"
+        return costs, f"as measured on {cluster['name']}"
     summary = json.loads(scenario.trace.summary())
     hardware = _hardware(scenario, summary["device"])
     if hardware is not None:
         size = names.DTYPE_BYTES[summary["dtype"]]
-        return on_gpu(compression, hardware, size, scenario.workers), f"roofline of {hardware.title}"
+        return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
     device = units.printable(summary["device"][:60]) or "the machine of the trace"
     raise InvalidArgumentError(
         f"what {compression.name} takes to compute on {device} is not known; measure it: paceline run -np 2 -- paceline "
@@ -151,7 +151,7 @@ def note(scenario: Scenario) -> list[str]:
     asked = scenario.options.get("compression", NONE)
     if asked == NONE or scenario.workers == 1:
         return []
-    return [f"{asked}: the time that compressing takes is {_costs(scenario, parse(asked))[1]}"]
+    return [f"what {asked} takes to compute is {_costs(scenario, parse(asked))[1]}"]
 
 
 def iteration(scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
