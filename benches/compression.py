@@ -1,6 +1,6 @@
-"""What compression and rarer synchronisation change in bytes, time and loss: a small GPT on the text of this repository.
+"""What compression and rarer synchronisation change in bytes, time and loss: a small GPT on this repository's text.
 
-paceline run -np 2 -- python benches/compression.py --steps 300
+paceline run -np 2 -- python benches/compression.py --steps 160
 
 All rows train side by side in one job, a step of each in turn, from the same weights and on the same batches: ratios of
 times are medians of ratios within a turn. The loss is that of batches nobody trains on. Prints a table in Markdown.
@@ -28,10 +28,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 from gpt import GPT  # noqa: E402 - an example is no package
 
-SHAPE = {"vocabulary": 256, "sequence": 64, "layers": 4, "hidden": 128, "heads": 4}
+SHAPE = {"vocabulary": 256, "sequence": 64, "layers": 2, "hidden": 128, "heads": 4}
 BATCH = 8
-ROWS = [("none", 1), ("fp16", 1), ("bf16", 1), ("int8", 1), ("powersgd:4", 1), ("powersgd:16", 1)]
-ROWS += [("topk:0.01", 1), ("topk:0.1", 1), ("none", 8), ("none", 32), ("int8", 8), ("powersgd:16", 8)]
+ROWS = [("none", 1), ("fp16", 1), ("int8", 1), ("powersgd:4", 1), ("powersgd:16", 1)]
+ROWS += [("topk:0.01", 1), ("topk:0.1", 1), ("none", 8), ("int8", 8)]
 HELD_OUT = 16
 
 
@@ -63,7 +63,6 @@ class Row:
         self.optimizer.zero_grad()
         loss_of(self.model, tokens).backward()
         self.optimizer.step()
-        dist.barrier()
         self.seconds.append(time.perf_counter() - begin)
 
 
@@ -97,7 +96,7 @@ def sent(row: Row, ranks: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=160)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("paceline")
@@ -117,7 +116,8 @@ def main() -> None:
     fixed = [next(tests) for _ in range(HELD_OUT)]
     plain = rows[0]
     if rank == 0:
-        print("| `--compression` | `--sync-every` | bytes a step | time of a step | loss |\n| --- | --- | --- | --- | --- |")
+        print("| `--compression` | `--sync-every` | bytes a step | time of a step | loss |")
+        print("| --- | --- | --- | --- | --- |")
     for row in rows:
         if row.every > 1:
             row.optimizer.synchronize()  # type: ignore[attr-defined]

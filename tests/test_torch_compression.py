@@ -52,7 +52,10 @@ def test_hooks_and_optimizers(size):
 
 @pytest.mark.process
 def test_as_many_bytes_are_sent_as_forecast(tmp_path):
-    path, names = tmp_path / "run.json", ["none", "fp16", "bf16", "int8", "powersgd:4", "powersgd:1", "topk:0.01", "topk:1"]
+    path, names = (
+        tmp_path / "run.json",
+        ["none", "fp16", "bf16", "int8", "powersgd:4", "powersgd:1", "topk:0.01", "topk:1"],
+    )
     run(2, compression.one_step_of_each, names, env={"PACELINE_TIMELINE": str(path), "PACELINE_STRATEGY": "ring"})
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     sent = [

@@ -236,7 +236,7 @@ MARK = 7777
 
 
 def one_step_of_each(rank, size, names):
-    """A step with each compression, between messages of `MARK` bytes from the first rank; the gradients are one bucket."""
+    """A step with each compression, between messages of `MARK` bytes from the first rank; gradients are one bucket."""
     for name in names:
         model = nn.Sequential(nn.Linear(200, 300), nn.Linear(300, 128), nn.Linear(128, 10))
         parallel = DistributedDataParallel(model)

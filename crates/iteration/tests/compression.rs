@@ -124,7 +124,7 @@ fn compressing_delays_the_backward_pass_and_the_rest_runs_beside_it() {
     let errors: u64 = plan
         .resident
         .iter()
-        .map(|&it| plan.buffers[it as usize])
+        .map(|&it| &plan.buffers[it as usize])
         .filter(|it| it.kind == BufferKind::Gradients)
         .map(|it| it.bytes)
         .sum();

@@ -48,7 +48,9 @@ def parse(text: str) -> Compression:
         raise InvalidArgumentError(f"unknown compression '{text[:80]}'; {hint}", setting="compression")
     if method not in _DEFAULTS:
         if colon:
-            raise InvalidArgumentError(f"'{text[:80]}': {method} has no parameter; write {method}", setting="compression")
+            raise InvalidArgumentError(
+                f"'{text[:80]}': {method} has no parameter; write {method}", setting="compression"
+            )
         return Compression(method)
     value: float = _DEFAULTS[method]
     if colon:

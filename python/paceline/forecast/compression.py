@@ -49,12 +49,12 @@ class _Work:
 
 
 def _cast(size: int) -> tuple[_Work, ...]:
-    """torch's `_compress_hook`: `to`, `div_`; and `copy_` at the end."""
+    """Torch's `_compress_hook`: `to`, `div_`; and `copy_` at the end."""
     return _Work(2, moved=size + 2 + 2 + 2), _Work(), _Work(1, moved=2 + size)
 
 
 def _powersgd(size: int, rank: int) -> tuple[_Work, ...]:
-    """torch's `powerSGD_hook`, with error feedback and warm start.
+    """Torch's `powerSGD_hook`, with error feedback and warm start.
 
     Before P: the error is added (read two, write one), the sum copied, a factor orthogonalised, M read for M Q. Before
     Q: M is read for P. At the end M is written, and the error is a difference. Orthogonalising a column takes about six
@@ -139,9 +139,10 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict
         size = names.DTYPE_BYTES[summary["dtype"]]
         return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
     device = units.printable(summary["device"][:60]) or "the machine of the trace"
+    command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"
     raise InvalidArgumentError(
-        f"what {compression.name} takes to compute on {device} is not known; measure it: paceline run -np 2 -- paceline "
-        f"probe --compression {compression.name} -o cluster.json, and give --cluster cluster.json",
+        f"what {compression.name} takes to compute on {device} is not known; measure it, {command}, and give --cluster "
+        "cluster.json",
         setting="compression",
     )
 
@@ -256,7 +257,9 @@ def label(result: Result) -> str:
 
 def spoken(result: Result) -> str:
     """Return the same for prose, in which `none` would be read as a word."""
-    words = [] if result.compression is None else ["no compression" if result.compression == NONE else result.compression]
+    words = (
+        [] if result.compression is None else ["no compression" if result.compression == NONE else result.compression]
+    )
     if result.sync_every is not None:
         words.append("in every iteration" if result.sync_every == 1 else f"every {result.sync_every} iterations")
     return " ".join(words)

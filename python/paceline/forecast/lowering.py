@@ -107,7 +107,8 @@ def lowered(scenario: Scenario) -> Lowered:
 def _is_planned(scenario: Scenario, iteration: Mapping[str, Any], *, on_gpus: bool) -> bool:
     """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
 
-    So is one whose gradients are compressed, or not exchanged in every iteration. Horovod's fusion, and strategies with servers or a switch, are not in a plan.
+    So is one whose gradients are compressed, or not exchanged in every iteration. Horovod's fusion, and strategies with
+    servers or a switch, are not in a plan.
     """
     if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
         return True

@@ -181,7 +181,15 @@ class Result:
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in (*compressions.OPTIONS, "algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", "sharded", *MODELLED, *COORDINATED):
+        for name in (
+            *compressions.OPTIONS,
+            "algorithm_bandwidth_bps",
+            "bus_bandwidth_bps",
+            "busy",
+            "sharded",
+            *MODELLED,
+            *COORDINATED,
+        ):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:

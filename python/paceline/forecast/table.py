@@ -105,7 +105,9 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     if any(result.sharded is not None for result in results):
         columns.append((Column("sharding", left=True), lambda result, _: sharding.label(result)))
-    if _varies([result.compression for result in results]) or any(compression.changes_row(result) for result in results):
+    if _varies([result.compression for result in results]) or any(
+        compression.changes_row(result) for result in results
+    ):
         columns += [
             *([(Column("compression", left=True), _compression)] if any(it.compression for it in results) else []),
             *([(Column("exchanged\nevery"), _every)] if any(it.sync_every for it in results) else []),

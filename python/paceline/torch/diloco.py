@@ -44,7 +44,7 @@ class _Differences:
         return self.locals
 
     def gradients(self) -> Sequence[Tensor]:
-        parts = self.buffer().split([one.numel() for one in self.locals])
+        parts = _parts(self.buffer(), self.locals)
         return [part.view(one.shape) for part, one in zip(parts, self.locals, strict=True)]
 
     def set_buffer(self, buffer: Tensor) -> None:
@@ -61,7 +61,7 @@ class _Differences:
     @torch.no_grad()
     def take(self) -> None:
         """Give the parameters the values of all ranks."""
-        for part, one in zip(self.synchronised.split([one.numel() for one in self.locals]), self.locals, strict=True):
+        for part, one in zip(_parts(self.synchronised, self.locals), self.locals, strict=True):
             one.copy_(part.view(one.shape))
 
 
@@ -141,7 +141,7 @@ class DiLoCo(torch.optim.Optimizer):
         """Those of the inner optimizer."""
         return self.inner.defaults
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.
 
         Args:
@@ -220,6 +220,12 @@ class DiLoCo(torch.optim.Optimizer):
         for bucket, one in zip(self._buckets, theirs, strict=True):
             bucket.synchronised.copy_(one)
         self.steps = state_dict["steps"]
+
+
+def _parts(vector: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the part of a vector that belongs to each of some tensors."""
+    parts: Sequence[Tensor] = torch.split(vector, [one.numel() for one in like])
+    return parts
 
 
 def _buckets(optimizer: torch.optim.Optimizer, size: int) -> list[_Differences]:

@@ -9,6 +9,7 @@ Communication efficient large-scale training with Adam's convergence speed", ICM
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from paceline.catalog.compression import INT8_BLOCK as BLOCK
@@ -33,7 +34,7 @@ class Int8State:
         """What the second quantisation lost, by bucket."""
 
 
-def int8_hook(state: Int8State, bucket: dist.GradBucket) -> Future[Tensor]:
+def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
     """Average a bucket's gradients in 8 bits. A DDP communication hook.
 
     A value is wrong by at most half a step of each quantisation: 1/254 of the largest magnitude in its block. Values
@@ -81,7 +82,8 @@ def int8_hook(state: Int8State, bucket: dist.GradBucket) -> Future[Tensor]:
         buffer.copy_(_restored(received, part).view(-1)[: len(buffer)])
         return buffer
 
-    return exchanged.get_future().then(gather)
+    averaged: Future[Tensor] = exchanged.get_future().then(gather)
+    return averaged
 
 
 def _quantised(values: Tensor) -> Tensor:

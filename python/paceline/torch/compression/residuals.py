@@ -29,7 +29,7 @@ class Bucket(Protocol):
 
 
 class Residuals:
-    """One vector for each bucket. A parameter's part follows it into another bucket: DDP makes new ones after a step."""
+    """One vector for each bucket. A parameter's part follows it into another bucket, as DDP makes new ones."""
 
     def __init__(self) -> None:
         """Nothing has been left yet."""

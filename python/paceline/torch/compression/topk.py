@@ -11,6 +11,7 @@ import math
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from paceline.errors import InvalidArgumentError
@@ -43,7 +44,7 @@ class TopKState:
         self.residuals = Residuals()
 
 
-def topk_hook(state: TopKState, bucket: dist.GradBucket) -> Future[Tensor]:
+def topk_hook(state: TopKState, bucket: GradBucket) -> Future[Tensor]:
     """Average a bucket's gradients, of which each rank sends the largest. A DDP communication hook.
 
     Sends `density` of the values of the bucket, rounded up, each with a place of 4 bytes, by one all-gather. All ranks
@@ -88,9 +89,11 @@ def topk_hook(state: TopKState, bucket: dist.GradBucket) -> Future[Tensor]:
         for one in received.view(world, -1):
             theirs, where = _unpacked(one, kept, buffer.dtype)
             buffer.index_add_(0, where.long(), theirs)
-        return buffer.div_(world)
+        buffer.div_(world)
+        return buffer
 
-    return work.get_future().then(add)
+    averaged: Future[Tensor] = work.get_future().then(add)
+    return averaged
 
 
 def _packed(values: Tensor, places: Tensor) -> Tensor:
