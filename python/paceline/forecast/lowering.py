@@ -21,6 +21,7 @@ from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import compression, sharding
 from paceline.forecast.nccl.plan_times import times_of
+from paceline.settings.table import naming_core_errors
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -87,7 +88,9 @@ def lowered(scenario: Scenario) -> Lowered:
     options |= {"strategy": strategy.name, "workers": workers}
     if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration, on_gpus=on_gpus):
         if strategy.is_offloaded:
-            times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
+            with naming_core_errors():
+                plan = _core.iteration_plan(scenario.trace, json.dumps(options))
+            times = times_of(plan, scenario.cluster)
             if times is not None:
                 options["collectives"] = times
         if on_gpus:
