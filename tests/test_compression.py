@@ -114,7 +114,7 @@ def test_many_ranks_and_every_library() -> None:
 
 
 def test_models_of_a_configuration_have_shapes() -> None:
-    job = {"workers": 8, "bandwidth": "100Gbps", "strategy": "native"}
+    job = {"workers": 64, "bandwidth": "10Gbps", "strategy": "native"}
     found = paceline.sweep("llama-3-8b@h100", compression=["none", "powersgd:8"], **job)
     assert found[1].bytes_sent_per_worker < found[0].bytes_sent_per_worker / 50
     assert found[1].iteration_s < found[0].iteration_s
@@ -187,7 +187,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
         del gradient["shape"]
     document["device"] = "a100"
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(InvalidArgumentError, match="does not say the shape of .*record it again"):
+    with pytest.raises(InvalidArgumentError, match=r"does not say the shape of .*record it again"):
         paceline.simulate(path, workers=2, compression="powersgd")
     assert paceline.simulate(path, workers=2, compression="int8").iteration_s > 0
     document["workers"][0]["gradients"][0]["shape"] = [3, 3]

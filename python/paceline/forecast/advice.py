@@ -161,6 +161,7 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
         and extras(strategy.name) <= meant
+        and not compression.obstacle(scenario.options, strategy)
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]
     if not able:

@@ -221,27 +221,31 @@ def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[St
 
     Raises InvalidArgumentError for one that the user named.
     """
-    methods = [parse(name) for name in sweep.get("compression") or []]
-    gathering = next((one for one in methods if one.gathers), None)
-    asked = [one for one in methods if one.method != NONE]
-    if not asked and all(every == 1 for every in sweep.get("sync_every") or [1]):
-        return list(strategies)
-
-    def problem(strategy: Strategy) -> str:
-        if "servers" in strategy.knobs or SWITCHES & strategy.knobs:
-            return "exchanges by servers or the switch; hooks and optimizers use collectives between ranks"
-        if gathering is not None and not sharding.able(strategy):
-            return f"has no all-gather, which {gathering.method} needs"
-        return ""
-
-    for strategy in strategies:
-        if strategy in named and (why := problem(strategy)):
+    asked, every = sweep.get("compression") or [NONE], max(sweep.get("sync_every") or [1])
+    obstacles = {
+        strategy: next(
+            filter(None, (obstacle({"compression": name, "sync_every": every}, strategy) for name in asked)), ""
+        )
+        for strategy in strategies
+    }
+    for strategy, why in obstacles.items():
+        if strategy in named and why:
+            setting = "sync_every" if asked == [NONE] else "compression"
             raise InvalidArgumentError(
-                f"{strategy.name} {why}; use ring or native, or leave out "
-                f"{sweep.spelling('compression' if asked else 'sync_every')}",
+                f"{strategy.name} {why}; use ring or native, or leave out {sweep.spelling(setting)}",
                 setting="strategy",
             )
-    return [strategy for strategy in strategies if not problem(strategy)]
+    return [strategy for strategy, why in obstacles.items() if not why]
+
+
+def obstacle(options: Mapping[str, Any], strategy: Strategy) -> str:
+    """Return why a strategy cannot exchange what a scenario with these options does; empty if it can."""
+    if changes(options) is None:
+        return ""
+    if "servers" in strategy.knobs or SWITCHES & strategy.knobs:
+        return "exchanges by servers or the switch; hooks and optimizers use collectives between ranks"
+    method = parse(options.get("compression", NONE))
+    return f"has no all-gather, which {method.method} needs" if method.gathers and not sharding.able(strategy) else ""
 
 
 def changes_row(result: Result) -> bool:

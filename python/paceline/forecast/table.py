@@ -212,13 +212,19 @@ def named(result: Result, group: Group, *, prose: bool = True) -> str:
 
 
 def label(result: Result, among: Sequence[Result], *, prose: bool = False) -> str:
-    """Return what tells a result from the others: its strategy, its coordinator or sharding, or both."""
+    """Return what tells a result from others: compression, strategy, coordinator or sharding, or several of them."""
     ways = [compression.label(other) for other in among]
-    if _varies(ways):
+    if _varies(ways) or compression.changes_row(result):
         name = compression.spoken(result) if prose else compression.label(result)
         same = [other for other, way in zip(among, ways, strict=True) if way == compression.label(result)]
         rest = [(other.strategy, other.coordinator, sharding.label(other)) for other in same]
-        return f"{name} with {label(result, same, prose=prose)}" if _varies(rest) else name
+        alone = _varies(ways) and not _varies(rest)
+        return name if alone else f"{name} with {_label(result, same, prose=prose)}"
+    return _label(result, among, prose=prose)
+
+
+def _label(result: Result, among: Sequence[Result], *, prose: bool) -> str:
+    """Return the same of rows with one compression."""
     if result.sharded is not None:
         own = sharding.spoken(result.sharded.sharding, result.library) if prose else result.sharded.sharding
         alone = _varies([sharding.label(other) for other in among]) and not _varies([it.strategy for it in among])
