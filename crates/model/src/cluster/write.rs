@@ -96,7 +96,7 @@ fn compression(costs: &CompressionCosts) -> String {
         ];
         let values = values.iter().filter(|(_, seconds)| *seconds > 0.0);
         let values: Vec<String> = values.map(|(field, seconds)| format!("\"{field}\": {seconds:e}")).collect();
-        (!values.is_empty()).then(|| format!(", \"{name}\": {{{}}}", values.join(", "))).unwrap_or_default()
+        if values.is_empty() { String::new() } else { format!(", \"{name}\": {{{}}}", values.join(", ")) }
     };
     format!(
         "    {{\"method\": {}{}{}{}}}",
