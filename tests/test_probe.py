@@ -15,6 +15,7 @@ from paceline.catalog.strategies import find_strategy
 from paceline.cli.main import main
 from paceline.job.settings import Settings
 from paceline.probe import patterns
+from paceline.probe.compression import fit
 from paceline.probe.layout import Host, Layout
 from paceline.probe.measure import QUICK
 from paceline.probe.result import Sample, slope
@@ -323,3 +324,33 @@ def test_clocks_of_several_machines_are_aligned(tmp_path):
     simulated = paceline.simulate("netop-inception-v3", None, "ring", workers=3, bandwidth="10Tbps").iteration_s
     # A busy machine makes them longer; clocks that were not aligned are days apart.
     assert all(0.9 * simulated < seconds < simulated + 5 for seconds in said[0]["seconds"])
+
+
+def test_costs_are_fitted_without_negative_ones():
+    counts = [[1.0, tensors, elements, 0.0] for tensors in (1, 16) for elements in (1e4, 1e6)]
+    true = (2e-5, 1e-6, 3e-9)
+    times = [sum(cost * count for cost, count in zip(true, row, strict=False)) for row in counts]
+    assert fit(counts, times) == pytest.approx(dict(zip(("bucket_s", "tensor_s", "element_s"), true, strict=True)))
+    # What is noise in the others' shadow is 0, and left out.
+    assert set(fit(counts, [row[2] * 1e-9 for row in counts])) <= {"bucket_s", "tensor_s", "element_s"}
+    assert fit(counts, [0.0] * 4) == {}
+
+
+@pytest.mark.process
+@LINUX
+def test_compression_is_measured_and_forecast(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "cluster.json"
+    options = ["--quick", "--compression", "powersgd:4,topk:0.01,int8,fp16", "-o", path]
+    ended = launch(2, "probe", *options, limit_s=300)
+    assert ended.returncode == 0, ended.stderr
+    assert "a bucket of 25 MiB" in ended.stdout
+    costs = {one["method"]: one for one in json.loads(path.read_text(encoding="utf-8"))["compression_costs"]}
+    assert set(costs) == {"powersgd:4", "topk:0.01", "int8", "fp16"}
+    assert all(one["compress"]["element_s"] > 0 and "threads" not in one for one in costs.values())
+    found = paceline.simulate("resnet-50", str(path), workers=4, bandwidth="1Gbps", compression="int8")
+    assert found.notes[-1].endswith("as measured on cluster")
+    own = costs["int8"]["compress"]["element_s"] + costs["int8"]["between"].get("received_s", 0)
+    # Beside 2 x 3/4 bytes an element, a scale of 4 for each 256.
+    assert found.bytes_sent_per_worker == pytest.approx(2 * 0.75 * 102.2e6 / 4 * (1 + 4 / 256), rel=0.01)
+    assert found.iteration_s > 102.2e6 / 4 * own

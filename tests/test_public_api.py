@@ -15,7 +15,7 @@ from job_workers.launch import clean
 
 LIGHT = ["paceline", "paceline.doctor", "paceline.emulate", "paceline.errors", "paceline.job", "paceline.plan"]
 LIGHT += ["paceline.ray", "paceline.ray.ps"]
-TORCH = ["paceline.torch", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
+TORCH = ["paceline.torch", "paceline.torch.compression", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
 USUAL = {"__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"}
 
 

@@ -360,6 +360,34 @@ def test_real_ranks_gather_and_scatter_as_simulated(sharding, more):
 
 
 @pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+@pytest.mark.parametrize("words", [["--compression", "int8"], ["--compression", "topk:0.1", "--sync-every", "3"]])
+def test_real_ranks_exchange_what_is_compressed(words):
+    common = ["resnet-18", "--shrink", "64", "--scale", "30", "--iterations", "2", "--bucket-size", "100KB", "--json"]
+    ended = launch(*common, *words, ranks=2, options=["--no-prefix", "--strategy", "ring", "--transport", "tcp"])
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = json.loads(ended.stdout)
+    options = dict(zip((word.removeprefix("--").replace("-", "_") for word in words[::2]), words[1::2], strict=True))
+    every = int(options.pop("sync_every", 1))
+    simulated = paceline.simulate(
+        shrunk(paceline.load_trace("resnet-18"), 64),
+        None,
+        "ring",
+        workers=2,
+        library="none",
+        bucket_size="100KB",
+        compute_speedup=1 / 30,
+        sync_every=every,
+        **options,
+    )
+    # An iteration of a replay is a round.
+    median = np.median([one["seconds"] for one in said["iterations"]])
+    assert 0.98 * simulated.iteration_s < median / every < 1.6 * simulated.iteration_s
+    exchanges = 2 if options["compression"] == "int8" else 1
+    assert [rank["sums_checked"] for rank in said["ranks"]] == [2 * exchanges * simulated.buckets] * 2
+
+
+@pytest.mark.process
 def test_what_people_read():
     ended = launch("netop-vgg-16", "--scale", "0.1", "--shrink", "1000", "--iterations", "3")
     assert ended.returncode == 0, ended.stderr

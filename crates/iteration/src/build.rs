@@ -11,9 +11,12 @@
 //! | the part of the backward pass after unit *i* | the reduce-scatter of the unit before *i*: only one is in flight (`_fsdp_param_group.py`, `post_backward`) |
 //! | all-reduce of shards between groups | their reduce-scatter |
 //! | optimizer | the last of each kind |
+//! | compressing a bucket ([`crate::compression`]) | as its exchange would |
+//! | exchanges after several iterations | the optimizer's step of the last one |
 use paceline_model::Trace;
 use paceline_model::trace::Dtype;
 
+use crate::compression::{Legs, Method, Sent};
 use crate::options::{IterationError, IterationOptions, Reshard, Sharding};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
 use crate::units::{Cut, Segment, into_blocks, into_buckets};
@@ -39,11 +42,22 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         notes.push(format!("hsdp with one group of all {world} ranks is zero3"));
     }
     let param = options.param_dtype.unwrap_or(trace.dtype);
+    let reduce = options.reduce_dtype.unwrap_or(trace.dtype);
     let worker = &trace.workers[0];
+    let iterations = if world > 1 { options.sync_every } else { 1 };
+    let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
+    if iterations > 1 && round_s > LONGEST_ROUND_S {
+        return Err(IterationError(format!(
+            "sync-every: {iterations} iterations take {round_s:.0} s, longer than the {LONGEST_ROUND_S:.0} s that a \
+             round may take; give fewer"
+        )));
+    }
+    // What ranks exchange after several iterations are parameters.
+    let legs = legs(trace, &cut, world, options, if iterations > 1 { param } else { reduce })?;
     let mut builder = Builder {
         options,
         param,
-        reduce: options.reduce_dtype.unwrap_or(trace.dtype),
+        reduce,
         reshard: match options.reshard_after_forward {
             Reshard::Ranks(1) => Reshard::No,
             Reshard::Ranks(ranks) if ranks == shard_ranks => Reshard::Yes,
@@ -60,10 +74,16 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         kept: vec![None; cut.units.len()],
         gradients: vec![None; cut.units.len()],
         shards: vec![None; cut.units.len()],
-        last_exchange: [None; 3],
+        last_exchange: [None; Stream::ALL.len()],
         cut: &cut,
+        legs,
+        rounds: iterations > 1,
     };
     let resident = builder.resident();
+    let optimizer = worker.optimizer.scaled(1.0 / f64::from(shard_ranks)).0;
+    if iterations > 1 {
+        builder.alone(u64::from(iterations - 1), optimizer);
+    }
     for pass in 0..options.accumulate {
         let activations = builder.forward(pass);
         if pass == 0 && options.accumulated {
@@ -71,7 +91,10 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         }
         builder.backward(pass, activations);
     }
-    builder.optimizer(worker.optimizer.scaled(1.0 / f64::from(shard_ranks)).0);
+    builder.optimizer(optimizer);
+    if iterations > 1 {
+        builder.round(optimizer);
+    }
     let Builder { steps, buffers, .. } = builder;
     let plan = Plan {
         format: FORMAT.into(),
@@ -80,8 +103,9 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         sharding,
         world,
         shard_ranks,
-        samples: u64::from(trace.batch) * u64::from(options.accumulate),
+        samples: u64::from(trace.batch) * u64::from(options.accumulate) * u64::from(iterations),
         passes: options.accumulate,
+        iterations,
         units: cut.units.iter().map(|(name, elements)| Unit { name: name.clone(), elements: *elements }).collect(),
         buffers,
         resident,
@@ -119,6 +143,30 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     if options.synchronize.is_some() && options.accumulate == 1 {
         return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
     }
+    let plain = options.compression.method == Method::None;
+    if options.sync_every == 0 {
+        return wrong("sync-every: 0 iterations are too few; give 1 or more".into());
+    }
+    if sharding != Sharding::None {
+        let what = if plain { "sync-every" } else { "compression" };
+        if !plain || options.sync_every > 1 {
+            return wrong(format!(
+                "{what}: {} reduce-scatters its gradients in every iteration, as they are; use --sharding none, or leave \
+                 {what} out",
+                sharding.name()
+            ));
+        }
+    }
+    if options.sync_every > 1 && options.synchronize.is_some() {
+        return wrong(
+            "accumulate-sync: has no effect with sync-every, which exchanges no gradients; leave it out".into(),
+        );
+    }
+    if options.reduce_dtype.is_some() && (!plain || options.sync_every > 1) {
+        let what =
+            if plain { "sync-every, which exchanges parameters" } else { "compression, which says what is sent" };
+        return wrong(format!("reduce-dtype: has no effect with {what}; leave it out"));
+    }
     if options.group.is_some() && !sharding.has_groups() {
         return wrong(format!("sharding: {} has no groups; use zero1, zero2 or hsdp", sharding.name()));
     }
@@ -138,6 +186,39 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
         ));
     }
     Ok(())
+}
+
+/// Longer than any training step: times are 64 bits of picoseconds.
+const LONGEST_ROUND_S: f64 = 1e6;
+/// An outer optimizer with momentum reads the parameters, their copy and its momentum, and writes all three: about as much
+/// as the optimizer of the iteration moves. A third of it are the differences, before they are exchanged.
+const DIFFERENCES: u64 = 3;
+
+/// How each bucket is exchanged, if nothing is sharded.
+fn legs(
+    trace: &Trace,
+    cut: &Cut,
+    world: u32,
+    options: &IterationOptions,
+    dtype: Dtype,
+) -> Result<Vec<Legs>, IterationError> {
+    if options.sharding != Sharding::None || world == 1 {
+        return Ok(Vec::new());
+    }
+    let mut tensors = vec![Vec::new(); cut.units.len()];
+    for (tensor, unit) in trace.tensors.iter().zip(&cut.unit_of) {
+        if let Some(unit) = unit {
+            tensors[*unit as usize].push(tensor);
+        }
+    }
+    let of_bucket = |tensors: &Vec<_>| options.compression.legs(tensors, trace.dtype, dtype, world);
+    tensors.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
+        IterationError(format!(
+            "compression: trace '{}' does not say the shape of {name}, which decides what PowerSGD sends; record it again, \
+             or add \"shape\": [rows, columns] to its gradients",
+            trace.name
+        ))
+    })
 }
 
 struct Builder<'a> {
@@ -162,7 +243,11 @@ struct Builder<'a> {
     gradients: Vec<Option<u32>>,
     shards: Vec<Option<u32>>,
     /// The last exchange of gradients on each stream.
-    last_exchange: [Option<u32>; 3],
+    last_exchange: [Option<u32>; Stream::ALL.len()],
+    /// How each bucket is exchanged, if nothing is sharded.
+    legs: Vec<Legs>,
+    /// Whether parameters are exchanged after several iterations.
+    rounds: bool,
 }
 
 /// Buffers of a pass that its backward pass frees.
@@ -201,8 +286,15 @@ impl Builder<'_> {
             resident.push(self.buffer(BufferKind::OptimizerStates, states, None));
         }
         // DDP's buckets, into which gradients are copied unless they are views of them (`gradient_as_bucket_view`).
-        if self.options.sharding == Sharding::None && self.all.size > 1 {
+        if self.options.sharding == Sharding::None && self.all.size > 1 && !self.rounds {
             resident.push(self.buffer(BufferKind::Gradients, whole * self.param.size(), None));
+        }
+        if self.rounds {
+            // The parameters at the last exchange, and the momentum of the outer optimizer.
+            resident.push(self.buffer(BufferKind::OptimizerStates, 2 * whole * self.param.size(), None));
+        }
+        if self.all.size > 1 && self.options.compression.method.keeps_errors() {
+            resident.push(self.buffer(BufferKind::Gradients, whole * self.reduce.size(), None));
         }
         resident
     }
@@ -222,12 +314,8 @@ impl Builder<'_> {
         pass: u32,
         after: Vec<u32>,
     ) -> u32 {
-        let (stream, dtype) = match collective {
-            Collective::AllGather => (Stream::AllGather, self.param),
-            Collective::ReduceScatter => (Stream::ReduceScatter, self.reduce),
-            Collective::AllReduce => (Stream::AllReduce, self.reduce),
-        };
-        self.step(stream, Work::Exchange { collective, group, elements, dtype }, Some(unit), pass, after)
+        let dtype = if collective == Collective::AllGather { self.param } else { self.reduce };
+        self.step(stream_of(collective), Work::Exchange { collective, group, elements, dtype }, Some(unit), pass, after)
     }
 
     /// Gathers the units of a pass ahead of the segments that need them.
@@ -353,11 +441,11 @@ impl Builder<'_> {
         let cut = self.cut;
         let sharding = self.options.sharding;
         let sharded = sharding.gathers_units();
-        let synchronizes = pass + 1 == self.options.accumulate
-            || self
-                .options
-                .synchronize
-                .unwrap_or(matches!(sharding, Sharding::Zero2 | Sharding::Zero3 | Sharding::Hsdp));
+        let after_every = || {
+            let by_itself = matches!(sharding, Sharding::Zero2 | Sharding::Zero3 | Sharding::Hsdp);
+            self.options.synchronize.unwrap_or(by_itself)
+        };
+        let synchronizes = !self.rounds && (pass + 1 == self.options.accumulate || after_every());
         let gathers = if sharded { self.gathers(&cut.backward) } else { Vec::new() };
         let group = match self.reshard {
             Reshard::Ranks(ranks) if sharded => Group { size: ranks, stride: 1 },
@@ -442,15 +530,13 @@ impl Builder<'_> {
             return None;
         }
         if self.options.sharding == Sharding::None {
-            let sent = self.exchange(Collective::AllReduce, self.all, elements, unit, pass, vec![step]);
-            self.last_exchange[2] = Some(sent);
-            return Some(sent);
+            return Some(self.send(unit, pass, step, 0));
         }
         let shard = elements.div_ceil(u64::from(self.shard.size));
         let mut sent = step;
         if self.shard.size > 1 {
             sent = self.exchange(Collective::ReduceScatter, self.shard, elements, unit, pass, vec![step]);
-            self.last_exchange[1] = Some(sent);
+            self.last_exchange[Stream::ReduceScatter as usize] = Some(sent);
             if self.options.sharding != Sharding::Zero1 {
                 if self.shards[unit as usize].is_none() {
                     let buffer = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
@@ -464,12 +550,78 @@ impl Builder<'_> {
         }
         if self.between.size > 1 {
             let summed = self.exchange(Collective::AllReduce, self.between, shard, unit, pass, vec![sent]);
-            self.last_exchange[2] = Some(summed);
+            self.last_exchange[Stream::AllReduce as usize] = Some(summed);
             if self.shard.size == 1 {
                 return Some(summed);
             }
         }
         Some(sent)
+    }
+
+    /// Exchanges a bucket of replicated parameters after `step`, and after a computation of `more_ps`; the last step.
+    fn send(&mut self, unit: u32, pass: u32, step: u32, more_ps: u64) -> u32 {
+        let Legs { legs, decompress_ps } = self.legs[unit as usize].clone();
+        let mut before = step;
+        for (number, leg) in legs.into_iter().enumerate() {
+            let duration_ps = leg.duration_ps + if number == 0 { more_ps } else { 0 };
+            if duration_ps > 0 {
+                let (stream, work) =
+                    (if number == 0 { Stream::Compute } else { Stream::Compression }, Work::Compress { duration_ps });
+                before = self.step(stream, work, Some(unit), pass, vec![before]);
+                if stream == Stream::Compute {
+                    self.computed = Some(before);
+                } else {
+                    self.last_exchange[stream as usize] = Some(before);
+                }
+            }
+            let mut last = before;
+            for Sent { collective, elements, dtype } in leg.sent {
+                let stream = stream_of(collective);
+                let work = Work::Exchange { collective, group: self.all, elements, dtype };
+                last = self.step(stream, work, Some(unit), pass, vec![before]);
+                self.last_exchange[stream as usize] = Some(last);
+            }
+            before = last;
+        }
+        if decompress_ps > 0 {
+            let work = Work::Decompress { duration_ps: decompress_ps };
+            before = self.step(Stream::Compression, work, Some(unit), pass, vec![before]);
+            self.last_exchange[Stream::Compression as usize] = Some(before);
+        }
+        before
+    }
+
+    /// Iterations in which nothing is exchanged, as one of their total length.
+    fn alone(&mut self, iterations: u64, optimizer: u64) {
+        let passes = iterations * u64::from(self.options.accumulate);
+        let total = |segments: &[Segment]| segments.iter().map(|segment| segment.duration.0).sum::<u64>() * passes;
+        let (forward, backward) = (total(&self.cut.forward), total(&self.cut.backward));
+        self.compute(Work::Forward { duration_ps: forward }, None, 0, Vec::new());
+        self.compute(Work::Backward { duration_ps: backward }, None, 0, Vec::new());
+        self.compute(Work::Optimizer { duration_ps: optimizer * iterations }, None, 0, Vec::new());
+    }
+
+    /// What ranks exchange after several iterations: how their parameters have changed.
+    fn round(&mut self, optimizer: u64) {
+        let Some(updated) = self.computed else { return };
+        self.last_exchange = [None; Stream::ALL.len()];
+        let pass = self.options.accumulate - 1;
+        let whole: u64 = (0..self.cut.units.len() as u32).map(|unit| self.elements(unit)).sum();
+        let differences = optimizer / DIFFERENCES;
+        for unit in 0..self.cut.units.len() as u32 {
+            let elements = self.elements(unit);
+            if elements == 0 {
+                continue;
+            }
+            let own = (differences as f64 * elements as f64 / whole as f64) as u64;
+            let first = self.steps.len();
+            let last = self.send(unit, pass, self.computed.unwrap_or(updated), own);
+            let buffer = self.buffer(BufferKind::Gradients, elements * self.param.size(), Some(unit));
+            self.steps[first].allocates.push(buffer);
+            self.at(last).frees.push(buffer);
+        }
+        let after = self.last_exchange.iter().flatten().copied().collect();
+        self.compute(Work::OuterOptimizer { duration_ps: optimizer - differences }, None, pass, after);
     }
 
     fn optimizer(&mut self, duration_ps: u64) {
@@ -486,6 +638,14 @@ impl Builder<'_> {
                 self.exchange(Collective::AllGather, self.shard, self.elements(unit), unit, pass, vec![step]);
             }
         }
+    }
+}
+
+fn stream_of(collective: Collective) -> Stream {
+    match collective {
+        Collective::AllGather => Stream::AllGather,
+        Collective::ReduceScatter => Stream::ReduceScatter,
+        Collective::AllReduce => Stream::AllReduce,
     }
 }
 

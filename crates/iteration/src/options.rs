@@ -3,6 +3,8 @@ use paceline_model::trace::Dtype;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::compression::{Compression, Method};
+
 /// What of the model's state each rank holds, and how it is exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -120,6 +122,11 @@ pub struct IterationOptions {
     /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
     /// kept of gradients exists from the beginning.
     pub accumulated: bool,
+    /// How gradients are compressed.
+    pub compression: Compression,
+    /// Iterations of a round, in the last of which ranks exchange how their parameters have changed, after the
+    /// optimizer's step (local SGD; DiLoCo, A. Douillard et al., 2023). 1: gradients are exchanged in every iteration.
+    pub sync_every: u32,
 }
 
 impl IterationOptions {
@@ -141,6 +148,8 @@ impl IterationOptions {
             optimizer: Optimizer::Adam,
             overlap: true,
             accumulated: false,
+            compression: Compression::NONE,
+            sync_every: 1,
         }
     }
 }
@@ -149,7 +158,8 @@ impl IterationOptions {
     /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, and nothing is sharded.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.sharding == Sharding::None && self.accumulate == 1
+        let every = self.compression.method == Method::None && self.sync_every == 1;
+        self.sharding == Sharding::None && self.accumulate == 1 && every
     }
 }
 

@@ -26,10 +26,13 @@ pub struct Plan {
     pub world: u32,
     /// Ranks over which the state is sharded.
     pub shard_ranks: u32,
-    /// Samples of a rank in an iteration, over all passes.
+    /// Samples of a rank in an iteration, or in all of `iterations`, over all passes.
     pub samples: u64,
-    /// Passes through the model.
+    /// Passes through the model in an iteration.
     pub passes: u32,
+    /// Iterations that the steps are, of which ranks exchange something in the last one only.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub iterations: u32,
     /// What is gathered, scattered or reduced as one.
     pub units: Vec<Unit>,
     /// Everything that takes memory.
@@ -105,11 +108,14 @@ pub enum Stream {
     ReduceScatter,
     /// All-reduces.
     AllReduce,
+    /// Computation between and after the exchanges of compressed gradients, beside that of the model.
+    Compression,
 }
 
 impl Stream {
     /// Every stream, in the order of timelines.
-    pub const ALL: [Stream; 4] = [Stream::Compute, Stream::AllGather, Stream::ReduceScatter, Stream::AllReduce];
+    pub const ALL: [Stream; 5] =
+        [Stream::Compute, Stream::AllGather, Stream::ReduceScatter, Stream::AllReduce, Stream::Compression];
 
     /// The name in timelines and results.
     #[must_use]
@@ -119,6 +125,7 @@ impl Stream {
             Stream::AllGather => "all-gather",
             Stream::ReduceScatter => "reduce-scatter",
             Stream::AllReduce => "all-reduce",
+            Stream::Compression => "compression",
         }
     }
 }
@@ -150,6 +157,21 @@ pub enum Work {
     },
     /// The optimizer's step.
     Optimizer {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// Gradients or differences of parameters are made ready to be sent.
+    Compress {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// What has arrived is made gradients again.
+    Decompress {
+        /// Picoseconds.
+        duration_ps: u64,
+    },
+    /// The step from the averages of all ranks, after several iterations.
+    OuterOptimizer {
         /// Picoseconds.
         duration_ps: u64,
     },
@@ -196,6 +218,9 @@ impl Step {
             Work::Forward { .. } => "forward",
             Work::Backward { .. } => "backward",
             Work::Optimizer { .. } => "optimizer",
+            Work::Compress { .. } => "compress",
+            Work::Decompress { .. } => "decompress",
+            Work::OuterOptimizer { .. } => "outer optimizer",
             Work::Exchange { .. } => self.stream.name(),
         };
         if unit.is_empty() { what.to_owned() } else { format!("{what} {unit}") }
@@ -287,6 +312,15 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 mod dtype_name {

@@ -18,6 +18,8 @@ pub const ROOT: &str = "root";
 pub struct Cut {
     /// Name and elements of each unit.
     pub units: Vec<(String, u64)>,
+    /// The unit of each tensor; `None`: it has no gradient.
+    pub unit_of: Vec<Option<u32>>,
     /// The unit that is kept gathered between forward and backward pass.
     pub root: Option<u32>,
     /// The forward pass, in order.
@@ -104,7 +106,7 @@ pub fn into_blocks(trace: &Trace, pattern: Option<&str>, bucket: Option<u64>) ->
         }
     }
     let backward = ended(segments, worker.backward - before);
-    Ok(Cut { units: with_elements(units, &unit_of, trace), root, forward, backward })
+    Ok(Cut { units: with_elements(units, &unit_of, trace), unit_of, root, forward, backward })
 }
 
 /// Cuts the first recorded worker's iteration into buckets of gradients.
@@ -128,7 +130,7 @@ pub fn into_buckets(trace: &Trace, size: Option<u64>) -> Cut {
     }
     let forward = forward(worker, &unit_of, |_| Vec::new());
     let backward = ended(segments, worker.backward - before);
-    Cut { units: with_elements(units, &unit_of, trace), root: None, forward, backward }
+    Cut { units: with_elements(units, &unit_of, trace), unit_of, root: None, forward, backward }
 }
 
 fn forward(worker: &WorkerTrace, unit_of: &[Option<u32>], own: impl Fn(usize) -> Vec<u32>) -> Vec<Segment> {

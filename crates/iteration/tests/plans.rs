@@ -55,7 +55,7 @@ fn a_sharded_iteration_gathers_twice_and_scatters_once() {
     // An eighth of the parameters is updated on each rank.
     let computes = |step: &paceline_iteration::Step| match step.work {
         Work::Forward { duration_ps } | Work::Backward { duration_ps } | Work::Optimizer { duration_ps } => duration_ps,
-        Work::Exchange { .. } => 0,
+        Work::Exchange { .. } | Work::Compress { .. } | Work::Decompress { .. } | Work::OuterOptimizer { .. } => 0,
     };
     assert_eq!(plan.steps.iter().map(computes).sum::<u64>(), (6 + 12 + 1) * MS);
 }

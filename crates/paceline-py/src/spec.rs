@@ -1,5 +1,5 @@
 //! Parses the options of a simulation from JSON.
-use paceline_iteration::{Group, IterationOptions, Optimizer, Reshard, Sharding};
+use paceline_iteration::{Compression, Cost, Group, IterationOptions, Method, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
@@ -61,6 +61,53 @@ impl CollectiveSpec {
     }
 }
 
+/// How gradients are compressed, and what that costs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompressionSpec {
+    method: String,
+    /// Rank or density.
+    parameter: Option<f64>,
+    compress: CostSpec,
+    between: CostSpec,
+    decompress: CostSpec,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CostSpec {
+    bucket_s: f64,
+    tensor_s: f64,
+    element_s: f64,
+    received_s: f64,
+}
+
+impl CostSpec {
+    fn cost(self) -> Result<Cost, String> {
+        let CostSpec { bucket_s, tensor_s, element_s, received_s } = self;
+        if let Some(wrong) = [bucket_s, tensor_s, element_s, received_s].iter().find(|it| !(0.0..=60.0).contains(*it)) {
+            return Err(format!("compression: a cost of {wrong} s is not between 0 and 60"));
+        }
+        Ok(Cost { bucket_s, tensor_s, element_s, received_s })
+    }
+}
+
+impl CompressionSpec {
+    fn compression(self) -> Result<Compression, String> {
+        let parameter = self.parameter.unwrap_or(0.0);
+        let method = match self.method.as_str() {
+            "fp16" => Method::Cast(Dtype::Float16),
+            "bf16" => Method::Cast(Dtype::Bfloat16),
+            "int8" => Method::Int8,
+            "powersgd" if (1.0..=1e6).contains(&parameter) => Method::PowerSgd { rank: parameter as u64 },
+            "topk" if parameter > 0.0 && parameter <= 1.0 => Method::TopK { density: parameter },
+            other => return Err(format!("compression: {other} with {parameter} is not known")),
+        };
+        let (compress, between, decompress) = (self.compress.cost()?, self.between.cost()?, self.decompress.cost()?);
+        Ok(Compression { method, compress, between, decompress })
+    }
+}
+
 /// What is sharded, and how.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +123,8 @@ struct IterationSpec {
     reduce_dtype: Option<String>,
     optimizer: Option<Optimizer>,
     accumulated: Option<bool>,
+    compression: Option<CompressionSpec>,
+    sync_every: Option<u32>,
 }
 
 impl IterationSpec {
@@ -98,6 +147,8 @@ impl IterationSpec {
             optimizer: self.optimizer.unwrap_or(default.optimizer),
             overlap: options.overlap,
             accumulated: self.accumulated.unwrap_or(false),
+            compression: self.compression.map_or(Ok(default.compression), CompressionSpec::compression)?,
+            sync_every: self.sync_every.unwrap_or(default.sync_every),
             ..default
         })
     }

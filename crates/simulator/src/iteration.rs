@@ -16,7 +16,7 @@ mod groups;
 
 use std::collections::BTreeMap;
 
-use paceline_iteration::{IterationOptions, Plan, Sharding, Stream, Work, build};
+use paceline_iteration::{IterationOptions, Plan, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, look_up};
@@ -55,6 +55,19 @@ pub struct ExposedBy {
     pub reduce_scatter_s: f64,
     /// All-reduces of gradients or of their shards.
     pub all_reduce_s: f64,
+    /// Computation between and after exchanges of compressed gradients.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub compression_s: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// A rank's memory at its peak.
@@ -83,6 +96,9 @@ pub struct Sharded {
     pub shard_ranks: u32,
     /// Passes through the model in an iteration.
     pub passes: u32,
+    /// Iterations of a round, in the last of which ranks exchange something.
+    #[serde(skip_serializing_if = "is_one")]
+    pub sync_every: u32,
     /// Number of units, or of buckets.
     pub units: u32,
     /// Number of parameters.
@@ -111,6 +127,7 @@ impl Sharded {
             },
             shard_ranks: plan.shard_ranks,
             passes: plan.passes,
+            sync_every: plan.iterations,
             units: plan.units.len() as u32,
             parameters: plan.elements(),
             exposed,
@@ -164,7 +181,8 @@ pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -
     for worker in &mut trace.workers {
         scale(worker, options, faster);
     }
-    build(&trace, options.workers, iteration).map_err(|e| SimulationError(e.0))
+    let iteration = IterationOptions { compression: iteration.compression.scaled(faster), ..iteration.clone() };
+    build(&trace, options.workers, &iteration).map_err(|e| SimulationError(e.0))
 }
 
 /// The computation with the library's calls and the speed-up.
@@ -269,7 +287,11 @@ pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Ve
 /// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
 pub(crate) fn duration(work: &Work, (factor, backward): (f64, f64)) -> Option<u64> {
     match *work {
-        Work::Forward { duration_ps } | Work::Optimizer { duration_ps } => Some(Time(duration_ps).scaled(factor).0),
+        Work::Forward { duration_ps }
+        | Work::Optimizer { duration_ps }
+        | Work::Compress { duration_ps }
+        | Work::Decompress { duration_ps }
+        | Work::OuterOptimizer { duration_ps } => Some(Time(duration_ps).scaled(factor).0),
         Work::Backward { duration_ps } => Some(Time(duration_ps).scaled(backward).0),
         Work::Exchange { .. } => None,
     }
@@ -308,36 +330,59 @@ fn outcome(
     let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
     let spans = &executed.spans[&executed.slowest];
     let account = account::account(plan, spans, executed.end);
-    let iteration_s = seconds(executed.end);
+    // Of one iteration, where the plan has several.
+    let share = 1.0 / f64::from(plan.iterations);
+    let iteration_s = seconds(executed.end) * share;
     let (mut forward, mut backward, mut optimizer) = (0, 0, 0);
     for step in &plan.steps {
         match step.work {
             Work::Forward { duration_ps } => forward += duration_ps,
             Work::Backward { duration_ps } => backward += duration_ps,
             Work::Optimizer { duration_ps } => optimizer += duration_ps,
-            Work::Exchange { .. } => {}
+            Work::Compress { .. } | Work::Decompress { .. } | Work::OuterOptimizer { .. } | Work::Exchange { .. } => {}
         }
     }
     let compute_s = seconds(forward + backward + optimizer);
     let factors = factors(trace, cluster, options)[executed.slowest as usize];
-    let own_s = seconds(plan.steps.iter().filter_map(|step| duration(&step.work, factors)).sum());
+    let sum = |counts: fn(&Step) -> bool| {
+        seconds(plan.steps.iter().filter(|step| counts(step)).filter_map(|step| duration(&step.work, factors)).sum())
+    };
+    let own_s = sum(|step| is_training(&step.work));
+    // What compression adds to the computation of the model.
+    let added_s = sum(|step| step.stream == Stream::Compute && !is_training(&step.work));
+    let computed_s = account.computed_s - added_s;
     let late = Late {
-        straggling_s: (own_s - compute_s).max(0.0),
-        slowed_s: (account.computed_s - own_s.max(compute_s)).max(0.0),
+        straggling_s: (own_s - compute_s).max(0.0) * share,
+        slowed_s: (computed_s - own_s.max(compute_s)).max(0.0) * share,
     };
     let recorded = &trace.workers[0];
     // A rank alone updates all parameters.
-    let alone_s = seconds(forward + backward) + recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds();
-    let samples = f64::from(plan.world) * plan.samples as f64;
+    let updates_s = recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds() * f64::from(plan.iterations);
+    let alone_s = (seconds(forward + backward) + updates_s) * share;
+    let samples = f64::from(plan.world) * plan.samples as f64 * share;
     let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     let mut critical_path = vec![
-        PathPart { part: "compute", seconds: account.computed_s },
+        PathPart { part: "compute", seconds: computed_s },
         PathPart { part: "all-gather", seconds: account.exposed.all_gather_s },
         PathPart { part: "reduce-scatter", seconds: account.exposed.reduce_scatter_s },
         PathPart { part: "all-reduce", seconds: account.exposed.all_reduce_s },
+        PathPart { part: "compression", seconds: account.exposed.compression_s + added_s },
     ];
+    critical_path.iter_mut().for_each(|part| part.seconds *= share);
     critical_path.retain(|part| part.seconds > 0.0);
     critical_path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let Executed { mut links, mut busy, .. } = executed;
+    for link in &mut links {
+        link.busiest_s *= share;
+        link.mean_s *= share;
+    }
+    busy.iter_mut().flatten().for_each(|one| one.busy_s *= share);
+    let exposed = ExposedBy {
+        all_gather_s: account.exposed.all_gather_s * share,
+        reduce_scatter_s: account.exposed.reduce_scatter_s * share,
+        all_reduce_s: account.exposed.all_reduce_s * share,
+        compression_s: (account.exposed.compression_s + added_s) * share,
+    };
     Ok(Outcome {
         trace: trace.name.clone(),
         strategy: entry.name,
@@ -347,24 +392,29 @@ fn outcome(
         iteration_s,
         samples_per_s: (iteration_s > 0.0).then(|| samples / iteration_s),
         scaling_efficiency: (alone_s > 0.0 && iteration_s > 0.0).then(|| alone_s / iteration_s),
-        exposed_communication_s: crate::outcome::exposed(iteration_s, compute_s),
-        forward_s: seconds(forward),
-        backward_s: seconds(backward),
-        optimizer_s: seconds(optimizer),
-        bytes_sent_per_worker: sent.bytes / f64::from(plan.world),
-        messages: sent.messages,
+        exposed_communication_s: crate::outcome::exposed(iteration_s, compute_s * share),
+        forward_s: seconds(forward) * share,
+        backward_s: seconds(backward) * share,
+        optimizer_s: seconds(optimizer) * share,
+        bytes_sent_per_worker: sent.bytes / f64::from(plan.world) * share,
+        messages: sent.messages.div_ceil(u64::from(plan.iterations)),
         batch: trace.batch,
         gradient_bytes: trace.tensors.iter().map(|tensor| tensor.bytes).sum(),
         buckets: plan.units.len() as u32,
-        links: executed.links,
+        links,
         critical_path,
         queued_s: None,
-        busy: executed.busy,
+        busy,
         coordination: None,
         bus: None,
-        sharded: Some(Sharded::new(plan, account.exposed, late, account.memory, resolution)),
+        sharded: Some(Sharded::new(plan, exposed, late, account.memory, resolution)),
         notes: plan.notes.clone(),
     })
+}
+
+/// Whether it is the work of a rank alone, without others to exchange with.
+fn is_training(work: &Work) -> bool {
+    matches!(work, Work::Forward { .. } | Work::Backward { .. } | Work::Optimizer { .. })
 }
 
 /// The streams of ranks, in ms.
@@ -379,7 +429,8 @@ fn draw(plan: &Plan, executed: &Executed) -> Timeline {
                 let category = match step.work {
                     Work::Forward { .. } => "forward",
                     Work::Backward { .. } => "backward",
-                    Work::Optimizer { .. } => "optimizer",
+                    Work::Optimizer { .. } | Work::OuterOptimizer { .. } => "optimizer",
+                    Work::Compress { .. } | Work::Decompress { .. } => "compression",
                     Work::Exchange { .. } => "collective",
                 };
                 drawing.span(&line, &step.name(&plan.units), category, ms(start), ms(end));

@@ -222,7 +222,12 @@ mod tests {
             distribution: (0..count).collect(),
             tensors: (0..)
                 .zip(tensors)
-                .map(|(i, &(len, _))| Tensor { name: format!("t{i}"), bytes: 4 * len, pull_bytes: 4 * len })
+                .map(|(i, &(len, _))| Tensor {
+                    name: format!("t{i}"),
+                    bytes: 4 * len,
+                    pull_bytes: 4 * len,
+                    shape: None,
+                })
                 .collect(),
             workers: vec![WorkerTrace {
                 forward: (0..count)

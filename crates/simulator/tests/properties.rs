@@ -14,9 +14,9 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
     let mut tensors: Vec<Tensor> = sizes
         .iter()
         .enumerate()
-        .map(|(i, &elements)| Tensor { name: name(i), bytes: 4 * elements, pull_bytes: 4 * elements })
+        .map(|(i, &elements)| Tensor { name: name(i), bytes: 4 * elements, pull_bytes: 4 * elements, shape: None })
         .collect();
-    tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400 });
+    tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400, shape: None });
     let count = sizes.len() as u32;
     let forward = (0..count)
         .map(|i| Layer {

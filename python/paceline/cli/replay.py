@@ -15,6 +15,7 @@ from paceline._internal import units
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast import compression
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
@@ -22,7 +23,7 @@ from paceline.replay import traces
 from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import Played, measured
 
-SHARDED = tuple(name for name in OPTIONS if name != "optimizer")
+SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *compression.OPTIONS)
 """Options of a plan that change what is exchanged."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import Result, Scenario
 from paceline.forecast.sweep import execute
@@ -105,7 +105,10 @@ def _unmeasured(result: Result) -> str:
 
 
 def _several(group: Group) -> bool:
-    rows = {(result.strategy, result.servers, result.bucket_size, sharding.label(result)) for result in group.results}
+    rows = {
+        (result.strategy, result.servers, result.bucket_size, sharding.label(result), compression.label(result))
+        for result in group.results
+    }
     return len(rows) > 1
 
 
@@ -158,6 +161,7 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
         and extras(strategy.name) <= meant
+        and not compression.obstacle(scenario.options, strategy)
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]
     if not able:

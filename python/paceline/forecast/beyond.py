@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paceline import _core
 from paceline._internal import units
 from paceline.catalog import channels
+from paceline.forecast import compression
 from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
         over = (asked.get(name) or {}).get("oversubscription", 1.0)
         if over > FURTHER:
             return f"{_named('cluster')}: no measurement is of links oversubscribed {over:g}:1"
+    if (changed := compression.changes(scenario.options)) is not None:
+        return f"{_named(changed, scenario.options[changed])}: no measurement is of it"
     for name in _BOTH if scenario.library.is_bare else _HABITS:
         if name in scenario.options and _is_changed(scenario, name):
             return f"{_named(name, scenario.options[name])}: measurements are of what {_whose(scenario)} does by itself"

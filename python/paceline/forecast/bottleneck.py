@@ -25,7 +25,7 @@ NOTEWORTHY = 1.005
 """Smaller ratios of two times are not worth mentioning."""
 _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
-_HOST, _ADDITIONS, _LATENCY = "host copies", "additions", "latency"
+_HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
 _LINKS = "links inside and between nodes"
 _LIMITS = {
     _NICS: "the network's bandwidth",
@@ -49,6 +49,7 @@ _OF_PART = {
     "coordinator": _COORDINATOR,
     "fusion buffer": _BUFFER,
     "late ranks": _LATE,
+    "compression": _COMPRESSION,
 }
 
 

@@ -13,7 +13,7 @@ from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.advice import details, subject
 from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
@@ -240,7 +240,7 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
     ]
-    if result.sharded is not None:
+    if result.sharded is not None or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
         _help_of_the_switch(scenario, "multicast"),
@@ -256,7 +256,9 @@ def _changes_of_a_plan(
     scenario: Scenario, result: Result, able: Sequence[Strategy], fields: dict[str, Any]
 ) -> list[Change]:
     """Return those that a plan has: no strategy that uses the switch can shard, and a unit need not be a bucket."""
-    able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
+    able = [one for one in able if not compression.obstacle(scenario.options, one)]
+    if result.sharded is not None:
+        able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
     slowest = _without_the_slowest(scenario, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),

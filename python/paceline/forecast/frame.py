@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from paceline.forecast import compression
 from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
     left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
     left_out = left_out if result.mfu is not None else (*left_out, *MODELLED)
+    left_out = (*left_out, *(name for name in compression.OPTIONS if getattr(result, name) is None))
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
     total = sum(part.seconds for part in result.critical_path)
     flat["bottleneck"] = result.critical_path[0].part if total else None
@@ -26,7 +28,7 @@ def row(result: Result) -> dict[str, Any]:
     flat["interval_high_s"] = None if result.interval is None else result.interval.high_s
     if result.sharded is not None:
         own = result.sharded
-        flat |= {"sharding": own.sharding, "passes": own.passes, **vars(own.exposed), **vars(own.memory)}
+        flat |= {"sharding": own.sharding, "passes": own.passes, **own.exposed.to_dict(), **vars(own.memory)}
         flat |= {"capacity_bytes": own.capacity_bytes, "fits": own.fits}
     flat["notes"] = "; ".join(result.notes)
     return flat

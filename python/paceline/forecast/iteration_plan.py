@@ -10,7 +10,7 @@ from paceline.catalog import names
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
 COMPUTE = "compute"
-"""The stream of computation; every other stream exchanges."""
+"""The stream of the model's computation; others exchange, or compress beside it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PlanStep:
     number: int
     stream: str
     kind: str
-    """forward, backward, optimizer, exchange."""
+    """forward, backward, optimizer, exchange; compress, decompress, outer-optimizer."""
     name: str
     duration_s: float
     """Of computation."""
@@ -88,6 +88,7 @@ def _step(number: int, step: dict[str, Any], units: list[str]) -> PlanStep:
         group = RankGroup(work["group"]["size"], work["group"]["stride"])
         exchanged = Exchanged(work["collective"], group, work["elements"], work["dtype"])
     what = work["op"] if exchanged is None else exchanged.collective
+    what = what.replace("-", " ") if exchanged is None else what
     name = what if step["unit"] is None else f"{what} {units[step['unit']]}"
     duration_s = work.get("duration_ps", 0) * 1e-12
     return PlanStep(number, step["stream"], work["op"], name, duration_s, exchanged, tuple(step["after"]))

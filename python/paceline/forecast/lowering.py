@@ -19,8 +19,9 @@ from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.nccl.plan_times import times_of
+from paceline.settings.table import naming_core_errors
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -56,7 +57,10 @@ def lowered(scenario: Scenario) -> Lowered:
     fields["bandwidth"] = as_rate(flow)
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
+    hooks = compression.iteration(scenario, options)
     iteration, on_gpus = sharding.iteration(options, workers, per_node), "gpu" in fields
+    if hooks:
+        iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}
     if iteration is None and scenario.coordination is None:
         # DDP's plan says what a model's memory consists of, and what NCCL's kernels do to the computation beside them.
         plain = {"sharding": sharding.NONE}
@@ -84,7 +88,9 @@ def lowered(scenario: Scenario) -> Lowered:
     options |= {"strategy": strategy.name, "workers": workers}
     if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration, on_gpus=on_gpus):
         if strategy.is_offloaded:
-            times = times_of(_core.iteration_plan(scenario.trace, json.dumps(options)), scenario.cluster)
+            with naming_core_errors():
+                plan = _core.iteration_plan(scenario.trace, json.dumps(options))
+            times = times_of(plan, scenario.cluster)
             if times is not None:
                 options["collectives"] = times
         if on_gpus:
@@ -104,9 +110,12 @@ def lowered(scenario: Scenario) -> Lowered:
 def _is_planned(scenario: Scenario, iteration: Mapping[str, Any], *, on_gpus: bool) -> bool:
     """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
 
-    Horovod's fusion, and strategies with servers or a switch, are not in a plan.
+    So is one whose gradients are compressed, or not exchanged in every iteration. Horovod's fusion, and strategies with
+    servers or a switch, are not in a plan.
     """
     if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
+        return True
+    if any(name in iteration for name in compression.OPTIONS):
         return True
     bare = scenario.library.is_bare or scenario.library.name == DEFAULT
     return on_gpus and bare and sharding.able(scenario.strategy)

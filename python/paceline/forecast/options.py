@@ -28,7 +28,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
@@ -56,6 +56,7 @@ CORE = (
 _SWEPT = (
     *("library", "workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers"),
     "sharding",
+    *compression.OPTIONS,
 )
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 _SIZES = ("bucket_size", "chunk")
@@ -345,6 +346,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
     strategies, notes = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
+    compression.check(sweep)
+    strategies = compression.only_able(sweep, strategies, by_name)
     if sharding.is_plan(sweep.values):
         strategies = sharding.only_able(strategies, by_name, all_strategies())
         notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
@@ -394,6 +397,8 @@ def _prepared(sweep: Sweep) -> Prepared:
                         options={one: sweep.get(one) for one in CORE} | {"placement": side.placement},
                         coordinations=side.coordinations,
                         shardings=sweep.get("sharding") or [None],
+                        compressions=sweep.get("compression") or [None],
+                        syncs=sweep.get("sync_every") or [None],
                     )
                     scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
@@ -473,6 +478,8 @@ def plan(
     options: Mapping[str, Any],
     coordinations: Sequence[Coordination | None] = (None,),
     shardings: Sequence[str | None] = (None,),
+    compressions: Sequence[str | None] = (None,),
+    syncs: Sequence[int | None] = (None,),
 ) -> list[Scenario]:
     """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
 
@@ -487,13 +494,16 @@ def plan(
             library=library,
             **sharding.used_by(shard, used_by(strategy, options)),
             sharding=shard,
+            compression=compressed,
+            sync_every=every,
             servers=server_count,
             compute_speedup=speedup,
             bucket_size=bucket_size,
             coordination=coordination,
         )
-        for trace, count, cluster, speedup, coordination, bucket_size, shard, strategy in product(
-            traces, workers, clusters, compute_speedups, coordinations, bucket_sizes, shardings, strategies
+        for trace, count, cluster, speedup, coordination, bucket_size, shard, compressed, every, strategy in product(
+            *(traces, workers, clusters, compute_speedups, coordinations, bucket_sizes),
+            *(shardings, compressions, syncs, strategies),
         )
         for server_count in (servers if "servers" in strategy.knobs else [None])
     ]
@@ -528,6 +538,7 @@ def _check_outputs(sweep: Sweep) -> None:
 def _own(sweep: Sweep, libraries: Sequence[Library]) -> list[str]:
     """Return the strategies if none is named: all, or what libraries do by themselves if the question is about them."""
     about = sweep.one_strategy or sweep.get("library") is not None or sharding.is_plan(sweep.values)
+    about = about or compression.is_asked(sweep.values)
     return [library.strategy for library in libraries] if about else ["all"]
 
 
@@ -618,6 +629,7 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )
     summary = json.loads(trace.summary())
+    compression.check_trace(sweep, summary)
     if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
         given = {"overlap": sweep.get("overlap") is False}
         given |= {name: sweep.get(name) is not None for name in ("compute_speedup", "pull")}

@@ -49,6 +49,12 @@ class ExposedBy:
     all_gather_s: float
     reduce_scatter_s: float
     all_reduce_s: float
+    compression_s: float = 0.0
+    """Of compressing and decompressing, instead of a collective."""
+
+    def to_dict(self) -> dict[str, float]:
+        """Return it as `--json` prints it."""
+        return {name: seconds for name, seconds in vars(self).items() if name != "compression_s" or seconds > 0}
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,8 @@ class Sharded:
     memory: Memory
     resolution: str
     """`messages` or `collectives`: what was simulated."""
+    sync_every: int = 1
+    """Iterations of a round, in the last of which ranks exchange something."""
     capacity_bytes: int | None = None
     """Memory of a GPU, if it is known."""
 
@@ -98,7 +106,10 @@ class Sharded:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        return {**vars(self), "exposed": vars(self.exposed), "memory": vars(self.memory), "fits": self.fits}
+        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": vars(self.memory), "fits": self.fits}
+        if self.sync_every == 1:
+            del plain["sync_every"]
+        return plain
 
 
 def kind(sharding: str) -> str:
@@ -257,6 +268,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
         "all-gather": own.exposed.all_gather_s,
         "reduce-scatter": own.exposed.reduce_scatter_s,
         "all-reduce": own.exposed.all_reduce_s,
+        "compression": own.exposed.compression_s,
     }
     shown = [f"{units.duration(seconds)} of {name}" for name, seconds in exposed.items() if seconds > 0]
     lines = []

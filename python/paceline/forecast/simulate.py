@@ -17,6 +17,7 @@ from paceline.catalog.hardware import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.coordination.model import Coordination
@@ -146,6 +147,10 @@ class Result:
     gpus_per_worker: int | None = None
     """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
 
+    compression: str | None = None
+    """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
+    sync_every: int | None = None
+    """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
 
@@ -176,7 +181,15 @@ class Result:
         plain["interval"] = None if self.interval is None else vars(self.interval)
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
-        for name in ("algorithm_bandwidth_bps", "bus_bandwidth_bps", "busy", "sharded", *MODELLED, *COORDINATED):
+        for name in (
+            *compressions.OPTIONS,
+            "algorithm_bandwidth_bps",
+            "bus_bandwidth_bps",
+            "busy",
+            "sharded",
+            *MODELLED,
+            *COORDINATED,
+        ):
             if plain[name] is None:
                 del plain[name]
         if self.coordinator is not None:
@@ -356,10 +369,14 @@ class Scenario:
         if sharded is not None and sharded.memory.activations_bytes is None:
             without = f"{found.trace} does not say what activations take, so memory leaves them out"
             figures["notes"] = (*figures.get("notes", found.notes), without)
+        if said := compressions.note(self):
+            figures["notes"] = (*figures.get("notes", found.notes), *said)
         return replace(
             found,
             **figures,
             sharded=sharded,
+            compression=self.options.get("compression"),
+            sync_every=self.options.get("sync_every"),
             bandwidth_bps=link,
             interval=likely if likely is None or self.workload is not None else likely.at_least(least_s),
             evidence=evidence,

@@ -15,7 +15,7 @@ from paceline._internal.console import Column, render
 from paceline.catalog.libraries import DEFAULT, NONE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, find_strategy
-from paceline.forecast import sharding
+from paceline.forecast import compression, sharding
 from paceline.forecast.evidence import Interval
 from paceline.forecast.simulate import Result, Scenario
 
@@ -105,6 +105,13 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     if any(result.sharded is not None for result in results):
         columns.append((Column("sharding", left=True), lambda result, _: sharding.label(result)))
+    if _varies([result.compression for result in results]) or any(
+        compression.changes_row(result) for result in results
+    ):
+        columns += [
+            *([(Column("compression", left=True), _compression)] if any(it.compression for it in results) else []),
+            *([(Column("exchanged\nevery"), _every)] if any(it.sync_every for it in results) else []),
+        ]
     columns.append((Column("strategy", left=True), lambda result, _: result.strategy))
     if any(result.coordinator for result in results):
         columns.append((Column("coordinator", left=True), lambda result, _: result.coordinator or "none"))
@@ -113,6 +120,14 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if _varies([result.bucket_size for result in results]):
         columns.append((Column("bucket\nsize"), lambda result, _: _bucket_size(result)))
     return columns
+
+
+def _compression(result: Result, _: Group) -> str:
+    return result.compression or "none"
+
+
+def _every(result: Result, _: Group) -> str:
+    return str(result.sync_every or 1)
 
 
 def _bucket_size(result: Result) -> str:
@@ -197,7 +212,19 @@ def named(result: Result, group: Group, *, prose: bool = True) -> str:
 
 
 def label(result: Result, among: Sequence[Result], *, prose: bool = False) -> str:
-    """Return what tells a result from the others: its strategy, its coordinator or sharding, or both."""
+    """Return what tells a result from others: compression, strategy, coordinator or sharding, or several of them."""
+    ways = [compression.label(other) for other in among]
+    if _varies(ways) or compression.changes_row(result):
+        name = compression.spoken(result) if prose else compression.label(result)
+        same = [other for other, way in zip(among, ways, strict=True) if way == compression.label(result)]
+        rest = [(other.strategy, other.coordinator, sharding.label(other)) for other in same]
+        alone = _varies(ways) and not _varies(rest)
+        return name if alone else f"{name} with {_label(result, same, prose=prose)}"
+    return _label(result, among, prose=prose)
+
+
+def _label(result: Result, among: Sequence[Result], *, prose: bool) -> str:
+    """Return the same of rows with one compression."""
     if result.sharded is not None:
         own = sharding.spoken(result.sharded.sharding, result.library) if prose else result.sharded.sharding
         alone = _varies([sharding.label(other) for other in among]) and not _varies([it.strategy for it in among])

@@ -35,6 +35,10 @@ def fields(found: Found) -> dict[str, Any]:
     if INSIDE in found.rates:
         made["intra_bandwidth"] = _rate(found.rates[INSIDE].sample.median)
         made["intra_latency"] = _time(found.costs[INSIDE_LATENCY].sample.median)
+    if found.compression:
+        made["compression_costs"] = [
+            {name: value for name, value in one.items() if name != "threads" and value} for one in found.compression
+        ]
     try:
         Cluster.from_json(json.dumps(made).encode(), "probe")
     except InvalidArgumentError as error:
@@ -55,6 +59,9 @@ def _provenance(found: Found) -> str:
         words.append(
             f"intra_bandwidth: every rank of a host to the next at once, {_measured_as(found.rates[INSIDE].sample)}"
         )
+    if found.compression:
+        threads = found.compression[0]["threads"]
+        words.append(f"compression_costs: the hooks on all ranks at once, {units.count(threads, 'thread')} each")
     return "; ".join(words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Budget:
     limit_s: float
     """After this time, only measurements that the cluster file needs are started."""
     echoes: int
+    compression: tuple[str, ...] = ()
+    """Ways of compressing gradients whose costs are measured."""
 
     def size(self, fastest_bps: float, slowest_bps: float, flows: int = 1, share: float = 1.0) -> int:
         """Return the bytes of each flow of a transfer in which the busiest link carries this many flows."""
@@ -137,7 +140,17 @@ class _Probe:
         if hosts > 1 and several:
             every = patterns.shifted(self.hosts, 1, self.found.layout.ranks_per_host)
             steps += [(SEVERAL, False, lambda: self.rate(SEVERAL, every))]
+        steps += [
+            (f"compression: {name}", True, functools.partial(self.compress, name)) for name in self.budget.compression
+        ]
         return [*steps, ("machines", False, self.machines)]
+
+    def compress(self, method: str) -> None:
+        """Measure what compressing takes, on all ranks at once, as when they train; the slowest counts."""
+        from paceline.probe.compression import slowest
+
+        answers = self.controller.ask("compression", method=method, repeats=self.budget.repeats)
+        self.found.compression.append(slowest(answers))
 
     def rate(self, name: str, flows: Flows) -> list[list[float]]:
         """Measure a pattern between hosts."""

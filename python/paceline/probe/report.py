@@ -7,6 +7,7 @@ from typing import Any
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.library import NO_NETWORK
+from paceline.probe.compression import PARTS, of_bucket
 from paceline.probe.layout import Host
 from paceline.probe.machine import GAP_NS
 from paceline.probe.measure import RING
@@ -23,6 +24,8 @@ def text(found: Found, width: int) -> list[str]:
     if found.rates:
         lines += [*_rates(found), ""]
     lines += [*_costs(found), ""]
+    if found.compression:
+        lines += [*_compression(found), ""]
     if found.machines:
         lines += [*_machines(found), ""]
     for note in _notes(found):
@@ -61,6 +64,15 @@ def _costs(found: Found) -> list[str]:
             str(len(cost.sample.values)),
         ]
         for cost in found.costs.values()
+    ]
+    return render(columns, [rows], highlight_first=False)
+
+
+def _compression(found: Found) -> list[str]:
+    columns = [Column("a bucket of 25 MiB\non 2 ranks", left=True), *map(Column, PARTS)]
+    rows = [
+        [one["method"], *(units.duration(seconds) if seconds else "-" for seconds in of_bucket(one).values())]
+        for one in found.compression
     ]
     return render(columns, [rows], highlight_first=False)
 

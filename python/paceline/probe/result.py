@@ -84,6 +84,8 @@ class Found:
     """Rates from host to host while all send, in bit/s."""
     machines: list[dict[str, Any]] = field(default_factory=list)
     """Machine measurements by rank."""
+    compression: list[dict[str, Any]] = field(default_factory=list)
+    """What compressing gradients takes, by method, as in a cluster file, and `threads` of a rank."""
     left_out: list[str] = field(default_factory=list)
     """Measurements left out for lack of time."""
     bytes_sent: int = 0
@@ -111,6 +113,7 @@ class Found:
             "costs": [cost.to_dict() for cost in self.costs.values()],
             "pairs": [{"from": a, "to": b, "rate_bps": rate} for (a, b), rate in self.pairs.items()],
             "machines": self.machines,
+            **({"compression": self.compression} if self.compression else {}),
             "left_out": self.left_out,
             "notes": self.notes,
             "bytes_sent": self.bytes_sent,

@@ -120,6 +120,13 @@ class RankWorker:
         self._ranks.barrier(name="a look at the machine")
         return machine.look(seconds)
 
+    def compression(self, method: str, repeats: int) -> Answer:
+        """Measure what compressing gradients takes, on all ranks at once."""
+        from paceline.probe.compression import measure
+
+        self._ranks.barrier(name="compression")
+        return measure(method, repeats)
+
     def _space(self, size: int) -> Any:  # noqa: ANN401 - an array of bytes
         if size > self._memory.size:
             self._memory = np.zeros(size, "uint8")

@@ -34,7 +34,7 @@ class PlanExchange:
             if step.exchanged is not None:
                 group = self._group(step)
                 # A unit that is gathered twice has its memory twice in turn, as a framework's allocator gives it.
-                key = (step.stream, step.name)
+                key = (step.stream, step.name, step.exchanged)
                 if key not in shared:
                     shared[key] = _memory(step.exchanged, group.size)
                 self._arrays[step.number] = shared[key]

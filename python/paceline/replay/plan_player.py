@@ -1,4 +1,4 @@
-"""One rank's iterations of a plan: its compute stream sleeps on this thread, each stream of exchanges has its own.
+"""One rank's iterations of a plan: its compute stream sleeps on this thread, every other stream has its own.
 
 The rules are those of the simulator (crates/simulator/src/iteration): a step begins when the step before it on its
 stream and all that it waits for have ended.
@@ -44,7 +44,7 @@ class PlanPlayer:
         for number, factor in enumerate(self._slower):
             ended = Ended(self._count)
             threads = [
-                threading.Thread(target=self._exchange, args=(steps, ended), name=stream, daemon=True)
+                threading.Thread(target=self._exchange, args=(steps, factor, ended), name=stream, daemon=True)
                 for stream, steps in self._streams.items()
                 if stream != COMPUTE
             ]
@@ -93,13 +93,16 @@ class PlanPlayer:
         self._mark("wait", f"wait for {step.name}", at, now)
         return now
 
-    def _exchange(self, steps: Sequence[PlanStep], ended: Ended) -> None:
+    def _exchange(self, steps: Sequence[PlanStep], factor: float, ended: Ended) -> None:
         try:
             ended.wait_for_begin()
             for step in steps:
                 for before in step.after:
                     ended.wait(before)
-                self._exchanges.run(step)
+                if step.exchanged is None:
+                    self._clock.sleep_until(self._clock.now() + round(step.duration_s * factor * 1e9))
+                else:
+                    self._exchanges.run(step)
                 ended.add(step.number)
         except BaseException as error:
             ended.fail(error)

@@ -25,6 +25,7 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
     element = DTYPES[fields["dtype"]]
     for sized in _sized(fields):
         sized["bytes"] = max(1, round(sized["bytes"] / divisor / element)) * element
+        sized.pop("shape", None)  # That of the whole.
     return _trace(fields)
 
 

@@ -74,6 +74,9 @@ class CoreOptions(ScenarioOptions, total=False):
 
     sharding: str | None
     """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp`, or in groups of ranks `hsdp:8`, `zero1:8`, `zero2:8`."""
+    compression: str | None
+    """`none`, `fp16`, `bf16`, `int8`, `powersgd:4`, `topk:0.01`."""
+    sync_every: int | None
 
     bucket_size: int | str | None
     """Bytes, text with a unit, or `none`."""
@@ -103,6 +106,7 @@ class ClusterFields(TypedDict, total=False):
     stragglers: str | list[dict[str, Any]] | None
     """`13:1.2`, or a list of ranks and factors as in a cluster file."""
     jitter: dict[str, float] | None
+    compression_costs: Sequence[dict[str, Any]] | None
 
 
 class TraceChanges(TypedDict, total=False):
@@ -135,6 +139,9 @@ class SimulateOptions(ScenarioOptions, CoordinatorOptions, TraceChanges, Cluster
 
     sharding: str | None
     """`none`, `zero1`, `zero2`, `zero3`, `fsdp`, `hsdp`, or in groups of ranks `hsdp:8`, `zero1:8`, `zero2:8`."""
+    compression: str | None
+    """`none`, `fp16`, `bf16`, `int8`, `powersgd:4`, `topk:0.01`."""
+    sync_every: int | None
     library: names.LibraryName | None
     """Whose habits and costs a forecast has."""
     channel: names.Channel | None
@@ -154,6 +161,8 @@ class SweepOptions(CoordinatorOptions, ClusterFields, total=False):
     bandwidth: str | Sequence[str] | None
     latency: str | Sequence[str] | None
     sharding: str | Sequence[str] | None
+    compression: str | Sequence[str] | None
+    sync_every: int | Sequence[int] | None
     bucket_size: int | str | Sequence[int | str] | None
     servers: int | Sequence[int] | None
     compute_speedup: float | Sequence[float] | None

@@ -22,7 +22,7 @@ from paceline._internal.files import NO_WORKING_DIRECTORY, read_small, working_d
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
-from paceline.catalog import names
+from paceline.catalog import compression, names
 from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
@@ -251,6 +251,12 @@ def _sharding(value: object) -> str:
     if name == "none":
         raise InvalidArgumentError(f"'{word}': none takes no number of ranks; hsdp, zero1 and zero2 do, as in hsdp:8")
     return f"{name}:{whole(1, MOST_WORKERS).check(ranks)}"
+
+
+def _compression(value: object) -> str:
+    """Return the name with its parameter: `powersgd` is `powersgd:4`."""
+    _refuse_list(value)
+    return compression.parse(shown(value)).name
 
 
 def _reshard(value: object) -> str | int:
@@ -501,6 +507,8 @@ KERNELS = choice(names.members(names.Kernels))
 ONE_DTYPE = choice(names.members(names.Dtype))
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)
+COMPRESSION = Kind("NAME", _compression)
+SEVERAL_COMPRESSIONS = names_of(_compression)
 RESHARD = Kind("yes|no|N", _reshard)
 OPTIMIZER = choice(names.members(names.Optimizer))
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
@@ -534,6 +542,7 @@ POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", 
 RATE_OF_SAMPLES = number(0, 1e12, "a number above 0 and up to 1e12", "NUMBER", above=True)
 SPEEDUP = factor("2 means twice as fast")
 SPEEDUPS = several(SPEEDUP)
+SYNC_EVERY = whole(1, 100_000)
 SEED = whole(0, 2**64 - 1)
 INTERFACE = Kind("NAME|NETWORK", _interface)
 NICS = Kind("[NAME|NETWORK]", _nics)

@@ -144,6 +144,8 @@ _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
 _SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
+_COMPRESSIONS = Use(kind=kinds.SEVERAL_COMPRESSIONS)
+_SYNCS = Use(kind=kinds.several(kinds.SYNC_EVERY))
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _LIBRARIES = Use(kind=kinds.LIBRARIES)
 _ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
@@ -663,6 +665,34 @@ _ALL: tuple[Setting, ...] = (
         default_words="adam",
         section=_SHARDING,
         uses=_in("advise", *FORECASTS),
+    ),
+    Setting(
+        name="compression",
+        flag="--compression",
+        kind=kinds.COMPRESSION,
+        help="How gradients are compressed: none, fp16, bf16, int8, powersgd:RANK, topk:DENSITY.",
+        default_words="none",
+        section=_SHARDING,
+        uses=_in(
+            *(SIMULATE, "replay"),
+            simulate=_COMPRESSIONS,
+            report=_COMPRESSIONS,
+            sweep=_COMPRESSIONS,
+        ),
+    ),
+    Setting(
+        name="sync_every",
+        flag="--sync-every",
+        kind=kinds.SYNC_EVERY,
+        help="Iterations between two exchanges of parameters (local SGD, DiLoCo); 1: gradients, in each.",
+        default_words="1",
+        section=_SHARDING,
+        uses=_in(
+            *(SIMULATE, "replay"),
+            simulate=_SYNCS,
+            report=_SYNCS,
+            sweep=_SYNCS,
+        ),
     ),
     Setting(
         name="memory",

@@ -28,14 +28,16 @@ __all__ = [
 ]
 
 if torch.distributed.is_available():
+    from paceline.torch import compression as compression
     from paceline.torch import hvd
     from paceline.torch.backend.completion import in_order
     from paceline.torch.backend.hook import strategy_hook
     from paceline.torch.backend.register import register as _register
+    from paceline.torch.diloco import DiLoCo
     from paceline.torch.hvd import *  # noqa: F403 - what Horovod's users import, listed there
 
     _register()
-    __all__ += ["in_order", "strategy_hook"]
+    __all__ += ["DiLoCo", "compression", "in_order", "strategy_hook"]
     __all__ += hvd.__all__
 
 __dir__ = public_names(__name__)

@@ -22,7 +22,12 @@ pub fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
         distribution: (0..count).collect(),
         tensors: names
             .iter()
-            .map(|name| Tensor { name: format!("{name}.weight"), bytes: 4 * elements, pull_bytes: 4 * elements })
+            .map(|name| Tensor {
+                name: format!("{name}.weight"),
+                bytes: 4 * elements,
+                pull_bytes: 4 * elements,
+                shape: None,
+            })
             .collect(),
         workers: vec![WorkerTrace {
             forward: (0..count)

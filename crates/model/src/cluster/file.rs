@@ -5,7 +5,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::{Channel, Cluster, Degraded, Fabric, IntraLink, Jitter, Mesh, Racks, Routing, ServerPlace, Shape, Switch};
+use super::{
+    Channel, Cluster, CompressionCosts, Degraded, Fabric, IntraLink, Jitter, Mesh, PartCosts, Racks, Routing,
+    ServerPlace, Shape, Switch,
+};
 use crate::document::fields::{
     name, name_of_file, number, optional_delay, optional_name, optional_rate, optional_size, rate, text, whole,
 };
@@ -95,6 +98,39 @@ struct ClusterFile {
     stragglers: Vec<StragglerFile>,
     #[serde(default, deserialize_with = "object")]
     jitter: Option<JitterFile>,
+    #[serde(default, deserialize_with = "objects")]
+    compression_costs: Vec<CompressionFile>,
+}
+
+#[derive(Deserialize)]
+struct CompressionFile {
+    #[serde(deserialize_with = "name")]
+    method: String,
+    #[serde(default, deserialize_with = "object")]
+    compress: Option<PartFile>,
+    #[serde(default, deserialize_with = "object")]
+    between: Option<PartFile>,
+    #[serde(default, deserialize_with = "object")]
+    decompress: Option<PartFile>,
+}
+
+#[derive(Default, Deserialize)]
+struct PartFile {
+    #[serde(default, deserialize_with = "seconds")]
+    bucket_s: f64,
+    #[serde(default, deserialize_with = "seconds")]
+    tensor_s: f64,
+    #[serde(default, deserialize_with = "seconds")]
+    element_s: f64,
+    #[serde(default, deserialize_with = "seconds")]
+    received_s: f64,
+}
+
+impl PartFile {
+    fn costs(part: Option<PartFile>) -> PartCosts {
+        let PartFile { bucket_s, tensor_s, element_s, received_s } = part.unwrap_or_default();
+        PartCosts { bucket_s, tensor_s, element_s, received_s }
+    }
 }
 
 #[derive(Deserialize)]
@@ -364,6 +400,16 @@ impl ClusterFile {
             },
             stragglers: self.stragglers.into_iter().map(|straggler| (straggler.rank, straggler.factor)).collect(),
             jitter: self.jitter.map(|JitterFile { sigma }| Jitter { sigma }),
+            compression_costs: self
+                .compression_costs
+                .into_iter()
+                .map(|one| CompressionCosts {
+                    method: one.method,
+                    compress: PartFile::costs(one.compress),
+                    between: PartFile::costs(one.between),
+                    decompress: PartFile::costs(one.decompress),
+                })
+                .collect(),
         })
     }
 }
@@ -421,6 +467,10 @@ fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.0..=2.0)
 }
 
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number(deserializer, 0.0..=60.0)
+}
+
 fn efficiency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     number(deserializer, 0.01..=1.0).map(Some)
 }
@@ -475,6 +525,10 @@ fn hint(field: &str) -> Option<&'static str> {
         "gpu" => "a GPU's name in quotes, such as \"H100\"",
         "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 64",
         "intra_link" => "\"pcie\", \"nvlink\" or \"nvswitch\"",
+        "compression_costs" => "a list of what `paceline probe --compression` measures",
+        "method" => "a way of compressing, such as \"powersgd:4\"",
+        "compress" | "between" | "decompress" => "an object such as {\"bucket_s\": 2e-5, \"element_s\": 1e-9}",
+        "bucket_s" | "tensor_s" | "element_s" | "received_s" => "seconds, from 0 to 60",
         "servers" => "\"own-nodes\" or \"colocated\"",
         "racks" => "an object such as {\"nodes_per_rack\": 16, \"oversubscription\": 4}",
         "nodes_per_rack" => "how many nodes share an uplink, a whole number of at least 1",

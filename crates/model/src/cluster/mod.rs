@@ -122,6 +122,32 @@ pub struct Jitter {
     pub sigma: f64,
 }
 
+/// What compressing a bucket takes by one method, in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompressionCosts {
+    /// As users type it: `powersgd:4`.
+    pub method: String,
+    /// Before the first exchange.
+    pub compress: PartCosts,
+    /// Between two exchanges.
+    pub between: PartCosts,
+    /// After the last one.
+    pub decompress: PartCosts,
+}
+
+/// What a part of it takes, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PartCosts {
+    /// For a bucket.
+    pub bucket_s: f64,
+    /// For each tensor that is compressed.
+    pub tensor_s: f64,
+    /// For each element that is compressed.
+    pub element_s: f64,
+    /// For each element that arrives.
+    pub received_s: f64,
+}
+
 /// The machines and the network between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
@@ -177,6 +203,8 @@ pub struct Cluster {
     pub stragglers: Vec<(u32, f64)>,
     /// Random variation per worker and iteration, seeded.
     pub jitter: Option<Jitter>,
+    /// What compressing gradients takes on its machines, as measured by `paceline probe`.
+    pub compression_costs: Vec<CompressionCosts>,
 }
 
 impl Cluster {
@@ -222,6 +250,7 @@ impl Default for Cluster {
             switch: Switch { multicast: true, aggregation: true, cut_through: false, memory: None, radix: None },
             stragglers: Vec::new(),
             jitter: None,
+            compression_costs: Vec::new(),
         }
     }
 }

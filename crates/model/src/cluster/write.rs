@@ -1,5 +1,5 @@
 //! Writes a cluster, with units as people write them.
-use super::{Channel, Cluster, Fabric, Shape};
+use super::{Channel, Cluster, CompressionCosts, Fabric, PartCosts, Shape};
 use crate::document::quoted;
 use crate::units::{Rate, Time, parse_rate, parse_size, parse_time};
 
@@ -77,9 +77,34 @@ impl Cluster {
         if let Some(jitter) = self.jitter {
             fields.push(("jitter", format!("{{\"sigma\": {:?}}}", jitter.sigma)));
         }
+        if !self.compression_costs.is_empty() {
+            let methods: Vec<String> = self.compression_costs.iter().map(compression).collect();
+            fields.push(("compression_costs", format!("[\n{}\n  ]", methods.join(",\n"))));
+        }
         let lines: Vec<String> = fields.into_iter().map(|(field, value)| format!("  \"{field}\": {value}")).collect();
         format!("{{\n{}\n}}\n", lines.join(",\n"))
     }
+}
+
+fn compression(costs: &CompressionCosts) -> String {
+    let part = |name: &str, part: PartCosts| {
+        let values = [
+            ("bucket_s", part.bucket_s),
+            ("tensor_s", part.tensor_s),
+            ("element_s", part.element_s),
+            ("received_s", part.received_s),
+        ];
+        let values = values.iter().filter(|(_, seconds)| *seconds > 0.0);
+        let values: Vec<String> = values.map(|(field, seconds)| format!("\"{field}\": {seconds:e}")).collect();
+        if values.is_empty() { String::new() } else { format!(", \"{name}\": {{{}}}", values.join(", ")) }
+    };
+    format!(
+        "    {{\"method\": {}{}{}{}}}",
+        quoted(&costs.method),
+        part("compress", costs.compress),
+        part("between", costs.between),
+        part("decompress", costs.decompress)
+    )
 }
 
 fn fabric(fabric: &Fabric) -> String {

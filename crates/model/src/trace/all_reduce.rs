@@ -34,7 +34,7 @@ impl Trace {
         let tensor = |index: u32| {
             let larger = u64::from(u64::from(index) < elements % count64);
             let bytes = (elements / count64 + larger) * dtype.size();
-            Tensor { name: format!("tensor{index}"), bytes, pull_bytes: bytes }
+            Tensor { name: format!("tensor{index}"), bytes, pull_bytes: bytes, shape: None }
         };
         let all: Vec<u32> = (0..count).collect();
         let layer = Layer { name: "all".into(), duration: Time::ZERO, tensors: all.clone(), activation_bytes: None };

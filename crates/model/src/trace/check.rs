@@ -13,16 +13,18 @@ impl TraceFile {
     pub(super) fn checked(mut self) -> Result<Trace, Problem> {
         let mut tensors = Tensors::default();
         let mut workers = Vec::new();
-        let mut sizes: Vec<(u32, u64)> = Vec::new();
+        let mut sizes: Vec<Size> = Vec::new();
         for (index, worker) in mem::take(&mut self.workers).into_iter().enumerate() {
             let first = index == 0;
             let place = format!("workers[{index}]");
             let checked = check_worker(worker, &place, self.dtype, &mut tensors, first)?;
             if first {
                 sizes = checked.sizes;
-                for &(tensor, bytes) in &sizes {
-                    tensors.list[tensor as usize].bytes = bytes;
-                    tensors.list[tensor as usize].pull_bytes = bytes;
+                for size in &sizes {
+                    let tensor = &mut tensors.list[size.tensor as usize];
+                    tensor.bytes = size.bytes;
+                    tensor.pull_bytes = size.bytes;
+                    tensor.shape = size.shape.clone();
                 }
             } else {
                 same_tensors(&checked, &sizes, &tensors, &place)?;
@@ -64,7 +66,7 @@ impl Tensors {
     /// Adds a tensor whose bytes are known later; `None` beyond the limit.
     fn add(&mut self, name: String) -> Option<u32> {
         let index = u32::try_from(self.list.len()).ok().filter(|&index| (index as usize) < MAX_ENTRIES)?;
-        self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0 });
+        self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0, shape: None });
         self.by_name.insert(name, index);
         Some(index)
     }
@@ -106,7 +108,7 @@ impl Tensors {
 struct CheckedWorker {
     trace: WorkerTrace,
     /// Bytes of each gradient, in the file's order.
-    sizes: Vec<(u32, u64)>,
+    sizes: Vec<Size>,
     /// Whether the forward pass needs the tensor, by index.
     needed: Vec<bool>,
 }
@@ -194,7 +196,14 @@ fn repeated(indices: &[u32]) -> Option<u32> {
     sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
 
-type Gradients = (Vec<Gradient>, Vec<(u32, u64)>);
+/// What a file says of a gradient's size.
+struct Size {
+    tensor: u32,
+    bytes: u64,
+    shape: Option<Vec<u64>>,
+}
+
+type Gradients = (Vec<Gradient>, Vec<Size>);
 
 fn check_gradients(
     gradients: Vec<GradientFile>,
@@ -221,7 +230,19 @@ fn check_gradients(
         }
         dtype.whole_elements(gradient.bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
         list.push(Gradient { tensor, ready: gradient.ready_s });
-        sizes.push((tensor, gradient.bytes));
+        if let Some(shape) = &gradient.shape {
+            let elements = shape.iter().fold(1u64, |all, &size| all.saturating_mul(size));
+            if elements != gradient.bytes / dtype.size() {
+                let message = format!(
+                    "{shape:?} has {elements} elements, and {} bytes of {} are {}",
+                    gradient.bytes,
+                    dtype.name(),
+                    gradient.bytes / dtype.size()
+                );
+                return Err(Problem::new(here() + ".shape", message));
+            }
+        }
+        sizes.push(Size { tensor, bytes: gradient.bytes, shape: gradient.shape });
     }
     // Stable: gradients that become ready together keep the order in which they were written.
     list.sort_by_key(|gradient| gradient.ready);
@@ -240,13 +261,13 @@ impl Dtype {
 }
 
 /// Checks that every further worker has the tensors of the first, with the same bytes.
-fn same_tensors(worker: &CheckedWorker, sizes: &[(u32, u64)], tensors: &Tensors, place: &str) -> Result<(), Problem> {
+fn same_tensors(worker: &CheckedWorker, sizes: &[Size], tensors: &Tensors, place: &str) -> Result<(), Problem> {
     const SAME: &str = "all workers must have the same tensors";
     let mut own: Vec<Option<u64>> = vec![None; tensors.list.len()];
-    for &(tensor, bytes) in &worker.sizes {
-        own[tensor as usize] = Some(bytes);
+    for size in &worker.sizes {
+        own[size.tensor as usize] = Some(size.bytes);
     }
-    for &(tensor, bytes) in sizes {
+    for &Size { tensor, bytes, .. } in sizes {
         let name = tensors.name(tensor);
         match own[tensor as usize].take() {
             Some(same) if same == bytes => {}

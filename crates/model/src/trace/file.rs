@@ -77,6 +77,8 @@ pub(super) struct GradientFile {
     pub ready_s: Time,
     #[serde(deserialize_with = "tensor_bytes")]
     pub bytes: u64,
+    #[serde(default, deserialize_with = "shape")]
+    pub shape: Option<Vec<u64>>,
 }
 
 /// How workers differ.
@@ -135,6 +137,17 @@ fn activation_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     }
 }
 
+/// More dimensions than any framework has.
+const MAX_DIMENSIONS: usize = 64;
+
+fn shape<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u64>>, D::Error> {
+    let shape: Vec<u64> = list(deserializer)?;
+    if shape.len() > MAX_DIMENSIONS {
+        return Err(D::Error::custom(format!("{} dimensions are more than {MAX_DIMENSIONS}", shape.len())));
+    }
+    Ok(Some(shape))
+}
+
 fn spread<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number(deserializer, 0.0..=10.0)
 }
@@ -163,6 +176,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
         "tensors" => "a list of the names of the tensors that the layer needs",
         "tensor" => "the tensor's name, in quotes",
         "ready_s" => "the seconds from the start of the backward pass to this gradient",
+        "shape" => "the tensor's dimensions, a list of whole numbers such as [768, 2304]",
         "bytes" => "the tensor's size in bytes, a whole number of at least 1",
         "distribution" => "a list of tensors in the order in which servers send them",
         "variation" => "an object such as {\"backward_spread\": 0.05}",
@@ -184,6 +198,7 @@ impl From<&Trace> for TraceFile {
             tensor: tensor(gradient.tensor).name.clone(),
             ready_s: gradient.ready,
             bytes: tensor(gradient.tensor).bytes,
+            shape: tensor(gradient.tensor).shape.clone(),
         };
         TraceFile {
             _format: IgnoredAny,

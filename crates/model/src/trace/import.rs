@@ -222,7 +222,7 @@ fn worker(sends: &[&Send], parameters: &[&Send], options: &ImportOptions) -> Res
         let ready_s = seconds::within_a_day(ps).ok_or_else(|| {
             send.problem("time_s", "is more than a day after the worker's first send; is the unit right?")
         })?;
-        Ok(GradientFile { tensor: send.tensor.clone(), ready_s, bytes: send.bytes })
+        Ok(GradientFile { tensor: send.tensor.clone(), ready_s, bytes: send.bytes, shape: None })
     };
     let gradients: Result<Vec<GradientFile>, Problem> = sends.iter().map(gradient).collect();
     Ok(WorkerFile {

@@ -34,6 +34,8 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes that a parameter server distributes; equal to `bytes` except for tensors without gradient.
     pub pull_bytes: u64,
+    /// Dimensions of its gradient; `None`: not known.
+    pub shape: Option<Vec<u64>>,
 }
 
 /// One forward layer, in the order of execution.

@@ -263,8 +263,8 @@ impl Added {
             let beta = convolution.channels_out * self.element;
             let weight = convolution.weights() * self.element;
             worker.gradients.extend([
-                GradientFile { tensor: format!("{name}.beta"), ready_s, bytes: beta },
-                GradientFile { tensor: format!("{name}.weight"), ready_s, bytes: weight },
+                GradientFile { tensor: format!("{name}.beta"), ready_s, bytes: beta, shape: None },
+                GradientFile { tensor: format!("{name}.weight"), ready_s, bytes: weight, shape: None },
             ]);
         }
     }

@@ -66,8 +66,9 @@ impl Trace {
 
     fn gradient(&self, gradient: &Gradient) -> String {
         let (name, ready) = (self.name_of(gradient.tensor), seconds(gradient.ready));
-        let bytes = self.tensors[gradient.tensor as usize].bytes;
-        format!("{{\"tensor\": {name}, \"ready_s\": {ready}, \"bytes\": {bytes}}}")
+        let tensor = &self.tensors[gradient.tensor as usize];
+        let shape = tensor.shape.as_ref().map_or(String::new(), |shape| format!(", \"shape\": {shape:?}"));
+        format!("{{\"tensor\": {name}, \"ready_s\": {ready}, \"bytes\": {}{shape}}}", tensor.bytes)
     }
 
     fn distributed(&self, index: u32) -> String {

@@ -43,6 +43,7 @@ pub(super) fn account(plan: &Plan, spans: &Spans, end: u64) -> Account {
             all_gather_s: by(Stream::AllGather),
             reduce_scatter_s: by(Stream::ReduceScatter),
             all_reduce_s: by(Stream::AllReduce),
+            compression_s: by(Stream::Compression),
         },
         computed_s: seconds(computed),
         memory: memory(plan, spans),

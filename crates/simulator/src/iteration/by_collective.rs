@@ -42,8 +42,8 @@ pub(super) fn execute(
     }
     let mut spans = vec![(0, 0); plan.steps.len()];
     let mut ready: Vec<usize> = (0..waits.len()).filter(|&step| waits[step] == 0).collect();
-    // The step, and the picoseconds that are left of it.
-    let mut computing: Option<(usize, f64)> = None;
+    // Steps, and the picoseconds that are left of each: that of the model, and beside it one of compression.
+    let mut computing: Vec<(usize, f64)> = Vec::new();
     let slowdown = options.slowdown;
     let mut active: Vec<Active> = Vec::new();
     let mut links: Vec<LinkUse> = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn execute(
             match (duration(&plan.steps[step].work, factors[slowest]), programs.exchange_of[step]) {
                 (Some(time), _) => {
                     computed += time;
-                    computing = Some((step, time as f64));
+                    computing.push((step, time as f64));
                 }
                 (None, Some(exchange)) => {
                     let alone = collectives.alone(exchange)?;
@@ -67,19 +67,17 @@ pub(super) fn execute(
         let rates = rates(&active);
         let ends = active.iter().zip(&rates).map(|(it, rate)| now + (it.left / rate).ceil() as u64);
         let pace = if active.is_empty() { 1.0 } else { 1.0 - slowdown };
-        let computed_at = computing.map(|(_, left)| now + (left / pace).ceil() as u64);
+        let computed_at = computing.iter().map(|(_, left)| now + (left / pace).ceil() as u64);
         let Some(next) = ends.chain(computed_at).min() else { break };
         for (it, rate) in active.iter_mut().zip(&rates) {
             it.left -= (next - now) as f64 * rate;
         }
-        if let Some((_, left)) = &mut computing {
+        for (_, left) in &mut computing {
             *left -= (next - now) as f64 * pace;
         }
         now = next;
         let mut ended = Vec::new();
-        if let Some((step, _)) = computing.take_if(|(_, left)| *left < 1.0) {
-            ended.push(step);
-        }
+        ended.extend(computing.extract_if(.., |(_, left)| *left < 1.0).map(|(step, _)| step));
         active.retain(|it| {
             // Less than a picosecond is left of what the rounding has cut off.
             let over = it.left < 1.0;

@@ -287,7 +287,10 @@ class Workload:
             for tensor in own:
                 done += tensor.size
                 ready = now + one.backward_s * done / total
-                gradients.append({"tensor": tensor.name, "ready_s": _seconds(ready), "bytes": tensor.size * size})
+                gradients.append(
+                    {"tensor": tensor.name, "ready_s": _seconds(ready), "bytes": tensor.size * size}
+                    | {"shape": list(tensor.shape)}
+                )
             now += one.backward_s
         return {
             "format": "paceline-trace",

@@ -26,6 +26,8 @@ class Gradient:
     """torch's dtype name without `torch.`, such as `float32`."""
     itemsize: int
     sparse: bool
+    shape: tuple[int, ...] | None = None
+    """None if it is not known."""
 
 
 class StepHooks:
@@ -173,6 +175,7 @@ def describe(parameter: torch.Tensor) -> Gradient:
         dtype=str(gradient.dtype).removeprefix("torch."),
         itemsize=gradient.dtype.itemsize,
         sparse=gradient.layout is not torch.strided,
+        shape=tuple(parameter.shape),
     )
 
 

@@ -87,6 +87,7 @@ def combine(
                 "tensor": table.parameter_names[p],
                 "ready_s": _seconds(at_s),
                 "bytes": wire_bytes(gradients[p], itemsize),
+                **_shape(gradients[p], itemsize),
             }
             for p, at_s in sorted(ready.items(), key=lambda item: item[1])
             if gradients[p].elements  # Empty parameters send nothing.
@@ -125,6 +126,13 @@ def wire_dtype(gradients: Iterable[Gradient]) -> str:
 def wire_bytes(gradient: Gradient, itemsize: int) -> int:
     """Return the gradient's bytes, rounded up to whole elements of `itemsize` bytes."""
     return math.ceil(gradient.elements * gradient.itemsize / itemsize) * itemsize
+
+
+def _shape(gradient: Gradient, itemsize: int) -> dict[str, list[int]]:
+    """Return the gradient's shape, for a trace in whose elements it can be told."""
+    if gradient.shape is None or gradient.itemsize != itemsize or math.prod(gradient.shape) != gradient.elements:
+        return {}
+    return {"shape": list(gradient.shape)}
 
 
 def _forward(steps: Sequence[StepTimes], table: ModuleTable, with_gradient: set[int]) -> list[dict[str, Any]]:

@@ -1,0 +1,269 @@
+"""Compression and rarer synchronisation in forecasts: what they need, what compressing costs, and how rows are named.
+
+What is sent is decided by the native module (crates/iteration/src/compression.rs); what compressing takes is measured,
+by `paceline probe --compression`, or that of the GPU's memory and of launching kernels, by the counts below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline._internal import units
+from paceline.catalog import names
+from paceline.catalog.compression import NONE, Compression, parse
+from paceline.catalog.hardware import Hardware, find_hardware, titled
+from paceline.catalog.models.roofline import Roofline
+from paceline.catalog.strategies import SWITCHES, Strategy
+from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding
+
+if TYPE_CHECKING:
+    from paceline.forecast.options import Sweep
+    from paceline.forecast.simulate import Result, Scenario
+
+OPTIONS = ("compression", "sync_every")
+PARTS = ("compress", "between", "decompress")
+"""Before the first exchange of a bucket, between two, and after the last."""
+COSTS = ("bucket_s", "tensor_s", "element_s", "received_s")
+"""Seconds of a part: for a bucket, for each compressed tensor, for each compressed element, for each that arrives."""
+_BY_RATE = " (by its rate)"
+"""What the device of a built-in trace ends with."""
+_FLOPS = 2.0
+"""Of an element in a product with a matrix of one column."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a part does on a GPU: kernels and bytes of memory traffic, counted in the hooks' source."""
+
+    kernels: float = 0.0
+    kernels_per_tensor: float = 0.0
+    moved: float = 0.0
+    """Bytes of an element."""
+    moved_per_received: float = 0.0
+    flops: float = 0.0
+    """Of an element."""
+
+
+def _cast(size: int) -> tuple[_Work, ...]:
+    """Torch's `_compress_hook`: `to`, `div_`; and `copy_` at the end."""
+    return _Work(2, moved=size + 2 + 2 + 2), _Work(), _Work(1, moved=2 + size)
+
+
+def _powersgd(size: int, rank: int) -> tuple[_Work, ...]:
+    """Torch's `powerSGD_hook`, with error feedback and warm start.
+
+    Before P: the error is added (read two, write one), the sum copied, a factor orthogonalised, M read for M Q. Before
+    Q: M is read for P. At the end M is written, and the error is a difference. Orthogonalising a column takes about six
+    kernels on matrices that caches hold.
+    """
+    orthogonalised = 6.0 * rank + 4
+    before = _Work(4, 1 + orthogonalised, (3 + 2 + 1) * size, flops=_FLOPS * rank)
+    between = _Work(1, 1 + orthogonalised, size, flops=_FLOPS * rank)
+    return before, between, _Work(3, 1, (1 + 3) * size, flops=_FLOPS * rank)
+
+
+def _topk(size: int, world: int) -> tuple[_Work, ...]:
+    """`topk_hook`: the residual is added, magnitudes are taken, and a radix select of 8 bits a pass reads them 5 times.
+
+    Of what arrives, both parts are copied, places are widened, and values are added at 32-byte sectors, read and
+    written.
+    """
+    before = _Work(24, moved=(3 + 2 + 5) * size)
+    return before, _Work(), _Work(2 + 4 * world, moved=3 * size, moved_per_received=2 * (size + 4) + 12 + 12 + 64)
+
+
+def _int8(size: int) -> tuple[_Work, ...]:
+    """`int8_hook`: passes of `_quantised` and `_restored` in float32, and what is left over."""
+    quantised, restored = 2 * 4 + 4 + 3 * 8 + 8 + 5 + 2, 5 + 8
+    before = _Work(15, moved=3 * size + 2 * size + quantised + restored + 3 * size)
+    between = _Work(18, moved=8 + 12 + quantised + restored + 12, moved_per_received=restored + 4)
+    return before, between, _Work(4, moved=restored + 4 + size)
+
+
+def works(compression: Compression, size: int, world: int) -> dict[str, _Work]:
+    """Return what each part does, for elements of `size` bytes on `world` ranks."""
+    match compression.method:
+        case "powersgd":
+            parts = _powersgd(size, int(compression.parameter or 1))
+        case "topk":
+            parts = _topk(size, world)
+        case "int8":
+            parts = _int8(size)
+        case _:
+            parts = _cast(size)
+    return dict(zip(PARTS, parts, strict=True))
+
+
+def on_gpu(compression: Compression, hardware: Hardware, size: int, world: int) -> dict[str, dict[str, float]]:
+    """Return the costs of each part on a GPU: launches, and bytes over the memory's rate, or FLOPs over the peak."""
+    line = Roofline(hardware, "fp32")
+    peak = hardware.peak_flops.get("fp32") or min(hardware.peak_flops.values())
+    return {
+        part: {
+            "bucket_s": line.launches(work.kernels),
+            "tensor_s": line.launches(work.kernels_per_tensor),
+            "element_s": max(line.memory(work.moved), work.flops / peak),
+            "received_s": line.memory(work.moved_per_received),
+        }
+        for part, work in works(compression, size, world).items()
+    }
+
+
+def _hardware(scenario: Scenario, device: str) -> Hardware | None:
+    """Return the GPU on which the scenario computes, if it is known."""
+    if scenario.workload is not None:
+        return scenario.workload.hardware
+    found = titled(device)
+    for name in [device.removesuffix(_BY_RATE)] if found is None and device else []:
+        try:
+            found = find_hardware(name)
+        except InvalidArgumentError:
+            return None
+    return found
+
+
+def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict[str, float]], str]:
+    """Return the costs of each part, and where they come from. Raises InvalidArgumentError if they are not known."""
+    cluster = json.loads(scenario.cluster.to_json())
+    measured = {one["method"]: one for one in cluster.get("compression_costs", ())}
+    if (own := measured.get(compression.name)) is not None:
+        costs = {part: {name: own.get(part, {}).get(name, 0.0) for name in COSTS} for part in PARTS}
+        return costs, f"as measured on {cluster['name']}"
+    summary = json.loads(scenario.trace.summary())
+    hardware = _hardware(scenario, summary["device"])
+    if hardware is not None:
+        size = names.DTYPE_BYTES[summary["dtype"]]
+        return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
+    device = units.printable(summary["device"][:60]) or "the machine of the trace"
+    command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"
+    raise InvalidArgumentError(
+        f"what {compression.name} takes to compute on {device} is not known; measure it, {command}, and give --cluster "
+        "cluster.json",
+        setting="compression",
+    )
+
+
+def note(scenario: Scenario) -> list[str]:
+    """Return where the costs of a scenario's compression come from."""
+    asked = scenario.options.get("compression", NONE)
+    if asked == NONE or scenario.workers == 1:
+        return []
+    return [f"what {asked} takes to compute is {_costs(scenario, parse(asked))[1]}"]
+
+
+def iteration(scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
+    """Take both options out of `options`; return them in the form of the native module.
+
+    Raises InvalidArgumentError if the costs of a compression are not known.
+    """
+    asked, every = options.pop("compression", NONE), options.pop("sync_every", 1)
+    found: dict[str, Any] = {}
+    if asked != NONE and scenario.workers > 1:
+        compression = parse(asked)
+        found["compression"] = {
+            "method": compression.method,
+            "parameter": compression.parameter,
+            **_costs(scenario, compression)[0],
+        }
+    if every > 1:
+        found["sync_every"] = every
+    return found
+
+
+def is_asked(options: Mapping[str, Any]) -> bool:
+    """Whether rows are compared by one of the two."""
+    return any(name in options for name in OPTIONS)
+
+
+def changes(options: Mapping[str, Any]) -> str | None:
+    """Return the setting that makes another iteration of a scenario, if there is one."""
+    if options.get("compression", NONE) != NONE:
+        return "compression"
+    return "sync_every" if options.get("sync_every", 1) > 1 else None
+
+
+def check(sweep: Sweep) -> None:
+    """Refuse what does not go together with what is asked of a sweep. Raises InvalidArgumentError."""
+    asked = [name for name in sweep.get("compression") or [] if name != NONE]
+    setting = "compression" if asked else "sync_every"
+    if not asked and all(every == 1 for every in sweep.get("sync_every") or [1]):
+        return
+    what = "gradients are compressed" if asked else "parameters are exchanged"
+    if sweep.has_coordinator:
+        raise InvalidArgumentError(
+            f"{what} by hooks and optimizers, which no coordinator orders; leave out {sweep.spelling('coordinator')}",
+            setting=setting,
+        )
+    if others := [one for one in sweep.get("sharding") or [] if one != sharding.NONE]:
+        raise InvalidArgumentError(
+            f"{others[0]} reduce-scatters its gradients in every iteration, as they are; give "
+            f"{sweep.spelling('sharding')} none, or leave this out",
+            setting=setting,
+        )
+    if sweep.get("barrier") is False:
+        raise InvalidArgumentError(f"where {what}, ranks wait for each other; leave it out", setting="barrier")
+
+
+def check_trace(sweep: Sweep, summary: Mapping[str, Any]) -> None:
+    """Refuse a trace that computes nothing. Raises InvalidArgumentError."""
+    asked = changes({name: max(sweep.get(name) or [1]) for name in ("sync_every",)})
+    asked = "compression" if any(name != NONE for name in sweep.get("compression") or []) else asked
+    if asked is not None and summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+        raise InvalidArgumentError(f"has no effect on {summary['name']}, which computes nothing", setting=asked)
+
+
+def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[Strategy]) -> list[Strategy]:
+    """Leave out strategies that cannot exchange what is asked for.
+
+    Raises InvalidArgumentError for one that the user named.
+    """
+    asked, every = sweep.get("compression") or [NONE], max(sweep.get("sync_every") or [1])
+    obstacles = {
+        strategy: next(
+            filter(None, (obstacle({"compression": name, "sync_every": every}, strategy) for name in asked)), ""
+        )
+        for strategy in strategies
+    }
+    for strategy, why in obstacles.items():
+        if strategy in named and why:
+            setting = "sync_every" if asked == [NONE] else "compression"
+            raise InvalidArgumentError(
+                f"{strategy.name} {why}; use ring or native, or leave out {sweep.spelling(setting)}",
+                setting="strategy",
+            )
+    return [strategy for strategy, why in obstacles.items() if not why]
+
+
+def obstacle(options: Mapping[str, Any], strategy: Strategy) -> str:
+    """Return why a strategy cannot exchange what a scenario with these options does; empty if it can."""
+    if changes(options) is None:
+        return ""
+    if "servers" in strategy.knobs or SWITCHES & strategy.knobs:
+        return "exchanges by servers or the switch; hooks and optimizers use collectives between ranks"
+    method = parse(options.get("compression", NONE))
+    return f"has no all-gather, which {method.method} needs" if method.gathers and not sharding.able(strategy) else ""
+
+
+def changes_row(result: Result) -> bool:
+    """Whether a row is of another iteration than that of the library."""
+    return result.compression not in (None, NONE) or (result.sync_every or 1) > 1
+
+
+def label(result: Result) -> str:
+    """Return what tells a row from others: `powersgd:4, every 16`; empty if neither was asked for."""
+    words = [] if result.compression is None else [result.compression]
+    return ", ".join([*words, *([] if result.sync_every is None else [f"every {result.sync_every}"])])
+
+
+def spoken(result: Result) -> str:
+    """Return the same for prose, in which `none` would be read as a word."""
+    words = (
+        [] if result.compression is None else ["no compression" if result.compression == NONE else result.compression]
+    )
+    if result.sync_every is not None:
+        words.append("in every iteration" if result.sync_every == 1 else f"every {result.sync_every} iterations")
+    return " ".join(words)
