@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -34,9 +35,13 @@ class Suite:
     """Only the tests that this suite skips, for lack of ranks."""
     alone_s: int = 60
     """Limit for a test, in seconds."""
+    front: str = "torch"
+    """The framework that Horovod's tests use: torch or tensorflow."""
 
     def missing(self) -> str | None:
         """Return why the suite cannot run here."""
+        if importlib.util.find_spec(self.front) is None:
+            return f"{self.front} is not installed"
         if self.source is None:
             return None
         root = os.environ.get(self.source)
@@ -56,6 +61,16 @@ SUITES = [
     Suite("horovod-torch-3", "horovod", 3, "test/parallel/test_torch.py", "HOROVOD_SOURCE"),
     Suite("horovod-elastic", "horovod", 1, "test/single/test_torch_elastic.py", "HOROVOD_SOURCE"),
     Suite("horovod-timeline", "horovod", 2, "test/parallel/test_timeline.py", "HOROVOD_SOURCE"),
+    *(
+        Suite(
+            f"horovod-{name}", "horovod", ranks, f"test/parallel/test_{file}.py", "HOROVOD_SOURCE", front="tensorflow"
+        )
+        for name, ranks, file in (
+            ("tensorflow-2", 2, "tensorflow"),
+            ("tensorflow-sets", 3, "tensorflow_process_sets"),
+            ("keras-2", 2, "tensorflow2_keras"),
+        )
+    ),
 ]
 
 
@@ -100,13 +115,17 @@ def _torch(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[R
 
 
 def _horovod(suite: Suite, only: Sequence[str] | None, folder: Path) -> list[Record]:
-    request = {"file": suite.path(), "folder": str(folder), "only": only}
+    request = {"file": suite.path(), "folder": str(folder), "only": only, "front": suite.front}
     command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
     command += [sys.executable, str(HERE / "horovod_host.py"), json.dumps(request)]
     limit_s = suite.alone_s if only is not None and len(only) == 1 else 30 * suite.alone_s
     said = ""
     try:
-        limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
+        limits = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "10",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15",
+        }
         environment = os.environ | limits
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
         said = done.stderr

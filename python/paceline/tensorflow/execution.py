@@ -9,20 +9,62 @@ these nodes one after another, in the order in which they were traced.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from paceline.errors import JobError
+from paceline.errors import JobError, PacelineError
 from paceline.hvd.arrays import Array
 
 Tensor = Any
 """A `tf.Tensor`, or what converts to one."""
 _HOST = "/cpu:0"
 _failed: list[JobError] = []
+
+
+class FailedOperationError(JobError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
+    """A JobError in eager execution, which is an error of TensorFlow's as well: scripts catch either."""
+
+    def __init__(self, message: str) -> None:
+        """Take the message of the error."""
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
+        self.args = (message,)
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return str(self.args[0])
+
+
+class InvalidOperationError(ValueError, tf.errors.InvalidArgumentError):  # type: ignore[misc]
+    """A ValueError in eager execution, which is an error of TensorFlow's as well."""
+
+    def __init__(self, message: str) -> None:
+        """Take the message of the error."""
+        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+        self.args = (message,)
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return str(self.args[0])
+
+
+@contextlib.contextmanager
+def told_as_tensorflow() -> Iterator[None]:
+    """Raise errors of operations as errors of TensorFlow's as well, like Horovod's."""
+    try:
+        yield
+    except JobError as error:
+        if type(error) is not JobError:
+            raise
+        raise FailedOperationError(str(error)) from None
+    except ValueError as error:
+        if isinstance(error, PacelineError | tf.errors.OpError):
+            raise
+        raise InvalidOperationError(str(error)) from None
 
 
 def eager() -> bool:
@@ -91,7 +133,8 @@ def run(
     """Call it now on the tensors' values, or put the call into the graph that is being traced."""
     if not eager():
         return traced(call, tensors, dtypes, shapes)
-    return [to_tensor(array) for array in call([view(on_host(tensor)) for tensor in tensors])]
+    with told_as_tensorflow():
+        return [to_tensor(array) for array in call([view(on_host(tensor)) for tensor in tensors])]
 
 
 def take_failure() -> JobError | None:

@@ -28,8 +28,8 @@ from paceline.hvd.process_sets import ProcessSet
 from paceline.hvd.world import members_of
 from paceline.job.elastic_member import membership
 from paceline.tensorflow.compression import Compressor
-from paceline.tensorflow.execution import Tensor, eager, on_host, to_tensor, traced, view
-from paceline.tensorflow.operations import average_rows, check_slices
+from paceline.tensorflow.execution import Tensor, eager, on_host, to_tensor, told_as_tensorflow, traced, view
+from paceline.tensorflow.operations import check_slices
 
 Variable = Any
 """A `tf.Variable`, a variable of Keras, or a tensor that a tape watches."""
@@ -96,7 +96,7 @@ class _Step:
     def _rows(self, members: Members, array: Array, how: str, full: str) -> Any:  # noqa: ANN401
         averages = how == "values" and self.op is Operator.Average
         return gathered(members, full, array).then(
-            lambda found: average_rows(members.size, found.array) if averages else found.array
+            lambda found: found.array / np.asarray(members.size, array.dtype) if averages else found.array
         )
 
     def _optimizer(self, members: Members) -> str:
@@ -256,18 +256,8 @@ def _exchanged(step: _Step, items: Sequence[_Item]) -> list[Tensor]:
     """Return the results of all items, in their order."""
     names = [item.name for item in items]
     if eager():
-        whole: dict[str, tuple[Tensor, Array]] = {}
-        for chunk in _chunks(items, grouped_only=True):
-            copies = [on_host(item.tensor, copy=True) for item in chunk]
-            arrays = [view(copy) for copy in copies]
-            step.submit([(item.name, item.how) for item in chunk], arrays, in_place=True)
-            whole.update({item.name: pair for item, pair in zip(chunk, zip(copies, arrays, strict=True), strict=True)})
-        found = step.finish(names)
-        # What was reduced in place is a tensor already.
-        return [
-            whole[name][0] if array is whole[name][1] else to_tensor(array)
-            for name, array in zip(names, found, strict=True)
-        ]
+        with told_as_tensorflow():
+            return _exchanged_now(step, items)
     tickets: list[Tensor] = []
     for chunk in _chunks(items):
         submit = _submitting(step, [(item.name, item.how) for item in chunk])
@@ -276,6 +266,22 @@ def _exchanged(step: _Step, items: Sequence[_Item]) -> list[Tensor]:
         item.tensor.shape if item.how == "dense" else tf.TensorShape([None, *item.tensor.shape[1:]]) for item in items
     ]
     return traced(lambda _: step.finish(names), tickets, [item.tensor.dtype for item in items], shapes)
+
+
+def _exchanged_now(step: _Step, items: Sequence[_Item]) -> list[Tensor]:
+    names = [item.name for item in items]
+    whole: dict[str, tuple[Tensor, Array]] = {}
+    for chunk in _chunks(items, grouped_only=True):
+        copies = [on_host(item.tensor, copy=True) for item in chunk]
+        arrays = [view(copy) for copy in copies]
+        step.submit([(item.name, item.how) for item in chunk], arrays, in_place=True)
+        whole.update({item.name: pair for item, pair in zip(chunk, zip(copies, arrays, strict=True), strict=True)})
+    found = step.finish(names)
+    # What was reduced in place is a tensor already.
+    return [
+        whole[name][0] if array is whole[name][1] else to_tensor(array)
+        for name, array in zip(names, found, strict=True)
+    ]
 
 
 def _submitting(step: _Step, items: Sequence[tuple[str, str]]) -> Callable[[list[Array]], list[Array]]:

@@ -95,30 +95,23 @@ def check_slices(op: Operator, prescale: float, postscale: float) -> None:
         raise NotImplementedError("tf.IndexedSlices are not scaled; leave prescale_factor and postscale_factor out")
 
 
-def average_rows(members_size: int, values: Array) -> Array:
-    """Return gathered values divided by the number of ranks, integers rounded toward zero."""
-    if values.dtype.kind in "iu":
-        return np.trunc(values / members_size).astype(values.dtype)
-    return values / np.asarray(members_size, values.dtype)
-
-
 def _reduce_slices(
     slices: Sequence[Any], op: Operator, name: str | None, process_set: ProcessSet, ignore_name_scope: bool
 ) -> list[Any]:
     """Gather values and indices of each."""
-    tensors = [tensor for one in slices for tensor in (one.values, one.indices)]
+    tensors = [tf.convert_to_tensor(part) for one in slices for part in (one.values, one.indices)]
     full = graph_name(name, tensors, ignore_name_scope=ignore_name_scope)
 
     def call(arrays: Sequence[Array]) -> list[Array]:
         members = members_of(process_set)
         found = members.begin_group("sparse_allreduce", full, arrays, partial(gathered, members), waits=True)()
-        results = [one.array for one in found]
-        if op is Operator.Average:
-            results[::2] = [average_rows(members.size, values) for values in results[::2]]
-        return results
+        return [*(one.array for one in found), np.array(members.size, np.int32)]
 
-    shapes = [tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
-    results = run(call, tensors, [tensor.dtype for tensor in tensors], shapes)
+    shapes = [*(tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors), []]
+    *results, size = run(call, tensors, [*(tensor.dtype for tensor in tensors), tf.int32], shapes)
+    if op is Operator.Average:
+        # As in Horovod: the average of integers is a float.
+        results[::2] = [values / tf.cast(size, values.dtype) for values in results[::2]]
     pairs = zip(slices, results[::2], results[1::2], strict=True)
     return [tf.IndexedSlices(values, indices, dense_shape=one.dense_shape) for one, values, indices in pairs]
 

@@ -12,7 +12,17 @@ from paceline.hvd.arrays import Array, reduced, scattered
 from paceline.hvd.operators import Operator
 from paceline.hvd.process_sets import ProcessSet
 from paceline.hvd.world import members_of
-from paceline.tensorflow.execution import Tensor, eager, graph_name, on_host, run, to_tensor, traced, view
+from paceline.tensorflow.execution import (
+    Tensor,
+    eager,
+    graph_name,
+    on_host,
+    run,
+    to_tensor,
+    told_as_tensorflow,
+    traced,
+    view,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class ReduceArgs:
             return traced(lambda arrays: [self._wait(full, arrays[0])], [tensor], [tensor.dtype], [tensor.shape])[0]
         copy = on_host(tensor, copy=True)
         own = view(copy)
-        found = self._wait(full, own, in_place=True)
+        with told_as_tensorflow():
+            found = self._wait(full, own, in_place=True)
         return copy if found is own else to_tensor(found)
 
     def _wait(self, name: str | None, array: Array, *, in_place: bool = False) -> Array:
