@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import paceline.tensorflow as hvd
 import tensorflow as tf
@@ -21,7 +22,9 @@ for count in range(1000):
     if count == 3 and hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
+        began = time.monotonic()
         step()
     except tf.errors.OpError as error:
-        print(f"step {count}: {error.message.splitlines()[0]}", flush=True)
+        told = next(line for line in error.message.splitlines() if "JobError" in line)
+        print(f"step {count} after {time.monotonic() - began:.0f} s: {told}", flush=True)
         raise SystemExit(7) from None

@@ -10,7 +10,7 @@ It is called between compiled functions, not in them: a function that `jax.jit` 
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, TypeVar, cast
 
 try:
     import jax
@@ -25,20 +25,14 @@ from paceline.job.job import Group
 
 __all__ = ["all_reduce"]
 
+T = TypeVar("T")
+"""An array of JAX, or a list of them."""
 Op = Literal["sum", "average", "min", "max", "product"]
 _ALIGNMENT = 64
 """Bytes: JAX takes memory as an array without copying if it is aligned to this."""
 
 
-@overload
-def all_reduce(group: Group, array: jax.Array, op: Op = "sum") -> jax.Array: ...
-@overload
-def all_reduce(group: Group, array: list[jax.Array], op: Op = "sum") -> list[jax.Array]: ...
-def all_reduce(
-    group: Group,
-    array: jax.Array | list[jax.Array],
-    op: Op = "sum",
-) -> jax.Array | list[jax.Array]:
+def all_reduce(group: Group, array: T, op: Op = "sum") -> T:
     """Reduce the arrays of all ranks. The ranks of a group call this in the same order.
 
     Arrays on the CPU are read in place through DLPack; their sum is computed in one new buffer, which becomes the
@@ -63,8 +57,8 @@ def all_reduce(
         Array([1., 1.], dtype=float32)
     """
     if not isinstance(array, list):
-        return _reduced(group, [array], op)[0]
-    return _reduced(group, array, op) if array else []
+        return cast(T, _reduced(group, [array], op)[0])
+    return cast(T, _reduced(group, array, op) if array else [])
 
 
 def _reduced(group: Group, arrays: list[jax.Array], op: Op) -> list[jax.Array]:

@@ -83,7 +83,16 @@ class Distributed:
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Variable] | None = None) -> Any:  # noqa: ANN401
         """Reduce the gradients and update the variables.
 
-        Raises InvalidArgumentError if Keras compiles the step by XLA.
+        Args:
+            grads: One for each variable: tensors, `tf.IndexedSlices` or None.
+            trainable_variables: The variables; by default those with which the optimizer was built.
+
+        Returns:
+            What the optimizer's own `apply` returns.
+
+        Raises:
+            InvalidArgumentError: Keras compiles the step by XLA.
+            JobError: A rank is gone, or the ranks disagree about a gradient; the message names both.
         """
         refuse_xla()
         base: Any = super()
@@ -100,15 +109,15 @@ class Distributed:
         sums = self._sums
         sums.add(grads, variables, self._reducer.sparse_as_dense)
 
-        def step() -> None:
+        def step() -> Any:  # noqa: ANN401
             base.apply(self._reducer(sums.take(grads, variables), variables), variables)
+            return tf.constant(0)
 
-        def skip() -> None:
+        def skip() -> Any:  # noqa: ANN401
             self.iterations.assign_add(1)  # type: ignore[attr-defined]
+            return tf.constant(0)
 
-        tf.cond(
-            tf.equal(sums.count, sums.passes), lambda: (step(), tf.constant(0))[1], lambda: (skip(), tf.constant(0))[1]
-        )
+        tf.cond(tf.equal(sums.count, sums.passes), step, skip)
         return None
 
 
@@ -170,7 +179,7 @@ def distributed(
     # Of the same name and module: a saved model can be loaded without Paceline.
     origin = type(optimizer)
     kind = type(origin.__name__, (Distributed, origin), {"__module__": origin.__module__})
-    wrapped = object.__new__(kind)
+    wrapped: Any = object.__new__(kind)
     wrapped.__dict__.update(vars(optimizer))
     wrapped.__dict__["_reducer"] = made
     wrapped.__dict__["_sums"] = _Sums(passes, average_aggregated_gradients) if passes > 1 else None

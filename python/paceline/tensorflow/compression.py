@@ -44,7 +44,7 @@ class _Narrow(Compressor):
     dtype: Any
 
     @classmethod
-    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:  # type: ignore[override]
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
         """Return floating-point values in 16 bits, and their dtype."""
         tensor = tf.convert_to_tensor(tensor)
         return (tf.cast(tensor, cls.dtype), tensor.dtype) if tensor.dtype.is_floating else (tensor, None)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import tensorflow as tf
 
@@ -84,7 +84,7 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
                 raise
             raise failed from error
 
-    return runner.run(unwrapped)
+    return runner.run(cast(Callable[Concatenate[S, P], R], unwrapped))
 
 
 class TensorFlowState(ObjectState):

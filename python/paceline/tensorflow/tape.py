@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -142,7 +142,7 @@ def DistributedGradientTape(
         6.0
     """
     made = type(type(gradtape).__name__, (_Distributed, type(gradtape)), {})
-    wrapped = object.__new__(made)
+    wrapped: Any = object.__new__(made)
     wrapped.__dict__.update(vars(gradtape))
     wrapped._reducer = reducer(
         "DistributedGradientTape",
@@ -220,4 +220,4 @@ def variables_of_layers(local_layers: Any) -> list[Variable]:  # noqa: ANN401 - 
     layers = [local_layers] if isinstance(local_layers, tf.keras.layers.Layer) else list(local_layers)
     if not all(isinstance(layer, tf.keras.layers.Layer) for layer in layers):
         raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
-    return cast("list[Variable]", [variable for layer in layers for variable in layer.trainable_weights])
+    return [variable for layer in layers for variable in layer.trainable_weights]
