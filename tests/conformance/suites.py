@@ -63,7 +63,13 @@ SUITES = [
     Suite("horovod-timeline", "horovod", 2, "test/parallel/test_timeline.py", "HOROVOD_SOURCE"),
     *(
         Suite(
-            f"horovod-{name}", "horovod", ranks, f"test/parallel/test_{file}.py", "HOROVOD_SOURCE", front="tensorflow"
+            f"horovod-{name}",
+            "horovod",
+            ranks,
+            f"test/parallel/test_{file}.py",
+            "HOROVOD_SOURCE",
+            alone_s=180,
+            front="tensorflow",
         )
         for name, ranks, file in (
             ("tensorflow-2", 2, "tensorflow"),

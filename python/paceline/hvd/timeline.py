@@ -99,6 +99,12 @@ def moment() -> int:
     return 0 if _marks is None else time.monotonic_ns()
 
 
+def span(name: str, since: int, until: int) -> None:
+    """Record what the script did between two moments, if anything is recorded."""
+    if _marks is not None and since:
+        current().job._joined().mark(name, name, since, until)
+
+
 def waited(since: int) -> None:
     """Record that the script has waited for gradients since that moment."""
     if _marks is not None and since:

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from paceline._internal.lazy import public_names
-from paceline.hvd.elastic.state import HostsUpdatedInterrupt, State
+from paceline.hvd.elastic.state import HostsUpdatedInterrupt, ObjectState, State
 from paceline.hvd.world import HorovodInternalError
 from paceline.tensorflow.elastic import TensorFlowKerasState, run
 
@@ -26,6 +26,8 @@ __all__ = [
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "KerasState",
+    "ObjectState",
+    "State",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",

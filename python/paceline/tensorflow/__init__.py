@@ -13,6 +13,7 @@ Python (`jit_compile=False`). Tensors on a GPU go through the memory of the host
 | compression | fp16 and bf16 |
 | gradients, tape, optimizer | DistributedGradientTape, DistributedOptimizer |
 | functions | variables and Python objects |
+| marks | steps in the timeline |
 | queries | rank and size as tensors |
 | sync_batch_norm | SyncBatchNormalization |
 | elastic | elastic jobs (`paceline run --elastic`) |
@@ -53,7 +54,7 @@ from paceline.hvd.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from paceline.hvd.timeline import start_timeline, stop_timeline
+from paceline.hvd.timeline import mark_with, start_timeline, stop_timeline
 from paceline.hvd.world import (
     HorovodInternalError,
     NotInitializedError,
@@ -76,6 +77,7 @@ from paceline.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from paceline.tensorflow.marks import StepMarks
 from paceline.tensorflow.operations import (
     allgather,
     allreduce,
@@ -163,6 +165,8 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+mark_with(StepMarks)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class

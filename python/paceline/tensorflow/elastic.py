@@ -98,7 +98,7 @@ class TensorFlowState(ObjectState):
         >>> state.save()
         >>> _ = weight.assign(2.0)
         >>> state.restore()
-        >>> weight.numpy()
+        >>> float(weight)
         1.0
     """
 

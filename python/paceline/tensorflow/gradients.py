@@ -71,10 +71,14 @@ class _Step:
     names: tuple[str, ...]
     """Of the dense gradients."""
     handles: dict[str, Handle[Array]] = field(default_factory=dict)
+    began: int = 0
+    """When the first gradient was submitted, if a timeline is recorded."""
 
     def submit(self, items: Sequence[tuple[str, str]], arrays: Sequence[Array], *, in_place: bool = False) -> None:
         """Start operations of one group, given by their name and kind."""
         members = members_of(self.process_set)
+        if not self.handles:
+            self.began = timeline.moment()
         for before in (self.handles.pop(name, None) for name, _ in items):
             if before is not None:  # The last step was cut short.
                 before.settle()
@@ -128,6 +132,8 @@ class _Step:
             failed = failed or error
         if failed is not None:
             raise failed
+        # The doctor takes for backward what lies between a forward pass and the optimizer.
+        timeline.span("forward", self.began, self.began + 1)
         timeline.waited(began)
         return found
 

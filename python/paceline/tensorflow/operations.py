@@ -521,7 +521,7 @@ def join() -> Tensor:
         JobError: A rank is gone.
 
     Example:
-        >>> hvd.join().numpy()
+        >>> int(hvd.join())
         0
     """
     if eager():

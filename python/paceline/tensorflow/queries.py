@@ -37,7 +37,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
         ValueError: The set is unknown.
 
     Example:
-        >>> hvd.size_op().numpy()
+        >>> int(hvd.size_op())
         1
     """
     return _number(lambda: len(_ranks(process_set_id)))

@@ -138,7 +138,7 @@ def DistributedGradientTape(
         >>> x = tf.Variable(3.0)
         >>> with tf.GradientTape() as tape:
         ...     y = x * x
-        >>> hvd.DistributedGradientTape(tape).gradient(y, [x])[0].numpy()
+        >>> float(hvd.DistributedGradientTape(tape).gradient(y, [x])[0])
         6.0
     """
     made = type(type(gradtape).__name__, (_Distributed, type(gradtape)), {})
