@@ -154,9 +154,11 @@ def main() -> None:
         result = Result(write, start)
         for case in vars(made).values():
             if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == made.__name__:
+                case.setUpClass()
                 for name in unittest.TestLoader().getTestCaseNames(case):
                     if wanted is None or name in wanted:
                         case(name).run(result)
+                case.tearDownClass()
 
 
 if __name__ == "__main__":

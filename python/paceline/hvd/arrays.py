@@ -17,6 +17,7 @@ treat dtypes that the runtime does not reduce as bytes.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -71,13 +72,47 @@ def plan(op: Operator, dtype: str, size: int, prescale: float = 1.0, postscale: 
     raise TypeError(f"{op.name} of {dtype} is not defined; {remedy}")
 
 
+class _Loan:
+    """Memory that returns to the free list when the last array over it is gone, whoever has held that."""
+
+    __slots__ = ("__array_interface__", "_raw")
+
+    def __init__(self, raw: Array, size: int) -> None:
+        start = address(raw)
+        self._raw = raw
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (start + -start % ALIGNMENT, False),
+        }
+
+    def __del__(self) -> None:
+        kept = _free.setdefault(self._raw.nbytes, deque(maxlen=_KEPT))
+        kept.append(self._raw)
+
+
+_free: dict[int, deque[Array]] = {}
+"""Memory that is not in use, by size: new memory costs a page fault for each 4 KiB, more than the copy itself."""
+_KEPT = 64
+"""Buffers of one size that are kept."""
+_SMALL = 1 << 16
+"""Bytes below which memory is not worth keeping: malloc does."""
+
+
 def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """Return a new array whose memory TensorFlow can take as it is."""
     kind = np.dtype(dtype)
-    count = math.prod(shape) * kind.itemsize
-    raw = np.empty(count + ALIGNMENT, np.uint8)
-    offset = -address(raw) % ALIGNMENT
-    return raw[offset : offset + count].view(kind).reshape(shape)
+    size = math.prod(shape) * kind.itemsize
+    if size < _SMALL:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+        offset = -address(raw) % ALIGNMENT
+        return raw[offset : offset + size].view(kind).reshape(shape)
+    try:
+        raw = _free[size + ALIGNMENT].pop()
+    except (KeyError, IndexError):
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    return np.asarray(_Loan(raw, size)).view(kind).reshape(shape)
 
 
 def address(array: Array) -> int:

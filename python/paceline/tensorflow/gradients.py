@@ -37,7 +37,7 @@ Gradient = Any
 """A tensor, `tf.IndexedSlices`, or None."""
 Groups = int | Sequence[Sequence[Variable]] | None
 CHUNK = 1 << 20
-"""Bytes of gradients that one node of a graph submits, at least: each node takes Python's lock for some 30 µs."""
+"""Bytes of gradients that one node of a graph submits, at least: each node takes Python's lock."""
 
 _steps: weakref.WeakKeyDictionary[Members, dict[tuple[str, ...], str]] = weakref.WeakKeyDictionary()
 """The coordinator's names of optimizers, by the names of their gradients."""
