@@ -72,14 +72,24 @@ def plan(op: Operator, dtype: str, size: int, prescale: float = 1.0, postscale: 
     raise TypeError(f"{op.name} of {dtype} is not defined; {remedy}")
 
 
+_free: dict[int, deque[Array]] = {}
+"""Memory that is not in use, by size: new memory costs a page fault for each 4 KiB, more than the copy itself."""
+_KEPT = 1 << 30
+"""Bytes in buffers of one size that are kept at most."""
+_SMALL = 1 << 16
+"""Bytes below which memory is not worth keeping: malloc does."""
+
+
 class _Loan:
     """Memory that returns to the free list when the last array over it is gone, whoever has held that."""
 
-    __slots__ = ("__array_interface__", "_raw")
+    __slots__ = ("__array_interface__", "_keep", "_raw")
 
     def __init__(self, raw: Array, size: int) -> None:
         start = address(raw)
         self._raw = raw
+        # At the end of the interpreter, the names of this module may be gone.
+        self._keep = _free.setdefault(raw.nbytes, deque(maxlen=max(2, _KEPT // raw.nbytes))).append
         self.__array_interface__ = {
             "version": 3,
             "shape": (size,),
@@ -88,16 +98,7 @@ class _Loan:
         }
 
     def __del__(self) -> None:
-        kept = _free.setdefault(self._raw.nbytes, deque(maxlen=_KEPT))
-        kept.append(self._raw)
-
-
-_free: dict[int, deque[Array]] = {}
-"""Memory that is not in use, by size: new memory costs a page fault for each 4 KiB, more than the copy itself."""
-_KEPT = 64
-"""Buffers of one size that are kept."""
-_SMALL = 1 << 16
-"""Bytes below which memory is not worth keeping: malloc does."""
+        self._keep(self._raw)
 
 
 def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
