@@ -42,13 +42,16 @@ def optimizers():
             whole, _ = fitted(kind(), X, Y, 16)
             split, _ = fitted(hvd.DistributedOptimizer(kind()), X[OWN], Y[OWN], 16 // SIZE, run_eagerly=eagerly)
             alike(whole, split)
-    # Gradients of two passes are averaged: like a batch of twice the size.
+    # Gradients of two passes are averaged, like those of a batch of twice the size, or added up.
     whole, _ = fitted(keras.optimizers.SGD(0.05), X, Y, 32)
-    twice = hvd.DistributedOptimizer(
-        keras.optimizers.SGD(0.05), backward_passes_per_step=2, average_aggregated_gradients=True
-    )
-    split, _ = fitted(twice, X[OWN], Y[OWN], 16 // SIZE)
-    alike(whole, split)
+    for average in (True, False):
+        twice = hvd.DistributedOptimizer(
+            keras.optimizers.SGD(0.05 if average else 0.025),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=average,
+        )
+        split, _ = fitted(twice, X[OWN], Y[OWN], 16 // SIZE)
+        alike(whole, split)
     assert int(twice.iterations) == 12
     assert type(twice).__name__ == "SGD"
 
