@@ -76,7 +76,7 @@ test-all: setup
 	PROPTEST_CASES=5000 PACELINE_TEST_ALL=1 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
 	$(MAKE) loom
-	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --group graphs || echo "skipped: TensorFlow cannot be installed here"
+	@$(UV) --quiet --requirements pyproject.toml --extra tensorflow --extra jax --group graphs || echo "skipped: TensorFlow or JAX cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --group docs || echo "skipped: the notebooks' kernel cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --extra ray || echo "skipped: Ray cannot be installed here"
 	@$(UV) --quiet --requirements pyproject.toml --group trainers || echo "skipped: the trainers cannot be installed here"

@@ -7,11 +7,11 @@ import pytest
 from hvd_workers import movements
 from hvd_workers.launch import RankError, run
 from paceline.errors import InvalidArgumentError
+from paceline.hvd.environment import Knobs, timeline_path
+from paceline.hvd.partition import Cores, share
+from paceline.hvd.world import places
 from paceline.job.settings import Settings
-from paceline.torch.hvd.environment import Knobs, timeline_path
 from paceline.torch.hvd.grouping import grouped
-from paceline.torch.hvd.partition import Cores, share
-from paceline.torch.hvd.world import places
 
 
 def test_without_variables_all_is_as_documented():

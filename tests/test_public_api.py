@@ -16,16 +16,20 @@ from job_workers.launch import clean
 LIGHT = ["paceline", "paceline.doctor", "paceline.emulate", "paceline.errors", "paceline.job", "paceline.plan"]
 LIGHT += ["paceline.ray", "paceline.ray.ps"]
 TORCH = ["paceline.torch", "paceline.torch.compression", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
+FRONTS = ["paceline.tensorflow", "paceline.tensorflow.elastic", "paceline.keras", "paceline.keras.callbacks"]
+FRONTS += ["paceline.keras.elastic", "paceline.jax"]
 USUAL = {"__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"}
 
 
 def loaded(name):
     if name in TORCH:
         pytest.importorskip("torch")
+    if name in FRONTS:
+        pytest.importorskip("jax" if name == "paceline.jax" else "tensorflow")
     return importlib.import_module(name)
 
 
-@pytest.mark.parametrize("name", LIGHT + TORCH)
+@pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)
 def test_dir_shows_what_is_public_and_no_helpers(name):
     module = loaded(name)
     assert set(module.__all__) <= set(dir(module)) <= {*module.__all__, *USUAL}
@@ -71,7 +75,7 @@ def arguments(found):
     return [name for name in inspect.signature(found).parameters if name not in ("self", "cls")]
 
 
-@pytest.mark.parametrize("name", LIGHT + TORCH)
+@pytest.mark.parametrize("name", LIGHT + TORCH + FRONTS)
 def test_docstrings_describe_every_argument(name):
     missing = []
     for public, found in members(name):
@@ -140,3 +144,23 @@ def test_examples_with_torch(name, one_rank):
         assert run_examples(name, {"paceline": paceline, "torch": torch, "hvd": hvd})
     finally:
         hvd.shutdown()
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_examples_with_other_frameworks(name, one_rank):
+    loaded(name)
+    if name == "paceline.jax":
+        import jax.numpy
+
+        assert run_examples(name, {"paceline": paceline, "jnp": jax.numpy})
+        return
+    import keras
+    import tensorflow
+
+    hvd = importlib.import_module("paceline.keras" if "keras" in name else "paceline.tensorflow")
+    hvd.init()
+    try:
+        tried = run_examples(name, {"paceline": paceline, "tf": tensorflow, "keras": keras, "hvd": hvd})
+    finally:
+        hvd.shutdown()
+    assert tried or name in ("paceline.keras.callbacks", "paceline.keras.elastic")

@@ -1,5 +1,8 @@
 """One rank of Horovod's own tests with Paceline: `horovod.torch` is `paceline.torch`, and nothing else changes.
 
+With the front `tensorflow`, `horovod.tensorflow` is `paceline.tensorflow`; tests that Horovod runs in eager execution
+and in sessions of TensorFlow 1 run in eager execution.
+
 Writes JSON lines to a file of its own: the names of all tests, then for each test that it begins, and what became of
 it. The tests come from a source tree of Horovod's. A rank that fails alone would put the others out of step, so ranks
 wait for each other after each test, and all end after one that has failed on any: `suites` begins again with the next.
@@ -66,17 +69,45 @@ def in_thread(target: Callable[..., Any], args: tuple[Any, ...] = (), **options:
     return thread
 
 
-def stand_in() -> None:
+def stand_in(front: str) -> None:
     """Let `import horovod.torch` find Paceline, and what the tests' own helpers import from Horovod."""
+    module("horovod", __version__="0.28.1")
+    hvd = tensorflow() if front == "tensorflow" else torch()
+    module("horovod.common")
+    module(
+        "horovod.common.util",
+        env=env,
+        gloo_built=lambda: False,
+        mpi_built=lambda: False,
+        is_version_greater_equal_than=lambda version, other: numbers(version) >= numbers(other),
+    )
+    module("horovod.common.exceptions", HorovodInternalError=hvd.HorovodInternalError)
+    module("horovod.runner")
+    module("horovod.runner.util")
+    module("horovod.runner.util.threads", in_thread=in_thread)
+    module("horovod.runner.common")
+    module("horovod.runner.common.util")
+    ours = lambda: (int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))  # noqa: E731
+    module("horovod.runner.common.util.env", get_env_rank_and_size=ours)
+
+
+def numbers(version: str) -> list[int]:
+    """Return the numbers of a version."""
+    return [int(part) for part in version.split(".")[:3]]
+
+
+def torch() -> types.ModuleType:
+    """Let `import horovod.torch` find Paceline."""
     import paceline.torch
     import torch
 
+    torch.set_num_threads(1)
     # Some tests build each optimizer of torch's. This one is newer than Horovod, and takes matrices only.
     if hasattr(torch.optim, "Muon"):
         torch.optim.Muon.__module__ = "out of their sight"
     hvd = paceline.torch
     # The tests of process sets use Horovod's front for TensorFlow, but nothing of TensorFlow.
-    module("horovod", __version__="0.28.1", torch=hvd, tensorflow=hvd)
+    vars(sys.modules["horovod"]).update(torch=hvd, tensorflow=hvd)
     sys.modules["horovod.torch"] = sys.modules["horovod.tensorflow"] = hvd
     for name in ("elastic", "mpi_ops", "sync_batch_norm"):
         found = getattr(hvd, name, hvd)
@@ -84,16 +115,30 @@ def stand_in() -> None:
     # The numbers of process sets, which Horovod's tests ask of its inner workings.
     sets = types.SimpleNamespace(_get_process_set_ids_and_ranks=_process_sets)
     vars(hvd)["mpi_ops"] = types.SimpleNamespace(_basics=sets)
-    module("horovod.common")
-    module("horovod.common.util", env=env, gloo_built=lambda: False, mpi_built=lambda: False)
-    module("horovod.common.exceptions", HorovodInternalError=hvd.HorovodInternalError)
-    module("horovod.runner")
-    module("horovod.runner.util")
-    module("horovod.runner.util.threads", in_thread=in_thread)
+    return hvd
+
+
+def tensorflow() -> types.ModuleType:
+    """Let `import horovod.tensorflow` find Paceline, and `horovod.keras`."""
+    import paceline.keras
+    import paceline.tensorflow
+    import tensorflow as tf
+    from tensorflow.python.framework import test_util
+
+    test_util.run_all_in_graph_and_eager_modes = lambda tests: tests
+    eagerly = {"_executing_eagerly": tf.executing_eagerly}
+    ours = vars(paceline.tensorflow) | {"SyncBatchNormalization": paceline.tensorflow.SyncBatchNormalization}
+    hvd = module("horovod.tensorflow", **ours, **eagerly)
+    hvd.util = module("horovod.tensorflow.util", **eagerly)
+    hvd.mpi_ops = module("horovod.tensorflow.mpi_ops", **ours)
+    sys.modules["horovod.tensorflow.elastic"] = hvd.elastic
+    hvd.keras = sys.modules["horovod.tensorflow.keras"] = sys.modules["horovod.keras"] = paceline.keras
+    sys.modules["horovod"].keras = paceline.keras
+    return hvd
 
 
 def _process_sets() -> dict[int, list[int]]:
-    from paceline.torch.hvd import world
+    from paceline.hvd import world
 
     return {number: list(known.ranks) for number, known in world.current().sets.items()}
 
@@ -114,6 +159,7 @@ def tests_in(made: types.ModuleType) -> dict[str, unittest.TestCase]:
     found: dict[str, unittest.TestCase] = {}
     for name, value in vars(made).items():
         if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == made.__name__:
+            value.setUpClass()
             found |= {method: value(method) for method in unittest.TestLoader().getTestCaseNames(value)}
         elif isinstance(value, types.FunctionType) and name.startswith("test") and value.__module__ == made.__name__:
             found[name] = unittest.FunctionTestCase(value)
@@ -194,10 +240,8 @@ def main() -> None:
     for variable, ours in (("RANK", "RANK"), ("SIZE", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
         os.environ[f"HOROVOD_{variable}"] = os.environ[ours]
     os.environ |= {"HOROVOD_LOCAL_SIZE": os.environ["WORLD_SIZE"], "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1"}
-    import torch
-
-    torch.set_num_threads(1)
-    stand_in()
+    sys.path.insert(0, str(Path(request["file"]).parent))
+    stand_in(request["front"])
     tests = tests_in(load(Path(request["file"])))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     step = InStep(Path(request["folder"]), rank, size, request["limit_s"])

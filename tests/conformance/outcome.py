@@ -29,6 +29,9 @@ class Result(unittest.TestResult):
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         """See the class."""
+        if err[0].__name__ == "Skipped":  # pytest.skip()
+            self.addSkip(test, str(err[1]))
+            return
         super().addError(test, err)
         if self.found[0] != "failed":  # What follows in tearDown is a consequence.
             self.found, self.failed_at = ("failed", self._exc_info_to_string(err, test)), time.time()

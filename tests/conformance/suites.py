@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -40,6 +41,8 @@ class Suite:
     """Only the tests that this suite skips, for lack of ranks."""
     alone_s: int = 60
     """Limit for a test, in seconds, on a machine that is busy."""
+    front: str = "torch"
+    """The framework that Horovod's tests use: torch or tensorflow."""
 
     @property
     def tests(self) -> str:
@@ -53,6 +56,8 @@ class Suite:
         root = os.environ.get(self.source)
         if not root:
             return f"{self.source} is not set: it names a source tree that has {self.file}"
+        if importlib.util.find_spec(self.front) is None:
+            return f"{self.front} is not installed"
         return None if Path(root, self.file).is_file() else f"{self.source}={root} has no {self.file}"
 
     def path(self) -> str:
@@ -70,6 +75,22 @@ SUITES = [
     Suite("horovod-process-sets-2", "horovod", 2, "test/parallel/test_process_sets_static.py", "HOROVOD_SOURCE"),
     Suite("horovod-process-sets-3", "horovod", 3, "test/parallel/test_process_sets_static.py", "HOROVOD_SOURCE"),
     Suite("horovod-stall", "horovod", 2, "test/integration/test_stall.py", "HOROVOD_SOURCE"),
+    *(
+        Suite(
+            f"horovod-{name}",
+            "horovod",
+            ranks,
+            f"test/parallel/test_{file}.py",
+            "HOROVOD_SOURCE",
+            alone_s=180,
+            front="tensorflow",
+        )
+        for name, ranks, file in (
+            ("tensorflow-2", 2, "tensorflow"),
+            ("tensorflow-sets", 3, "tensorflow_process_sets"),
+            ("keras-2", 2, "tensorflow2_keras"),
+        )
+    ),
 ]
 
 
@@ -123,9 +144,10 @@ def _ranks(suite: Suite, only: Sequence[str] | None, but: Collection[str]) -> tu
     limit_s = START_S + (len(only) if only else 150) * suite.alone_s
     with tempfile.TemporaryDirectory() as folder:
         request = {"file": suite.path(), "folder": folder, "only": only, "but": list(but), "limit_s": suite.alone_s}
+        request["front"] = suite.front
         command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
         command += [sys.executable, str(HERE / "horovod_host.py"), json.dumps(request)]
-        limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
+        limits = {"TF_CPP_MIN_LOG_LEVEL": "3", "HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | limits

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import paceline.torch as hvd
-from paceline.torch.hvd.world import members_of
+from paceline.hvd.world import members_of
 
 
 def steps(_rank, _size, gradients, count, *, apart=0, waits=0.0, period=0.0):

@@ -7,7 +7,7 @@ from functools import partial
 import paceline.torch as hvd
 import torch
 from paceline.errors import InvalidArgumentError, JobError
-from paceline.torch.hvd.world import members_of
+from paceline.hvd.world import members_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_workers.checks import run_all

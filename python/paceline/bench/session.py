@@ -172,7 +172,7 @@ def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
 
 def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     """Raise InvalidArgumentError for an option that has no effect."""
-    ours = any(engine.name == "paceline" for engine in engines)
+    ours = any(engine.name.startswith("paceline") for engine in engines)
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
             raise InvalidArgumentError(f"--{name}: has no effect without the engine paceline; leave it out")

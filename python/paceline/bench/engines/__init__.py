@@ -12,7 +12,7 @@ from paceline.bench.engines.baidu import BaiduRing
 from paceline.bench.engines.base import Engine, Options
 from paceline.bench.engines.ddp import Ddp
 from paceline.bench.engines.horovod import Horovod
-from paceline.bench.engines.paceline import Paceline
+from paceline.bench.engines.paceline import Paceline, PacelineTensorFlow
 from paceline.bench.engines.ray import RayServers
 from paceline.bench.engines.tensorflow import Mirrored, Servers
 from paceline.errors import InvalidArgumentError
@@ -21,7 +21,7 @@ __all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
 
 NAMES = (
     *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
-    *("ray-ps", "baidu-ring"),
+    *("paceline-tensorflow", "ray-ps", "baidu-ring"),
 )
 ALL = "all"
 
@@ -45,13 +45,14 @@ def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | No
         )
     found: list[Engine] = []
     for name in NAMES if ALL in names else names:
-        if name == "paceline":
-            found += [Paceline(options, strategy) for strategy in strategies]
+        if name in _OURS:
+            found += [_OURS[name](options, strategy) for strategy in strategies]
         else:
             found.append(_MAKERS[name](options))
     return found
 
 
+_OURS = {"paceline": Paceline, "paceline-tensorflow": PacelineTensorFlow}
 _MAKERS = {
     "ddp-gloo": lambda options: Ddp(options, "gloo"),
     "ddp-nccl": lambda options: Ddp(options, "nccl"),

@@ -1,4 +1,4 @@
-"""Paceline: DDP over its backend, or its DistributedOptimizer if a coordinator is named."""
+"""Paceline: DDP over its backend, its DistributedOptimizer if a coordinator is named, or its tape for TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from paceline.bench.engines import mpirun
 from paceline.bench.engines.base import Engine, Options, environments, rank_words
+from paceline.bench.engines.tensorflow import missing_tensorflow, tensorflow_python
 from paceline.bench.places import Places, job_of
 from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import RankSpec
 from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
 from paceline.launch import variables
 from paceline.settings.table import SETTINGS
@@ -25,6 +27,7 @@ class Paceline(Engine):
 
     name = "paceline"
     family = "torch"
+    module = "torch_rank"
 
     def __init__(self, options: Options, strategy: str | None) -> None:
         """Raises InvalidArgumentError for contradictory settings."""
@@ -34,6 +37,10 @@ class Paceline(Engine):
         Settings.resolved(_without_own(), given, "flag")
         self._settings = {SETTINGS[name].variable: value for name, value in given.items() if value is not None}
         self.own_launcher = "mpi" in (options.transport or "")
+
+    def _python(self) -> str:
+        """Return the Python of the ranks."""
+        return self.options.python
 
     @property
     def label(self) -> str:
@@ -75,7 +82,7 @@ class Paceline(Engine):
             settings |= {"PACELINE_SERVERS": str(len(places.servers)), "PACELINE_RUN_SERVERS": str(len(places.servers))}
         if self.own_launcher:
             return [mpirun.process(self.options.python, spec, places, self.secret, settings)]
-        words = rank_words(self.options.python, "torch_rank", spec)
+        words = rank_words(self._python(), self.module, spec)
         found = [
             Process(f"rank {slot.number}", words, environment)
             for slot, environment in environments(places, self.secret, settings)
@@ -87,6 +94,34 @@ class Paceline(Engine):
             command = [sys.executable, "-m", "paceline.job.server"]
             found.append(Process(f"server {slot.number}", command, {**environment, **settings}, serves=True))
         return found
+
+
+class PacelineTensorFlow(Paceline):
+    """Paceline's distributed gradient tape, in TensorFlow."""
+
+    name = "paceline-tensorflow"
+    family = "tensorflow"
+    module = "tensorflow_paceline"
+
+    def __init__(self, options: Options, strategy: str | None) -> None:
+        """Raises InvalidArgumentError for contradictory settings, and for MPI."""
+        super().__init__(options, strategy)
+        if self.own_launcher:
+            raise InvalidArgumentError(
+                f"--transport {options.transport}: {self.name} is not measured over MPI; leave it out, or use another "
+                "transport"
+            )
+
+    def _python(self) -> str:
+        return tensorflow_python() or sys.executable
+
+    def missing(self) -> str | None:
+        """Check whether TensorFlow is missing."""
+        return missing_tensorflow()
+
+    def spec_fields(self) -> dict[str, Any]:
+        """Return the fields that its ranks need: a coordinator decides on the order of gradients, if one is named."""
+        return {"mode": "optimizer", "servers": self.servers}
 
 
 def _without_own() -> dict[str, str]:

@@ -14,18 +14,25 @@ from paceline.bench.processes import Process
 from paceline.bench.ranks.rank_spec import RankSpec
 
 
+def tensorflow_python() -> str | None:
+    """Return the Python that has TensorFlow: this one, or that of the environment created by `--install`."""
+    return sys.executable if importlib.util.find_spec("tensorflow") else python_of(TENSORFLOW)
+
+
+def missing_tensorflow() -> str | None:
+    """Return how to install TensorFlow, if it is missing."""
+    return None if tensorflow_python() else f"TensorFlow is not installed: {install_line(TENSORFLOW)}"
+
+
 class _TensorFlow(Engine):
     """TensorFlow in this environment if installed, otherwise in the environment created by `--install`."""
 
     family = "tensorflow"
     module = ""
 
-    def _python(self) -> str | None:
-        return sys.executable if importlib.util.find_spec("tensorflow") else python_of(TENSORFLOW)
-
     def missing(self) -> str | None:
         """Check whether TensorFlow is missing."""
-        return None if self._python() else f"TensorFlow is not installed: {install_line(TENSORFLOW)}"
+        return missing_tensorflow()
 
     def spec_fields(self) -> dict[str, Any]:
         """Return the fields that its ranks need."""
@@ -38,7 +45,7 @@ class _TensorFlow(Engine):
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return a worker per rank, and servers."""
-        python = self._python()
+        python = tensorflow_python()
         assert python is not None
         words = rank_words(python, self.module, spec)
         cluster = self.cluster(places)

@@ -7,22 +7,56 @@ operation.
 
 | module | contents |
 | --- | --- |
-| lifecycle, world, places | init and shutdown; ranks, and their nodes |
-| environment | HOROVOD_ variables |
-| process_sets, members, names | subsets of the ranks, and how their operations start |
-| handles | poll and synchronize |
-| operators, compression | Average, Sum, ...; fp16 and bf16 |
-| all_reduce, all_gather, broadcasting, all_to_all, reduce_scatter, sparse, barriers | operations |
+| paceline.hvd | what other frameworks share: init, process sets, handles, objects, timeline, the elastic loop |
+| tensors | tensors as arguments |
+| operators, compression | how tensors are reduced; fp16 and bf16 |
+| all_reduce, all_gather, broadcasting, all_to_all, reduce_scatter, sparse | operations |
 | reducing, gathering | their shared code |
-| objects, parameters | Python objects, parameters and optimizer state |
+| parameters | parameters and optimizer state |
 | optimizer, distributed, gradients, grouping, pull | DistributedOptimizer |
 | sync_batch_norm | SyncBatchNorm |
-| timeline | recording a timeline |
 | elastic | elastic jobs (`paceline run --elastic`) |
-| build_info | Horovod's build features, none of which exist |
 """
 
 from paceline._internal.lazy import public_names
+from paceline.hvd.build_info import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from paceline.hvd.elastic.runner import on_world_change
+from paceline.hvd.handles import poll, synchronize
+from paceline.hvd.lifecycle import init, shutdown
+from paceline.hvd.objects import allgather_object, broadcast_object
+from paceline.hvd.operators import Adasum, Average, Max, Min, Product, Sum
+from paceline.hvd.process_sets import (
+    ProcessSet,
+    add_process_set,
+    barrier,
+    global_process_set,
+    join,
+    remove_process_set,
+)
+from paceline.hvd.timeline import mark_with, start_timeline, stop_timeline
+from paceline.hvd.world import (
+    HorovodInternalError,
+    NotInitializedError,
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
 from paceline.torch.hvd import elastic
 from paceline.torch.hvd.all_gather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from paceline.torch.hvd.all_reduce import (
@@ -37,33 +71,10 @@ from paceline.torch.hvd.all_reduce import (
 )
 from paceline.torch.hvd.all_to_all import alltoall, alltoall_async
 from paceline.torch.hvd.broadcasting import broadcast, broadcast_, broadcast_async, broadcast_async_
-from paceline.torch.hvd.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
 from paceline.torch.hvd.compression import Compression
-from paceline.torch.hvd.handles import poll, synchronize
-from paceline.torch.hvd.lifecycle import init, shutdown
-from paceline.torch.hvd.objects import allgather_object, broadcast_object
-from paceline.torch.hvd.operators import Adasum, Average, Max, Min, Product, Sum
+from paceline.torch.hvd.distributed import enter_world, leave_world
 from paceline.torch.hvd.optimizer import DistributedOptimizer
 from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
-from paceline.torch.hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    barrier,
-    global_process_set,
-    join,
-    remove_process_set,
-)
 from paceline.torch.hvd.reduce_scatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -72,19 +83,7 @@ from paceline.torch.hvd.reduce_scatter import (
 )
 from paceline.torch.hvd.sparse import sparse_allreduce_async
 from paceline.torch.hvd.sync_batch_norm import SyncBatchNorm
-from paceline.torch.hvd.timeline import start_timeline, stop_timeline
-from paceline.torch.hvd.world import (
-    HorovodInternalError,
-    NotInitializedError,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from paceline.torch.recorder.marks import Marks
 
 __all__ = [
     "Adasum",
@@ -157,5 +156,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+mark_with(Marks)
+on_world_change(enter_world, leave_world)
 
 __dir__ = public_names(__name__)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from paceline.hvd.handles import Handle
+from paceline.hvd.operators import Operator
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of
 from paceline.torch.hvd.gathering import Gathered, gathered
-from paceline.torch.hvd.handles import Handle
-from paceline.torch.hvd.operators import Operator
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.reducing import ReduceArgs
-from paceline.torch.hvd.world import members_of
 
 Context = Any
 """The values that torch keeps between forward and backward."""

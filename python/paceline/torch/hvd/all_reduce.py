@@ -8,11 +8,11 @@ from typing import cast
 
 from torch import Tensor
 
+from paceline.hvd.handles import Handle
+from paceline.hvd.operators import operator_of
+from paceline.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.backend.sparse import is_sparse
 from paceline.torch.hvd.compression import Compression, Compressor
-from paceline.torch.hvd.handles import Handle
-from paceline.torch.hvd.operators import operator_of
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.reducing import AllReduce, GroupedAllReduce, ReduceArgs
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
+from paceline.hvd.handles import Handle, PendingOperation
+from paceline.hvd.members import Members
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of
 from paceline.torch.backend.buffers import Memory, region
-from paceline.torch.hvd.handles import Handle, PendingOperation
-from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import members_of
+from paceline.torch.hvd.tensors import checked, moved, on_host, tensor_of
 
 Context = Any
 """The values that torch keeps between forward and backward."""

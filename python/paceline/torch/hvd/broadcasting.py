@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
+from paceline.hvd.handles import Handle, PendingOperation
+from paceline.hvd.members import Members
+from paceline.hvd.operators import Operator
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of, rank, root_in
 from paceline.torch.backend.buffers import Memory, dense_copy, region
-from paceline.torch.hvd.handles import Handle, PendingOperation
-from paceline.torch.hvd.members import Members, checked, moved, on_host
-from paceline.torch.hvd.operators import Operator
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.reducing import ReduceArgs
-from paceline.torch.hvd.world import members_of, rank
+from paceline.torch.hvd.tensors import checked, moved, on_host
 
 Context = Any
 """The values that torch keeps between forward and backward."""
@@ -24,11 +25,7 @@ def _begin(
     tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, in_place: bool, waits: bool = False
 ) -> Handle[Tensor]:
     members = members_of(process_set)
-    if root_rank not in members.ranks:
-        raise ValueError(
-            f"broadcast of '{name}': root_rank {root_rank} is not in {process_set!r}; it is one of the job's ranks "
-            f"{list(members.ranks)}"
-        )
+    root_in(members, root_rank, name, process_set)
     return members.begin(
         "broadcast", name, lambda full: _pending(members, full, tensor, root_rank, in_place=in_place), waits=waits
     )

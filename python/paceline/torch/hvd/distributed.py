@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from paceline.torch.hvd import timeline
+from paceline.hvd import timeline
+from paceline.hvd.objects import broadcast_object
+from paceline.hvd.world import current
 from paceline.torch.hvd.gradients import Gradients, needed
 from paceline.torch.hvd.grouping import Groups, grouped, unnamed
-from paceline.torch.hvd.objects import broadcast_object
 from paceline.torch.hvd.pull import LayerPull
-from paceline.torch.hvd.world import current
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer

@@ -1,18 +1,17 @@
-"""Gathers the rows of all ranks at all ranks; `allgather`, objects and process sets are built on this."""
+"""Gathers the rows of all ranks at all ranks; `allgather` is built on this."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
+from paceline.hvd.handles import PendingOperation
+from paceline.hvd.members import Members
 from paceline.torch.backend.buffers import Memory, region
-from paceline.torch.hvd.handles import PendingOperation
-from paceline.torch.hvd.members import Members, checked, moved, on_host, tensor_of
+from paceline.torch.hvd.tensors import checked, moved, on_host, tensor_of
 
 
 class Gathered(NamedTuple):
@@ -50,10 +49,3 @@ def gathered(members: Members, full: str, tensor: Tensor) -> PendingOperation[Ga
         return Gathered(tensor_of(operation.data(), tensor.dtype, shape).to(tensor.device), counts)
 
     return PendingOperation(operation, finish)
-
-
-def gather_numbers(members: Members, name: str, numbers: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of all ranks, in rank order."""
-    own = torch.tensor(list(numbers), dtype=torch.int64)
-    handle = members.begin("allgather", name, lambda full: gathered(members, full, own), waits=True)
-    return [part.tolist() for part in handle().parts()]

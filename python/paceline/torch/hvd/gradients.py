@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from paceline.errors import JobError
+from paceline.hvd.handles import Handle
+from paceline.hvd.members import Members, Step
+from paceline.hvd.operators import Operator
+from paceline.hvd.process_sets import ProcessSet
+from paceline.hvd.world import members_of
 from paceline.torch.hvd.compression import Compressor
-from paceline.torch.hvd.handles import Handle
-from paceline.torch.hvd.members import Members, Step
-from paceline.torch.hvd.operators import Operator
-from paceline.torch.hvd.process_sets import ProcessSet
 from paceline.torch.hvd.reducing import ReduceArgs
-from paceline.torch.hvd.world import members_of
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
+from paceline.hvd.operators import Operator, operator_of
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import current
 from paceline.torch.hvd.compression import Compression, Compressor
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.gradients import Gradients
 from paceline.torch.hvd.grouping import checked_groups, checked_names
-from paceline.torch.hvd.operators import Operator, operator_of
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import current
 
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 

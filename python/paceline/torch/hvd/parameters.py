@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.hvd.handles import synchronize
+from paceline.hvd.objects import broadcast_object
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import rank
 from paceline.torch.hvd.broadcasting import broadcast_async_
-from paceline.torch.hvd.handles import synchronize
-from paceline.torch.hvd.objects import broadcast_object
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import rank
 
 Named = tuple[str | None, Tensor]
 Tree = Any

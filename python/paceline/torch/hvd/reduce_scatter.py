@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
+from paceline.hvd.handles import Handle, PendingOperation
+from paceline.hvd.members import Members
+from paceline.hvd.operators import Operator, operator_of
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, region
 from paceline.torch.hvd.all_gather import allgather, grouped_allgather
 from paceline.torch.hvd.compression import Compression, Compressor
-from paceline.torch.hvd.handles import Handle, PendingOperation
-from paceline.torch.hvd.members import Members, checked, on_host, tensor_of
-from paceline.torch.hvd.operators import Operator, combination, operator_of
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import members_of
+from paceline.torch.hvd.operators import combination
+from paceline.torch.hvd.tensors import checked, on_host, tensor_of
 
 Context = Any
 """The values that torch keeps between forward and backward."""

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from paceline._core import NamedOperation
+from paceline.hvd.handles import Handle, PendingOperation
+from paceline.hvd.members import Members, Step
+from paceline.hvd.operators import Operator
+from paceline.hvd.process_sets import ProcessSet
+from paceline.hvd.world import members_of
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
 from paceline.torch.backend.sparse import is_sparse
-from paceline.torch.hvd.handles import Handle, PendingOperation
-from paceline.torch.hvd.members import Members, Step, checked, on_host
-from paceline.torch.hvd.operators import Operator, combination
-from paceline.torch.hvd.process_sets import ProcessSet
+from paceline.torch.hvd.operators import combination
 from paceline.torch.hvd.sparse import sparse_allreduce
-from paceline.torch.hvd.world import members_of
+from paceline.torch.hvd.tensors import checked, on_host
 
 Context = Any
 """The values that torch keeps between forward and backward."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paceline.hvd.handles import Handle
+from paceline.hvd.members import Members
+from paceline.hvd.operators import Operator, operator_of
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of
 from paceline.torch.backend.sparse import is_sparse
 from paceline.torch.hvd.gathering import gathered
-from paceline.torch.hvd.handles import Handle
-from paceline.torch.hvd.members import Members
-from paceline.torch.hvd.operators import Operator, operator_of
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import members_of
 
 
 def sparse_allreduce_async(

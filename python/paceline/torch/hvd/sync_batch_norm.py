@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from paceline.hvd.operators import Operator
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of, ranks_of
 from paceline.torch.hvd.gathering import gathered
-from paceline.torch.hvd.operators import Operator
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
 from paceline.torch.hvd.reducing import ReduceArgs
-from paceline.torch.hvd.world import members_of, ranks_of
 
 Context = Any
 """The values that torch keeps between forward and backward."""

@@ -15,20 +15,17 @@
 
 | module | contents |
 | --- | --- |
-| runner | run: the loop around the training function |
-| state | State and ObjectState: commit, restore, sync |
-| commits | the last two commits |
-| torch_state, handlers | TorchState: models, optimizers, samplers, objects with a state_dict |
+| paceline.hvd.elastic | run, the loop around the training function; State and ObjectState: commit, restore, sync |
+| torch_state, state_handlers | TorchState: models, optimizers, samplers, objects with a state_dict |
 | sampler | ElasticSampler |
-| updates | whether ranks are waiting to join; HostsUpdatedInterrupt |
 """
 
 from paceline._internal.lazy import public_names
-from paceline.torch.hvd.elastic.runner import run
+from paceline.hvd.elastic.runner import run
+from paceline.hvd.elastic.state import HostsUpdatedInterrupt, ObjectState, State
+from paceline.hvd.world import HorovodInternalError
 from paceline.torch.hvd.elastic.sampler import ElasticSampler
-from paceline.torch.hvd.elastic.state import HostsUpdatedInterrupt, ObjectState, State
 from paceline.torch.hvd.elastic.torch_state import TorchState
-from paceline.torch.hvd.world import HorovodInternalError
 
 __all__ = [
     "ElasticSampler",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from paceline.torch.hvd import world
+from paceline.hvd import world
 
 
 class ElasticSampler(Sampler[int]):

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from paceline.hvd.objects import allgather_object, broadcast_object
 from paceline.torch.hvd.distributed import Distributed
 from paceline.torch.hvd.elastic.sampler import ElasticSampler
-from paceline.torch.hvd.objects import allgather_object, broadcast_object
 from paceline.torch.hvd.parameters import broadcast_optimizer_state, broadcast_parameters
 
 Kept = Any

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.hvd.elastic.state import ObjectState
 from paceline.job.elastic_commits import Snapshot
-from paceline.torch.hvd.elastic.state import ObjectState
 from paceline.torch.hvd.elastic.state_handlers import StateHandler, handler_of
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paceline._core import NamedOperation
-from paceline.torch.hvd import world
-from paceline.torch.hvd.gathering import gather_numbers
-from paceline.torch.hvd.handles import PendingOperation
-from paceline.torch.hvd.world import members_of
+from paceline.hvd import world
+from paceline.hvd.handles import PendingOperation
+from paceline.hvd.messages import gather_numbers
+from paceline.hvd.world import members_of
 
 
 class ProcessSet:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from paceline.catalog.strategies import GRAPH
 from paceline.errors import InvalidArgumentError, JobError, PacelineError
+from paceline.hvd.environment import Knobs
+from paceline.hvd.members import Members
+from paceline.hvd.partition import partition, restore
 from paceline.job.job import Job
-from paceline.torch.hvd.environment import Knobs
-from paceline.torch.hvd.members import Members
-from paceline.torch.hvd.partition import partition, restore
 
 if TYPE_CHECKING:
-    from paceline.torch.hvd.process_sets import ProcessSet
+    from paceline.hvd.process_sets import ProcessSet
 
 
 HorovodInternalError = JobError
@@ -173,6 +173,16 @@ def members_of(process_set: ProcessSet) -> Members:
             "if process_set.included(): ..."
         )
     return members
+
+
+def root_in(members: Members, root_rank: int, name: str | None, process_set: ProcessSet) -> int:
+    """Return the number within a process set of a rank of the job. Raises ValueError if it is not in the set."""
+    if root_rank not in members.ranks:
+        raise ValueError(
+            f"broadcast of '{name}': root_rank {root_rank} is not in {process_set!r}; it is one of the job's ranks "
+            f"{list(members.ranks)}"
+        )
+    return members.ranks.index(root_rank)
 
 
 def is_initialized() -> bool:

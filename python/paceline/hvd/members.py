@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
 from paceline._core import Coordinator, NamedOperation
-from paceline.torch.backend.buffers import REDUCIBLE, name_of
-from paceline.torch.hvd.handles import Handle, PendingOperation, grouped_handle, single_handle
+from paceline.hvd.handles import Handle, PendingOperation, grouped_handle, single_handle
 
 T = TypeVar("T")
+Tensor = TypeVar("Tensor")
+"""A framework's tensor."""
 SLOTS = 64
 """Names for unnamed operations of one kind. They are reused, so that the runtime's response cache applies."""
 
@@ -120,44 +118,6 @@ class Members:
         if name is None:
             self.names.hold(handle.name, handle)
         return handle
-
-
-def checked(what: str, tensor: object) -> Tensor:
-    """Return the tensor if it is dense. `what` names it in a message.
-
-    Raises TypeError if it is not a tensor, ValueError if it is sparse.
-    """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{what}: is a {type(tensor).__name__}, not a tensor")
-    if tensor.layout is not torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        raise ValueError(
-            f"{what}: has the layout {layout}; convert it with .to_dense(), or pass its indices and values separately"
-        )
-    return tensor
-
-
-def on_host(tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy of it in host memory."""
-    return tensor if tensor.is_cpu else tensor.detach().cpu()
-
-
-def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
-    """Return how a tensor is moved without being reduced: dtype's name, further dimensions, and units per element.
-
-    Dtypes that the runtime does not know move as bytes.
-    """
-    known = REDUCIBLE.get(dtype)
-    if known is not None:
-        return known, [], 1
-    return name_of(dtype), [dtype.itemsize] if dtype.itemsize > 1 else [], dtype.itemsize
-
-
-def tensor_of(data: bytearray, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return a tensor over the memory of a result. `data` has the buffer protocol."""
-    if len(data) == 0:
-        return torch.empty(tuple(shape), dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).view(tuple(shape))
 
 
 class Names:

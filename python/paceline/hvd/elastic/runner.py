@@ -8,17 +8,22 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from paceline.errors import InvalidArgumentError
+from paceline.hvd.elastic.state import State
+from paceline.hvd.lifecycle import init, shutdown
+from paceline.hvd.process_sets import barrier
+from paceline.hvd.world import current, is_initialized, size
 from paceline.job import elastic_loop
 from paceline.job.elastic_member import Membership, membership
-from paceline.torch.hvd.distributed import enter_world, leave_world
-from paceline.torch.hvd.elastic.state import State
-from paceline.torch.hvd.lifecycle import init, shutdown
-from paceline.torch.hvd.process_sets import barrier
-from paceline.torch.hvd.world import current, is_initialized, size
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound=State)
+_changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+
+def on_world_change(enter: Callable[[], None], leave: Callable[[], None]) -> None:
+    """Let a front know when this process enters a world of an elastic job, and before it leaves one."""
+    _changes.append((enter, leave))
 
 
 def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
@@ -98,7 +103,8 @@ class _Rank:
         member = membership()
         if member is not None and member.place is not None:
             self._state._back_to(member.place.commit)
-        enter_world()
+        for enter, _ in _changes:
+            enter()
         self._state.on_reset()
 
     def synchronize(self) -> None:
@@ -113,7 +119,8 @@ class _Rank:
 
     def leave(self) -> None:
         """Leave, and keep nothing of the world."""
-        leave_world()
+        for _, leave in _changes:
+            leave()
         shutdown()
         # What failed is held by cycles of exceptions and their frames, with connections and memory of the old world.
         gc.collect()

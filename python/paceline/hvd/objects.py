@@ -5,18 +5,14 @@ cloudpickle is used if installed, as in Horovod: it also handles functions and c
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import pickle
+import struct
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from paceline.torch.hvd.broadcasting import broadcast_
-from paceline.torch.hvd.gathering import gathered
-from paceline.torch.hvd.process_sets import ProcessSet, global_process_set
-from paceline.torch.hvd.world import members_of, rank
+from paceline.hvd.messages import broadcast_bytes, gather_bytes
+from paceline.hvd.process_sets import ProcessSet, global_process_set
+from paceline.hvd.world import members_of, rank, root_in
 
 Picklable = Any
 """Any object that can be pickled."""
@@ -47,12 +43,14 @@ def broadcast_object(
         >>> hvd.broadcast_object({"epoch": 3})
         {'epoch': 3}
     """
-    own = dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
+    own = dumped(obj) if rank() == root_rank else b""
     base = _name("broadcast_object", name, process_set)
-    length = broadcast_(torch.tensor([own.numel()]), root_rank, f"{base}.sz", process_set)
-    text = own if rank() == root_rank else torch.empty(int(length.item()), dtype=torch.uint8)
-    broadcast_(text, root_rank, f"{base}.t", process_set)
-    return obj if rank() == root_rank else _loaded(text)
+    members = members_of(process_set)
+    root = root_in(members, root_rank, base, process_set)
+    length = broadcast_bytes(members, f"{base}.sz", bytearray(struct.pack("=q", len(own))), root)
+    text = bytearray(own) if rank() == root_rank else bytearray(struct.unpack("=q", length)[0])
+    broadcast_bytes(members, f"{base}.t", text, root)
+    return obj if rank() == root_rank else pickle.loads(text)
 
 
 def allgather_object(
@@ -81,8 +79,7 @@ def allgather_object(
     members = members_of(process_set)
     own = dumped(obj)
     base = _name("allgather_object", name, process_set)
-    found = members.begin("allgather", f"{base}.t", lambda full: gathered(members, full, own), waits=True)()
-    return [_loaded(part) for part in found.parts() if part.numel()]
+    return [pickle.loads(part) for part in gather_bytes(members, f"{base}.t", own) if part]
 
 
 def _name(call: str, name: str | None, process_set: ProcessSet) -> str:
@@ -93,13 +90,10 @@ def _name(call: str, name: str | None, process_set: ProcessSet) -> str:
         return full
 
 
-def dumped(obj: Picklable) -> Tensor:
+def dumped(obj: Picklable) -> bytes:
     """Return the pickled object. Raises pickle's errors."""
-    return torch.frombuffer(bytearray(_pickler().dumps(obj)), dtype=torch.uint8)
-
-
-def _loaded(text: Tensor) -> Picklable:
-    return pickle.loads(ctypes.string_at(text.data_ptr(), text.numel()))
+    text: bytes = _pickler().dumps(obj)
+    return text
 
 
 def _pickler() -> Any:  # noqa: ANN401 - a module

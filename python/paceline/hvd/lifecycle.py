@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paceline.errors import InvalidArgumentError, JobError
+from paceline.hvd import timeline, world
+from paceline.hvd.environment import Knobs, timeline_path
+from paceline.hvd.objects import allgather_object
+from paceline.hvd.process_sets import ProcessSet, add_process_set, global_process_set
+from paceline.hvd.world import places
 from paceline.job.elastic_member import LauncherGoneError, membership
 from paceline.job.failure import tell_launcher
 from paceline.job.job import join_named
-from paceline.torch.hvd import timeline, world
-from paceline.torch.hvd.environment import Knobs, timeline_path
-from paceline.torch.hvd.objects import allgather_object
-from paceline.torch.hvd.process_sets import ProcessSet, add_process_set, global_process_set
-from paceline.torch.hvd.world import places
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:

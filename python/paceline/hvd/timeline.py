@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Protocol
 
+from paceline._core import Engine
 from paceline.errors import Source
+from paceline.hvd.world import current
 from paceline.job import timeline_files
 from paceline.settings.table import SETTINGS
-from paceline.torch.hvd.world import current
-from paceline.torch.recorder.marks import Marks
 
+
+class Marks(Protocol):
+    """Marks what a script does, such as its forward passes, in the timeline."""
+
+    def remove(self) -> None:
+        """Mark nothing any more."""
+
+    def waited(self, began: int) -> None:
+        """Mark that the script has waited for sums since `began`, by time.monotonic_ns()."""
+
+
+class _Waits:
+    """Marks nothing but waits: a framework without hooks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def remove(self) -> None:
+        pass
+
+    def waited(self, began: int) -> None:
+        self._engine.mark("wait", "wait for sums", began, time.monotonic_ns())
+
+
+_marker: Callable[[Engine], Marks] = _Waits
 _marks: Marks | None = None
 _path: str | None = None
+
+
+def mark_with(marker: Callable[[Engine], Marks]) -> None:
+    """Let a framework mark what its scripts do, from the next timeline on."""
+    global _marker  # noqa: PLW0603
+    _marker = marker
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -62,12 +95,18 @@ def mark(on: bool) -> None:
     global _marks  # noqa: PLW0603
     if _marks is not None:
         _marks.remove()
-    _marks = Marks(current().job._joined()) if on else None
+    _marks = _marker(current().job._joined()) if on else None
 
 
 def moment() -> int:
     """Return the current time for `waited`, or 0 if nothing is recorded."""
     return 0 if _marks is None else time.monotonic_ns()
+
+
+def span(name: str, since: int, until: int) -> None:
+    """Record what the script did between two moments, if anything is recorded."""
+    if _marks is not None and since:
+        current().job._joined().mark(name, name, since, until)
 
 
 def waited(since: int) -> None:

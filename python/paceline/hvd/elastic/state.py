@@ -7,16 +7,14 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from paceline.errors import InvalidArgumentError
+from paceline.hvd.messages import any_rank
+from paceline.hvd.objects import broadcast_object, dumped
+from paceline.hvd.process_sets import global_process_set
+from paceline.hvd.world import members_of, size
 from paceline.job.elastic_commits import Commits
 from paceline.job.elastic_loop import WorldChange
 from paceline.job.elastic_member import membership
-from paceline.torch.hvd.all_reduce import allreduce_
-from paceline.torch.hvd.objects import broadcast_object, dumped
-from paceline.torch.hvd.operators import Operator
-from paceline.torch.hvd.world import size
 
 
 class State:
@@ -223,7 +221,6 @@ def check() -> None:
     member = membership()
     updated = member is not None and member.updated()
     if size() > 1:
-        flag = torch.tensor([int(updated)], dtype=torch.int32)
-        updated = bool(allreduce_(flag, name="hvd.elastic.updated", op=Operator.Max).item())
+        updated = any_rank(members_of(global_process_set), "hvd.elastic.updated", updated)
     if updated:
         raise HostsUpdatedInterrupt

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from paceline.errors import InvalidArgumentError
 
@@ -53,6 +52,7 @@ class _Parted:
     before: dict[int, set[int]]
     """Affinities by thread."""
     threads: int
+    """torch's; 0 without torch. TensorFlow's pools do not change once they run."""
     cores: Cores | None
 
 
@@ -74,7 +74,8 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
         return None if _parted.cores is None else _parted.cores.coordinator
     before = {thread: os.sched_getaffinity(thread) for thread in _threads()}
     cores = share(sorted(os.sched_getaffinity(0)), local_rank, local_size)
-    _parted = _Parted(before, torch.get_num_threads(), cores)
+    torch = _torch()
+    _parted = _Parted(before, torch.get_num_threads() if torch else 0, cores)
     if cores is None:
         if local_rank == 0:
             print(
@@ -85,7 +86,8 @@ def partition(local_rank: int, local_size: int, *, verbose: bool) -> int | None:
         return None
     for thread in before:
         _confine(thread, cores.framework)
-    torch.set_num_threads(min(_parted.threads, len(cores.framework)))
+    if torch:
+        torch.set_num_threads(min(_parted.threads, len(cores.framework)))
     if not _watches_forks:
         os.register_at_fork(after_in_child=_forked)
         _watches_forks = True
@@ -107,7 +109,14 @@ def restore() -> None:
     usual = set[int]().union(*parted.before.values())
     for thread in _threads():
         _confine(thread, parted.before.get(thread, usual))
-    torch.set_num_threads(parted.threads)
+    torch = _torch()
+    if torch and parted.threads:
+        torch.set_num_threads(parted.threads)
+
+
+def _torch() -> Any:  # noqa: ANN401 - a module
+    """Return torch if the script uses it."""
+    return sys.modules.get("torch")
 
 
 def _forked() -> None:

@@ -1,0 +1,1 @@
+"""Scripts for `paceline run`, one for each test; pytest does not collect them."""
