@@ -147,7 +147,11 @@ def _ranks(suite: Suite, only: Sequence[str] | None, but: Collection[str]) -> tu
         request["front"] = suite.front
         command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(suite.ranks), "--timeout", "20", "--"]
         command += [sys.executable, str(HERE / "horovod_host.py"), json.dumps(request)]
-        limits = {"TF_CPP_MIN_LOG_LEVEL": "3", "HOROVOD_STALL_CHECK_TIME_SECONDS": "10", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15"}
+        limits = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "10",
+            "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "15",
+        }
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=limit_s, check=False, env=os.environ | limits
