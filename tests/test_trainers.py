@@ -86,6 +86,7 @@ def test_accelerate_under_paceline_run():
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.timeout(1000)
 @needs("ray")
 def test_ray_train():
     hashes = []
@@ -96,7 +97,7 @@ def test_ray_train():
             env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=480,
             check=False,
         )
         assert done.returncode == 0, done.stderr
