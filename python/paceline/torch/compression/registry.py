@@ -38,7 +38,10 @@ def hook_of(compression: str, group: dist.ProcessGroup | None = None) -> tuple[A
         InvalidArgumentError: The name is unknown, or its parameter out of range.
 
     Example:
-        >>> model.register_comm_hook(*hook_of("topk:0.01"))  # doctest: +SKIP
+        >>> state, hook = paceline.torch.compression.hook_of("topk:0.01")
+        >>> state.density
+        0.01
+        >>> model.register_comm_hook(state, hook)  # doctest: +SKIP
     """
     found = catalog.parse(compression)
     parameter = found.parameter or 0
