@@ -179,8 +179,8 @@ class Distributed(_Base):
                 # Horovod's words, for scripts that filter warnings.
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(). It reduces the gradients again; write: with optimizer.skip_synchronize(): "
-                    "optimizer.step()",
+                    "optimizer.synchronize(). It reduces the gradients again; write: "
+                    "with optimizer.skip_synchronize(): optimizer.step()",
                     stacklevel=2,
                 )
             if closure is None:
