@@ -171,6 +171,9 @@ def test_settings_by_default():
     assert json.loads(Settings.from_environment({}).to_json()) == {
         "transport": "auto",
         "mpi_library": None,
+        "cuda_library": None,
+        "cuda": "host",
+        "nccl_library": None,
         "interface": "127.0.0.1",
         "secret": None,
         "rendezvous": None,

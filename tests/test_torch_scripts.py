@@ -103,5 +103,5 @@ def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == [
         "paceline",
-        *(f"paceline.{name}" for name in ("_internal", "_internal.lazy", "as_gloo")),
+        *(f"paceline.{name}" for name in ("_internal", "_internal.lazy", "accelerate_backend", "as_gloo")),
     ]

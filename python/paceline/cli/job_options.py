@@ -40,7 +40,18 @@ def strategy(place: str) -> types.Decorator:
 
 def knobs(place: str) -> types.Decorator:
     """Knobs of the strategy and of the network."""
-    names = ("placement", "distribution", "pull", "coordinator", "inside", "streams", "multicast", "tls", "timeout_s")
+    names = (
+        "placement",
+        "distribution",
+        "pull",
+        "coordinator",
+        "inside",
+        "streams",
+        "multicast",
+        "tls",
+        "cuda",
+        "timeout_s",
+    )
     return types.options(place, *names, checked=False)
 
 

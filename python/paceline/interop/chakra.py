@@ -31,6 +31,7 @@ _READY = "paceline.ready_ps"
 _TENSORS = "paceline.tensors"
 _BYTES = "paceline.bytes"
 _KEPT = "paceline.activation_bytes"
+_SHAPES = "paceline.shapes"
 _PLACES = "paceline.places"
 """Of gradients in the trace: the order of those that are ready at the same time."""
 _PS = 10**12
@@ -228,6 +229,9 @@ def _graph(worker: Mapping[str, Any], buckets: Sequence[Sequence[str]]) -> list[
             _PLACES: Attribute("uint64_list", [places[tensor] for tensor in bucket]),
             _READY: Attribute("uint64_list", [_ps(by_name[tensor]["ready_s"]) for tensor in bucket]),
         }
+        shapes = [by_name[tensor].get("shape") for tensor in bucket]
+        if any(shape is not None for shape in shapes):
+            node.attributes[_SHAPES] = Attribute("string_list", [json.dumps(shape) for shape in shapes])
         collectives.append(node.id)
     node = compute("backward to its end", "backward", backward - reached, previous, now)
     now += backward - reached
@@ -274,9 +278,10 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
                     f"{path}: node {node.id} ({node.name}): has lost its attributes {_PLACES}, {_TENSORS}, {_READY} or "
                     f"{_BYTES}; export the trace again"
                 )
+            shapes = _shapes(path, node, len(lists[0]))
             gradients += [
-                (place, {"tensor": tensor, "ready_s": at / _PS, "bytes": size})
-                for place, tensor, at, size in zip(*lists, strict=True)
+                (place, {"tensor": tensor, "ready_s": at / _PS, "bytes": size} | shape)
+                for place, tensor, at, size, shape in zip(*lists, shapes, strict=True)
             ]
         else:
             raise InvalidArgumentError(
@@ -288,6 +293,23 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
         "backward_s": totals["backward"] / _PS,
         "optimizer_s": totals["optimizer"] / _PS,
     }
+
+
+def _shapes(path: Path, node: Node, count: int) -> list[dict[str, Any]]:
+    """Return the shape of each tensor of a collective, where it is known, as a gradient has it."""
+    kept = node.value(_SHAPES)
+    if kept is None:
+        return [{}] * count
+    try:
+        shapes = [json.loads(text) for text in kept]
+    except (TypeError, ValueError):
+        shapes = []
+    if len(shapes) != count or not all(shape is None or isinstance(shape, list) for shape in shapes):
+        raise InvalidArgumentError(
+            f"{path}: node {node.id} ({node.name}): attribute {_SHAPES}: is not what Paceline writes; export the "
+            "trace again"
+        )
+    return [{} if shape is None else {"shape": shape} for shape in shapes]
 
 
 def _foreign_worker(

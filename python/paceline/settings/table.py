@@ -821,7 +821,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
-        help="What exchanges tensors on CUDA devices: strategies through host memory, or NCCL (docs/how-to/cuda.md).",
+        help="What exchanges CUDA tensors: strategies, through the host, or NCCL (docs/how-to/cuda.md).",
         default="host",
         uses=_in(*JOBS),
     ),
