@@ -178,8 +178,9 @@ class Distributed(_Base):
             if self._synchronized:
                 # Horovod's words, for scripts that filter warnings.
                 warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
-                    "It reduces the gradients again; write: with optimizer.skip_synchronize(): optimizer.step()",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). It reduces the gradients again; write: "
+                    "with optimizer.skip_synchronize(): optimizer.step()",
                     stacklevel=2,
                 )
             if closure is None:
