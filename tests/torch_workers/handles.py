@@ -166,7 +166,12 @@ def timeouts(rank, size):
 def refusals(rank, size):
     """Mistakes that a rank can see by itself are found before anything is sent, and name tensor and remedy."""
     x, n = torch.ones(4), size
-    raises(ValueError, r"tensor 0 \(float32, shape \[4\]\) is on meta.*cpu:paceline", dist.all_reduce, x.to("meta"))
+    raises(
+        ValueError,
+        r"tensor 0 \(float32, shape \[4\]\) is on meta; paceline moves tensors on CPUs and CUDA devices",
+        dist.all_reduce,
+        x.to("meta"),
+    )
     raises(ValueError, r"2 tensors; it takes one", _pg().allreduce, [x, x])
     raises(ValueError, rf"{n + 1} outputs for {n} ranks", dist.all_gather, [x] * (n + 1), x)
     outs = [torch.empty(4) for _ in range(n)]
