@@ -140,7 +140,7 @@ def test_accelerate_is_changed_when_it_is_imported(tmp_path):
     script = (
         "from paceline import accelerate_backend, as_gloo; as_gloo.load(); as_gloo.load(); import accelerate, sys\n"
         "print(accelerate.state.PartialState()._prepare_backend(True, False, 'paceline')[0])\n"
-        "print(sum(type(finder).__name__ == '_AfterState' for finder in sys.meta_path))"
+        "print(sum(type(finder).__name__ == '_AfterImport' for finder in sys.meta_path))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

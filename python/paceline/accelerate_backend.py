@@ -8,12 +8,10 @@ torch loads whenever it is imported, calls `allow`; only a request for "paceline
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from paceline._internal.lazy import when_imported
 
 NAME = "paceline"
 _STATE = "accelerate.state"
@@ -21,11 +19,7 @@ _STATE = "accelerate.state"
 
 def allow() -> None:
     """Make accelerate accept the backend once it is imported, or now if it already is. Idempotent."""
-    known = sys.modules.get(_STATE)
-    if known is not None and hasattr(known, "PartialState"):
-        keep_backend(known)
-    elif not any(isinstance(finder, _AfterState) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterState())
+    when_imported({_STATE: keep_backend})
 
 
 def keep_backend(state: ModuleType) -> None:
@@ -46,33 +40,3 @@ def keep_backend(state: ModuleType) -> None:
 
     prepare_backend._keeps_paceline = True  # type: ignore[attr-defined]
     partial_state._prepare_backend = prepare_backend  # type: ignore[union-attr]
-
-
-class _AfterState:
-    """Finds accelerate's module through the other finders, and changes it when it has been executed."""
-
-    def __init__(self) -> None:
-        self._asking = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _STATE or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asking = False
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_change(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            keep_backend(module)
-
-        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
-        return spec

@@ -87,8 +87,8 @@ impl Comm {
 fn record(call: &str) {
     let Ok(path) = std::env::var("CUDA_STAND_IN_RECORD") else { return };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    // What cannot be recorded is missed by the test.
-    let _ = file.and_then(|mut file| writeln!(file, "{call}"));
+    // In one write, because other ranks append, too. What cannot be recorded is missed by the test.
+    let _ = file.and_then(|mut file| file.write_all(format!("{call}\n").as_bytes()));
 }
 
 #[unsafe(no_mangle)]
@@ -399,6 +399,26 @@ fn run(comm: &Comm, collective: &Collective) -> bool {
     true
 }
 
+/// An all-reduce, or a reduction to one rank.
+unsafe fn reduce(
+    name: &'static str,
+    (from, to): (u64, u64),
+    (count, dtype, op): (usize, c_int, c_int),
+    root: Option<c_int>,
+    raw: *mut c_void,
+    on: *mut c_void,
+) -> c_int {
+    let Some(size) = element(dtype) else { return INVALID_ARGUMENT };
+    let bytes = count * size;
+    let kind = Kind::Combine { dtype, op, bytes };
+    // SAFETY: as in nccl.h.
+    unsafe {
+        let rank = comm(raw).rank;
+        let output = root.is_none_or(|root| rank == root as usize).then_some((to, 0));
+        submit(raw, on, Collective { name, input: Some((from, bytes)), output, bytes, kind })
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce(
     from: u64,
@@ -409,13 +429,8 @@ pub unsafe extern "C" fn ncclAllReduce(
     raw: *mut c_void,
     on: *mut c_void,
 ) -> c_int {
-    let Some(size) = element(dtype) else { return INVALID_ARGUMENT };
-    let bytes = count * size;
-    let kind = Kind::Combine { dtype, op, bytes };
-    let collective =
-        Collective { name: "ncclAllReduce", input: Some((from, bytes)), output: Some((to, 0)), bytes, kind };
     // SAFETY: as in nccl.h.
-    unsafe { submit(raw, on, collective) }
+    unsafe { reduce("ncclAllReduce", (from, to), (count, dtype, op), None, raw, on) }
 }
 
 #[unsafe(no_mangle)]
@@ -429,14 +444,8 @@ pub unsafe extern "C" fn ncclReduce(
     raw: *mut c_void,
     on: *mut c_void,
 ) -> c_int {
-    let Some(size) = element(dtype) else { return INVALID_ARGUMENT };
-    let bytes = count * size;
-    let kind = Kind::Combine { dtype, op, bytes };
     // SAFETY: as in nccl.h.
-    unsafe {
-        let output = (comm(raw).rank == root as usize).then_some((to, 0));
-        submit(raw, on, Collective { name: "ncclReduce", input: Some((from, bytes)), output, bytes, kind })
-    }
+    unsafe { reduce("ncclReduce", (from, to), (count, dtype, op), Some(root), raw, on) }
 }
 
 #[unsafe(no_mangle)]

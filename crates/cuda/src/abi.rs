@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "symbols of a library that is loaded at run time become functions here")]
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libloading::os::unix::Library;
+use crate::library::functions;
 
 /// `CUresult`.
 pub(crate) type Status = c_int;
@@ -30,26 +30,8 @@ pub(crate) const POINTER_DEVICE: c_int = 9;
 pub(crate) const POINTER_MEMORY_TYPE: c_int = 2;
 pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions, under their names without `cu`.
-        pub(crate) struct Functions { $(pub $name: unsafe extern "C" fn($($argument),*) -> Status,)* }
-
-        impl Functions {
-            /// # Safety
-            /// The library is a CUDA driver, version 11.7 or later.
-            pub unsafe fn load(library: &Library) -> Result<Functions, String> {
-                Ok(Functions { $($name: {
-                    // SAFETY: the signature is that of `cuda.h`, and the caller promises that the library follows it.
-                    *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
-                        .map_err(|_| format!("has no {}; Paceline needs a driver of CUDA 11.7 or later", $symbol))?
-                },)* })
-            }
-        }
-    };
-}
-
 functions! {
+    "a driver of CUDA 11.7 or later";
     init = "cuInit" (c_uint);
     driver_get_version = "cuDriverGetVersion" (*mut c_int);
     get_error_name = "cuGetErrorName" (Status, *mut *const c_char);

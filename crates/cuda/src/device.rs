@@ -47,12 +47,6 @@ impl Device {
         Ok(Device { driver, ordinal, number, context, name })
     }
 
-    /// Its number in this process.
-    #[must_use]
-    pub fn ordinal(&self) -> u32 {
-        self.ordinal
-    }
-
     /// `NVIDIA H100 80GB HBM3`.
     #[must_use]
     pub fn name(&self) -> &str {

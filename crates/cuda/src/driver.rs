@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::abi::{Functions, SUCCESS, Status};
 use crate::device::Device;
+use crate::library;
 
 /// The name under which the system's loader knows the driver.
 const NAME: &str = "libcuda.so.1";
@@ -36,7 +37,7 @@ pub struct Driver {
 }
 
 /// The driver of this process: there is one.
-static LOADED: Mutex<Option<Result<Arc<Driver>, CudaError>>> = Mutex::new(None);
+static LOADED: library::Loaded<Driver> = Mutex::new(None);
 
 impl Driver {
     /// The driver; loaded and initialised by the first call. `named`: the path of the library, in place of the system's.
@@ -44,29 +45,19 @@ impl Driver {
     /// # Errors
     /// There is no driver, it is too old or finds no device, or another library is loaded already.
     pub fn get(named: Option<&str>) -> Result<Arc<Driver>, CudaError> {
-        let mut loaded = LOADED.lock();
-        let driver = loaded.get_or_insert_with(|| Driver::load(named).map(Arc::new)).clone()?;
-        match named {
-            Some(path) if driver.path != std::path::Path::new(path) => Err(CudaError(format!(
-                "cuda_library: this process has loaded {} already, and cannot load {path}",
-                driver.path.display()
-            ))),
-            _ => Ok(driver),
-        }
+        library::get(&LOADED, ("cuda_library", named), Driver::load, |driver| &driver.path)
     }
 
     fn load(named: Option<&str>) -> Result<Driver, CudaError> {
         let path = PathBuf::from(named.unwrap_or(NAME));
         let wrong = |what: String| CudaError(format!("{}: {what}", path.display()));
         // SAFETY: a driver's initialisers may run in any process.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            wrong(format!("cannot be loaded ({why}); install NVIDIA's driver, or use CPU tensors"))
-        })?;
+        let loaded = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
+            .map_err(|error| library::not_opened(&path, &error, "install NVIDIA's driver, or use CPU tensors"))?;
         // SAFETY: the library bears the driver's name, or the user says that it is one.
-        let call = unsafe { Functions::load(&library) }.map_err(wrong)?;
+        let call = unsafe { Functions::load(&loaded) }.map_err(wrong)?;
         let mut driver =
-            Driver { call, path: path.clone(), version: 0, devices: Mutex::new(Vec::new()), _library: library };
+            Driver { call, path: path.clone(), version: 0, devices: Mutex::new(Vec::new()), _library: loaded };
         let mut count: c_int = 0;
         // SAFETY: pointers to locals.
         unsafe {

@@ -5,6 +5,7 @@
 //! | `abi` | the driver's functions and constants |
 //! | `driver` | finds and loads the library; errors as text |
 //! | `device` | a device's primary context, its streams, events and memory |
+//! | `library` | libraries that are loaded at run time, one of each kind in a process |
 //! | `nccl` | NCCL, loaded at run time: communicators that can be aborted |
 //! | `pinned` | page-locked host memory, used again |
 //! | `staging` | copies a caller's device memory to the host, and the result back, in the order of the caller's stream |
@@ -14,6 +15,7 @@
 mod abi;
 mod device;
 mod driver;
+mod library;
 mod nccl;
 mod pinned;
 mod staging;

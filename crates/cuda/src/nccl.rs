@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::abi::Opaque;
 use crate::device::{Device, Event, Stream};
 use crate::driver::CudaError;
+use crate::library::{self, functions};
 use crate::staging::CallerStream;
 
 /// The name under which the system's loader, or torch's wheels, know it.
@@ -34,7 +35,7 @@ pub struct UniqueId(pub [u8; ID_BYTES]);
 
 /// The beginning of `ncclConfig_t`: NCCL takes its defaults for what is beyond `size`.
 #[repr(C)]
-struct Config {
+pub(crate) struct Config {
     size: usize,
     magic: c_uint,
     version: c_uint,
@@ -87,25 +88,8 @@ pub enum NcclCall<'a> {
     ReduceScatter(u64, u64, u64, NcclOp),
 }
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> c_int,)* }
-
-        impl Functions {
-            /// # Safety
-            /// The library is NCCL.
-            unsafe fn load(library: &Loaded) -> Result<Functions, String> {
-                Ok(Functions { $($name: {
-                    // SAFETY: the signature is that of `nccl.h`.
-                    *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
-                        .map_err(|_| format!("has no {}; Paceline needs NCCL 2.18 or later", $symbol))?
-                },)* })
-            }
-        }
-    };
-}
-
 functions! {
+    "NCCL 2.18 or later";
     get_version = "ncclGetVersion" (*mut c_int);
     get_unique_id = "ncclGetUniqueId" (*mut UniqueId);
     init = "ncclCommInitRankConfig" (*mut Opaque, c_int, UniqueId, c_int, *mut Config);
@@ -129,7 +113,8 @@ pub struct Nccl {
     _library: Loaded,
 }
 
-static LOADED: Mutex<Option<Result<Arc<Nccl>, CudaError>>> = Mutex::new(None);
+/// The library of this process: there is one.
+static LOADED: library::Loaded<Nccl> = Mutex::new(None);
 
 impl Nccl {
     /// The library; loaded by the first call. `named`: its path, in place of one that is loaded already (torch's) or the
@@ -138,15 +123,7 @@ impl Nccl {
     /// # Errors
     /// There is none, it is too old, or another is loaded already.
     pub fn get(named: Option<&str>) -> Result<Arc<Nccl>, CudaError> {
-        let mut loaded = LOADED.lock();
-        let nccl = loaded.get_or_insert_with(|| Nccl::load(named).map(Arc::new)).clone()?;
-        match named {
-            Some(path) if nccl.path != std::path::Path::new(path) => Err(CudaError(format!(
-                "nccl_library: this process has loaded {} already, and cannot load {path}",
-                nccl.path.display()
-            ))),
-            _ => Ok(nccl),
-        }
+        library::get(&LOADED, ("nccl_library", named), Nccl::load, |nccl| &nccl.path)
     }
 
     fn load(named: Option<&str>) -> Result<Nccl, CudaError> {
@@ -156,25 +133,22 @@ impl Nccl {
             // SAFETY: NCCL's initialisers may run in any process.
             unsafe { Loaded::open(Some(&path), flags) }
         };
-        let library = match named {
+        let loaded = match named {
             Some(_) => open(RTLD_NOW | RTLD_GLOBAL),
             None => open(RTLD_NOW | NOLOAD).or_else(|_| open(RTLD_NOW | RTLD_GLOBAL)),
         }
         .map_err(|error| {
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            wrong(format!(
-                "cannot be loaded ({why}); install NCCL (torch's CUDA wheels bring it), or leave out --cuda nccl"
-            ))
+            library::not_opened(&path, &error, "install NCCL (torch's CUDA wheels bring it), or leave out --cuda nccl")
         })?;
         // SAFETY: the library bears NCCL's name, or the user says that it is one.
         let (call, error_string) = unsafe {
-            let call = Functions::load(&library).map_err(wrong)?;
-            let error_string = library
+            let call = Functions::load(&loaded).map_err(wrong)?;
+            let error_string = loaded
                 .get(b"ncclGetErrorString\0")
                 .map_err(|_| wrong("has no ncclGetErrorString; is it NCCL?".into()))?;
             (call, *error_string)
         };
-        let mut nccl = Nccl { call, error_string, version: 0, path: path.clone(), _library: library };
+        let mut nccl = Nccl { call, error_string, version: 0, path: path.clone(), _library: loaded };
         // SAFETY: a pointer to a local.
         let status = unsafe { (nccl.call.get_version)(&raw mut nccl.version) };
         nccl.check("ncclGetVersion", status)?;

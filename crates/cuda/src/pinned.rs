@@ -85,12 +85,6 @@ impl Pool {
             drop(block);
         }
     }
-
-    /// Bytes that are not in use.
-    #[must_use]
-    pub fn idle_bytes(&self) -> usize {
-        self.free.lock().iter().map(|(block, _)| block.bytes).sum()
-    }
 }
 
 /// Page-locked memory in use. It returns to its pool.

@@ -253,14 +253,6 @@ impl Staged {
         unsafe { self.done.hold(stream) }
     }
 
-    /// Whether the result has been written on the device. Only after `end`.
-    ///
-    /// # Errors
-    /// The context has failed.
-    pub fn arrived(&self) -> Result<bool, CudaError> {
-        self.done.happened()
-    }
-
     /// Whether the context is alive.
     ///
     /// # Errors

@@ -437,7 +437,7 @@ fn closed() -> RunError {
 }
 
 /// How an operation is submitted.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Submission {
     /// Silence after which it fails; `None`: the job's.
     pub timeout: Option<Duration>,

@@ -17,7 +17,7 @@ use lowering::Prepared;
 pub use on_device::{DeviceOperation, Stages};
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
-use paceline_executor::program::{Barrier, Native, OffloadRequest, Scheduled};
+use paceline_executor::program::{Barrier, Native, OffloadRequest, Program, Scheduled};
 use paceline_executor::{Finish, OperationSpec};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::sync::atomic::{AtomicU32, Ordering};
@@ -108,29 +108,41 @@ impl Communicator {
     fn join_library(&self) -> Result<()> {
         let native = self.shared.settings.strategy.as_deref().is_some_and(is_offloaded);
         let then = OffloadRequest::Join(if native { DUPLICATES } else { 0 });
-        let handle = Arc::new(Handle::new(None));
+        let signature = Signature {
+            collective: Collective::Barrier,
+            dtype: Dtype::Uint8,
+            op: ReduceOp::Sum,
+            root: 0,
+            count: 0,
+            plan: 0,
+        };
+        let program = Box::new(Native { barrier: Barrier { size: self.size() }, then });
+        let handle = self.meet(signature, program, ("MPI_Comm_create_group", None), &Submission::default())?;
+        self.wait(&handle, None).map(drop)
+    }
+
+    /// Begins an operation without memory, which the other ranks know by its signature. `notify`: as in a request.
+    fn meet(
+        &self,
+        signature: Signature,
+        program: Box<dyn Program>,
+        (label, notify): (&str, Option<u64>),
+        how: &Submission,
+    ) -> Result<Arc<Handle>> {
         let spec = OperationSpec {
-            signature: Signature {
-                collective: Collective::Barrier,
-                dtype: Dtype::Uint8,
-                op: ReduceOp::Sum,
-                root: 0,
-                count: 0,
-                plan: 0,
-            },
-            program: Box::new(Native { barrier: Barrier { size: self.size() }, then }),
+            signature,
+            program,
             roles: vec![(self.me, Space::new(1))],
             zero_copy: false,
             point_to_point: None,
             step: None,
             factor: None,
             finish: None,
-            label: "MPI_Comm_create_group".into(),
-            handle,
+            label: label.into(),
+            handle: Arc::new(Handle::new(notify)),
             keep: None,
         };
-        let handle = self.shared.submit(self.id, spec, &Submission::default())?;
-        self.wait(&handle, None).map(drop)
+        self.shared.submit(self.id, spec, how)
     }
 
     /// These workers, and the servers behind them. A server makes it when it hears of it.

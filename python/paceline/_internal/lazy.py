@@ -1,4 +1,8 @@
-"""Public names of a package: imported on first use (PEP 562), and listed by `dir()` without helpers."""
+"""What happens at an import later on.
+
+Public names of a package are imported on first use (PEP 562), and listed by `dir()` without helpers; modules of others
+are changed once a script imports them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def lazy(
@@ -51,3 +57,51 @@ def public_names(module: str) -> Callable[[], list[str]]:
         return sorted({*names["__all__"], *(name for name in usual if name in names)})
 
     return __dir__
+
+
+class _AfterImport:
+    """Finds modules through the other finders, and calls a function when one of them has been executed.
+
+    It goes once all have been.
+    """
+
+    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = dict(changes)
+        self._asking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        change = self._changes.get(name)
+        if change is None or self._asking:
+            return None
+        import importlib.util
+
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module: ModuleType) -> None:
+            execute(module)
+            self._changes.pop(name, None)
+            if not self._changes and self in sys.meta_path:
+                sys.meta_path.remove(self)
+            change(module)
+
+        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
+def when_imported(changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+    """Call each function with the module of its name, now or after its import: importing it here takes seconds."""
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+    later = {name: change for name, change in changes.items() if name not in sys.modules}
+    if later:
+        sys.meta_path.insert(0, _AfterImport(later))

@@ -145,8 +145,14 @@ def reduced(
     """
     reduction = _plan(full, op, array, members, prescale, postscale)
     work = _viewed(array, reduction) if in_place else _read(array, reduction, copy=True)
-    operation = members.coordinator.request(
-        "all_reduce",
+    operation = _request(members, "all_reduce", full, work, reduction)
+    whole = array if in_place and address(work) == address(array) else None
+    return PendingOperation(operation, lambda _: _back(work, array) if whole is None else whole)
+
+
+def _request(members: Members, call: str, full: str, work: Array, reduction: Reduction) -> NamedOperation:
+    return members.coordinator.request(
+        call,
         full,
         inputs=[(address(work), work.size)],
         dtype=reduction.dtype,
@@ -156,8 +162,6 @@ def reduced(
         postscale=reduction.postscale,
         keep=work,
     )
-    whole = array if in_place and address(work) == address(array) else None
-    return PendingOperation(operation, lambda _: _back(work, array) if whole is None else whole)
 
 
 def _plan(full: str, op: Operator, array: Array, members: Members, prescale: float, postscale: float) -> Reduction:
@@ -318,17 +322,7 @@ def scattered(
         raise ValueError(f"'{full}': has no dimension to scatter; use allreduce")
     reduction = _plan(full, op, array, members, prescale, postscale)
     work = _read(array, reduction, copy=False)
-    operation = members.coordinator.request(
-        "reduce_scatter",
-        full,
-        inputs=[(address(work), work.size)],
-        dtype=reduction.dtype,
-        shape=list(work.shape),
-        op=reduction.op,
-        prescale=reduction.prescale,
-        postscale=reduction.postscale,
-        keep=work,
-    )
+    operation = _request(members, "reduce_scatter", full, work, reduction)
     each, more = divmod(array.shape[0], members.size)
     rows = each + (members.rank < more)
 

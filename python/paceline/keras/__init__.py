@@ -35,7 +35,7 @@ from paceline.hvd.operators import Adasum, Average, Max, Min, Product, Sum
 from paceline.hvd.process_sets import global_process_set
 from paceline.keras import callbacks, elastic
 from paceline.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model
-from paceline.keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
+from paceline.keras.values import allgather, allreduce, broadcast, reducescatter
 from paceline.tensorflow import (
     Compression,
     HorovodInternalError,
@@ -45,6 +45,7 @@ from paceline.tensorflow import (
     add_process_set,
     allgather_object,
     barrier,
+    broadcast_global_variables,
     broadcast_object,
     broadcast_variables,
     ccl_built,

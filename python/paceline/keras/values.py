@@ -8,28 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.hvd.operators import Operator
-from paceline.tensorflow import functions, operations
+from paceline.tensorflow import operations
 from paceline.tensorflow.compression import Compression, Compressor
 from paceline.tensorflow.execution import Tensor
 
 Value = Any
 """A number, an array or a tensor."""
-
-
-def broadcast_global_variables(root_rank: int) -> Any:  # noqa: ANN401
-    """Broadcast all variables of a graph of TensorFlow 1.
-
-    Args:
-        root_rank: Rank whose variables are copied.
-
-    Returns:
-        The operation to run.
-
-    Raises:
-        RuntimeError: In eager execution, which has no list of all variables.
-        JobError: A rank is gone, when the operation runs.
-    """
-    return functions.broadcast_global_variables(root_rank)
 
 
 def allreduce(

@@ -11,7 +11,6 @@ use paceline_cuda::{
 };
 use paceline_engine::settings::CudaBy;
 use paceline_engine::{Listener, News, Submission};
-use paceline_executor::OperationSpec;
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Barrier;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
@@ -19,7 +18,6 @@ use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
-use paceline_transport::space::Space;
 
 use super::{CollectiveRequest, Communicator, Memory};
 
@@ -162,7 +160,7 @@ impl Communicator {
         };
         self.wait_for_deferred()?;
         let group = self.nccl_group(stage)?;
-        let met = self.meet(request, count, &buffers, how)?;
+        let met = self.announce(request, count, &buffers, how)?;
         let done = Arc::new(Event::new(stage.device()).map_err(failed)?);
         // SAFETY: promised by the caller.
         unsafe { group.comm.submit(stream, &call, kind(request.dtype), &done) }.map_err(|error| {
@@ -189,8 +187,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// The barrier beside a collective, with its description.
-    fn meet(
+    /// Begins the barrier beside a collective, which bears its description.
+    fn announce(
         &self,
         request: &CollectiveRequest<'_>,
         count: u64,
@@ -204,22 +202,9 @@ impl Communicator {
         let root = if request.collective.rooted() { request.root as u16 } else { 0 };
         let signature =
             Signature { collective: request.collective, dtype: request.dtype, op: request.op, root, count, plan };
-        let handle = Arc::new(Handle::new(request.notify));
-        let spec = OperationSpec {
-            signature,
-            program: Box::new(Barrier { size: self.size() }),
-            roles: vec![(self.me, Space::new(1))],
-            zero_copy: false,
-            point_to_point: None,
-            step: None,
-            factor: None,
-            finish: None,
-            label: request.label.into(),
-            handle,
-            keep: None,
-        };
         // Nobody waits for it as a caller of the host does: it goes on in the background.
-        self.shared.submit(self.id, spec, &Submission { timeout: how.timeout, background: true, patient: false })
+        let how = Submission { timeout: how.timeout, background: true, patient: false };
+        self.meet(signature, Box::new(Barrier { size: self.size() }), (request.label, request.notify), &how)
     }
 
     /// NCCL's communicator of these ranks, made by the first call.

@@ -160,7 +160,6 @@ impl Communicator {
                 handle: None,
                 ..*request
             };
-            let how = Submission { timeout: how.timeout, background: how.background, patient: how.patient };
             let kept: Box<dyn Any + Send> = Box::new((staged.clone(), staged.memory(), keep.clone()));
             // SAFETY: `kept` owns the host's memory, and the caller has promised that of the device.
             let handle = unsafe { self.submit_behind(&gate, &piece, Some(kept), how) };

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline._internal.lazy import when_imported
 from paceline.torch.recorder.trace import RecordingError
-from paceline.torch.simulated.replacing import answering, replace, when_imported
+from paceline.torch.simulated.replacing import answering, replace
 from paceline.torch.simulated.sharded import Sharding
 
 _TENSOR = "tensor parallelism (DTensor)"
