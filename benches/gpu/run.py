@@ -23,7 +23,6 @@ from rich.table import Table
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SYSTEMS = ("paceline", "gloo", "nccl")
-LIMIT_S = 240
 
 
 def device() -> dict[str, Any]:
@@ -42,8 +41,9 @@ def device() -> dict[str, Any]:
     return {"devices": names, "driver": version, "library": str(path), "torch": torch.__version__}
 
 
-def ranks(count: int, *words: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
+def ranks(count: int, *words: str, limit_s: float, environ: dict[str, str] | None = None) -> tuple[int, str]:
     """Run a program on ranks of this machine; return its exit code and what rank 0 and errors say."""
+    print(f"{count} ranks: {' '.join(Path(word).name for word in words)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "paceline", "run", "-np", str(count), "--", sys.executable, *words]
     try:
         done = subprocess.run(
@@ -52,11 +52,11 @@ def ranks(count: int, *words: str, environ: dict[str, str] | None = None) -> tup
             env={**os.environ, **(environ or {})},
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 124, f"not over after {LIMIT_S} s"
+        return 124, f"not over after {limit_s:.0f} s"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -65,24 +65,38 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [json.loads(found) for found in re.findall(r"\{.*\}$", text, re.MULTILINE)]
 
 
-def measure(counts: list[int], sizes: list[int], seconds: float) -> dict[str, Any]:
-    """Run everything; what fails is part of the result."""
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run everything; what fails is part of the result. It is saved after each part."""
     content: dict[str, Any] = {"about": device(), "correct": [], "training": [], "all_reduce": []}
-    for count in counts:
-        code, said = ranks(count, str(HERE / "worker.py"), "correct")
+
+    def save() -> None:
+        if options.json:
+            options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+    for count in options.ranks:
+        code, said = ranks(count, str(HERE / "worker.py"), "correct", limit_s=options.limit)
         found = documents(said)
         content["correct"].append(
-            {"ranks": count, "code": code, **(found[0] if found and code == 0 else {"said": said})}
+            {"ranks": count, "code": code, **(found[0] if found and code == 0 else {"said": said[-4000:]})}
         )
+        save()
     for backend in SYSTEMS:
         environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if backend == "nccl" else {}
-        code, said = ranks(2, "examples/ddp.py", "--device", "cuda", "--backend", backend, environ=environ)
+        if backend == "nccl" and options.nccl:
+            environ["LD_PRELOAD"] = options.nccl
+        limit_s = options.limit
+        code, said = ranks(
+            2, "examples/ddp.py", "--device", "cuda", "--backend", backend, limit_s=limit_s, environ=environ
+        )
         content["training"].append({"backend": backend, "code": code, "said": said[-2000:]})
-        for size in sizes:
-            code, said = ranks(2, str(HERE / "worker.py"), "time", backend, str(size), str(seconds), environ=environ)
+        save()
+        for size in options.sizes:
+            words = (str(HERE / "worker.py"), "time", backend, str(size), str(options.seconds))
+            code, said = ranks(2, *words, limit_s=limit_s, environ=environ)
             found = documents(said)
             row = found[0] if found and code == 0 else {"said": said[-2000:]}
             content["all_reduce"].append({"backend": backend, "bytes": size, "code": code, **row})
+            save()
     return content
 
 
@@ -120,11 +134,11 @@ def main() -> None:
         "--sizes", type=lambda text: list(map(int, text.split(","))), default=[4 << 2 * i for i in range(14)]
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size and system")
+    parser.add_argument("--limit", type=float, default=240, help="seconds that one program may take")
+    parser.add_argument("--nccl", help="NCCL's library in place of torch's; several ranks on one device need 2.30")
     parser.add_argument("--json", type=Path, help="save the results to this file")
     options = parser.parse_args()
-    content = measure(options.ranks, options.sizes, options.seconds)
-    if options.json:
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    content = measure(options)
     show(content)
     failed = [part for part in content["correct"] if part["code"] != 0]
     raise SystemExit(1 if failed else 0)
