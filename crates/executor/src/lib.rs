@@ -18,6 +18,7 @@
 mod call;
 mod group;
 pub mod handle;
+pub mod in_stream;
 mod lane;
 mod limits;
 mod offload;

@@ -1,0 +1,249 @@
+//! Programs as commands for streams: results are right in whatever order the streams run, nothing is read too early or
+//! overwritten too soon, and no stream gets stuck.
+use std::collections::HashMap;
+
+use paceline_executor::in_stream::{Command, Extent, InStream, MOST_EXTENTS, Place, in_stream};
+use paceline_executor::program::{Broadcast, Program, Reduce, Scheduled};
+use paceline_schedule::{
+    Bucket, Chunk, Collective, Distribution, Knobs, Schedule, Topology, build_collective, registry, shard,
+};
+use proptest::prelude::*;
+
+/// The memory of all ranks, and what streams have done.
+struct World<'a> {
+    plan: &'a InStream,
+    memory: HashMap<Place, Vec<i64>>,
+    next: Vec<usize>,
+    signals: Vec<u32>,
+    factor: i64,
+}
+
+impl World<'_> {
+    fn ready(&self, rank: usize) -> bool {
+        match self.plan.commands[rank].get(self.next[rank]) {
+            None => false,
+            Some(Command::Wait { rank: other, signals }) => self.signals[*other as usize] >= *signals,
+            Some(_) => true,
+        }
+    }
+
+    fn run(&mut self, rank: usize) {
+        match &self.plan.commands[rank][self.next[rank]] {
+            Command::Wait { .. } => {}
+            Command::Signal => self.signals[rank] += 1,
+            Command::Combine { to, from, len, complete } => {
+                assert!((1..=MOST_EXTENTS).contains(&to.len()) && (1..=MOST_EXTENTS).contains(&from.len()));
+                let factor = if *complete { self.factor } else { 1 };
+                let get = |at: &Extent, index: u64| self.memory[&at.place][(at.off + index) as usize];
+                let sums: Vec<i64> =
+                    (0..*len).map(|index| from.iter().map(|at| get(at, index)).sum::<i64>() * factor).collect();
+                for at in to {
+                    let place = self.memory.get_mut(&at.place).unwrap();
+                    place[at.off as usize..][..*len as usize].copy_from_slice(&sums);
+                }
+            }
+        }
+        self.next[rank] += 1;
+    }
+}
+
+/// Two ranks' commands that touch the same memory, one of them to write, are in an order that the signals enforce.
+fn no_races(plan: &InStream) {
+    // What each command has behind it, by rank: found by running once; the order is that of the signals alone.
+    let ranks = plan.commands.len();
+    let (mut next, mut clocks) = (vec![0; ranks], vec![vec![0usize; ranks]; ranks]);
+    let mut signalled: Vec<Vec<Vec<usize>>> = vec![Vec::new(); ranks];
+    // Place, from, to, rank, index, whether it writes, clock.
+    let mut uses: HashMap<Place, Vec<(u64, u64, usize, usize, bool, Vec<usize>)>> = HashMap::new();
+    loop {
+        let mut any = false;
+        for rank in 0..ranks {
+            while let Some(command) = plan.commands[rank].get(next[rank]) {
+                match command {
+                    Command::Wait { rank: other, signals } => {
+                        let Some(learnt) = signalled[*other as usize].get(*signals as usize - 1).cloned() else {
+                            break;
+                        };
+                        assert_ne!(*other as usize, rank);
+                        clocks[rank].iter_mut().zip(learnt).for_each(|(own, other)| *own = (*own).max(other));
+                    }
+                    Command::Signal => {
+                        clocks[rank][rank] = next[rank] + 1;
+                        signalled[rank].push(clocks[rank].clone());
+                    }
+                    Command::Combine { to, from, len, .. } => {
+                        for (extents, writes) in [(from, false), (to, true)] {
+                            for at in extents {
+                                let used = (at.off, at.off + len, rank, next[rank], writes, clocks[rank].clone());
+                                uses.entry(at.place).or_default().push(used);
+                            }
+                        }
+                    }
+                }
+                next[rank] += 1;
+                any = true;
+            }
+        }
+        if !any {
+            break;
+        }
+    }
+    for (rank, commands) in plan.commands.iter().enumerate() {
+        assert_eq!(next[rank], commands.len(), "rank {rank} is stuck at {:?}", commands.get(next[rank]));
+        assert_eq!(signalled[rank].len(), plan.signals[rank] as usize);
+    }
+    for (place, uses) in &mut uses {
+        let owner = match *place {
+            Place::Role(role) => role as usize % ranks,
+            Place::Spare(rank) => rank as usize,
+        };
+        // What the owner's stream was told before.
+        uses.push((0, u64::MAX, owner, 0, true, vec![0; ranks]));
+        for (at, one) in uses.iter().enumerate() {
+            for other in &uses[..at] {
+                let (apart, reads) = (one.1 <= other.0 || other.1 <= one.0, !one.4 && !other.4);
+                let ordered = one.2 == other.2 || one.5[other.2] > other.3 || other.5[one.2] > one.3;
+                assert!(apart || reads || ordered, "{place:?}: {one:?} and {other:?} are in no order");
+            }
+        }
+        // At the end of its stream, nobody uses a rank's memory any more.
+        for used in uses {
+            assert!(used.2 == owner || clocks[owner][used.2] > used.3, "{place:?} is still used at the end: {used:?}");
+        }
+    }
+}
+
+fn elements(rank: u32, len: u64) -> Vec<i64> {
+    (0..len as i64).map(|index| index * 17 + i64::from(rank) * 1009 + 3).collect()
+}
+
+/// Runs the streams in an order that the seed decides; returns the memory of the ranks.
+fn run(plan: &InStream, memory: HashMap<Place, Vec<i64>>, factor: i64, mut seed: u64) -> HashMap<Place, Vec<i64>> {
+    let ranks = plan.commands.len();
+    let mut world = World { plan, memory, next: vec![0; ranks], signals: vec![0; ranks], factor };
+    for (rank, &elements) in plan.spare.iter().enumerate() {
+        world.memory.insert(Place::Spare(rank as u32), vec![-1; elements as usize]);
+    }
+    loop {
+        let ready: Vec<usize> = (0..ranks).filter(|&rank| world.ready(rank)).collect();
+        if ready.is_empty() {
+            break;
+        }
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        world.run(ready[(seed >> 33) as usize % ready.len()]);
+    }
+    assert!((0..ranks).all(|rank| world.next[rank] == plan.commands[rank].len()), "stuck");
+    world.memory
+}
+
+fn check(
+    collective: Collective,
+    name: &str,
+    (ranks, per_node, servers): (u32, u32, u32),
+    chunk: Chunk,
+    len: u64,
+    seed: u64,
+) {
+    let topology = Topology { ranks_per_node: per_node.min(ranks), servers, ..Topology::flat(ranks) };
+    let entry = paceline_schedule::find(name).unwrap();
+    let chunk = entry.uses(paceline_schedule::Knob::Chunk).then_some(chunk);
+    let knobs = Knobs { chunk, distribution: Distribution::default(), ..Knobs::default() };
+    let schedule: std::sync::Arc<dyn Schedule> =
+        std::sync::Arc::from(build_collective(collective, name, &topology, &knobs).unwrap());
+    let roles = schedule.roles().total();
+    let program = Scheduled { schedule, bucket: Bucket { id: 3, len, pull_only: false } };
+    let factor = if collective == Collective::AllReduce && roles > 1 { 5 } else { 1 };
+    let plan = in_stream(&program, (roles, ranks), |_| None).unwrap();
+    no_races(&plan);
+    let bucket = Bucket { id: 3, len, pull_only: false };
+    let shard = |rank: u32| shard(&bucket, ranks, rank);
+    let memory = (0..roles).map(|role| {
+        let mut own = elements(role, len);
+        if collective == Collective::AllGather && role < ranks {
+            let (from, upto) = (shard(role).off, shard(role).off + shard(role).len);
+            own.iter_mut().enumerate().for_each(|(at, x)| {
+                if !(from..upto).contains(&(at as u64)) {
+                    *x = -7
+                }
+            });
+        }
+        (Place::Role(role), if role < ranks { own } else { vec![-1; len as usize] })
+    });
+    let after = run(&plan, memory.collect(), factor, seed);
+    let sum = |at: u64| (0..ranks).map(|rank| elements(rank, len)[at as usize]).sum::<i64>() * factor;
+    for rank in 0..ranks {
+        let got = &after[&Place::Role(rank)];
+        let own = shard(rank);
+        for at in 0..len {
+            let want = match collective {
+                Collective::AllReduce => sum(at),
+                Collective::ReduceScatter if (own.off..own.off + own.len).contains(&at) => sum(at),
+                Collective::ReduceScatter => continue,
+                Collective::AllGather => {
+                    let owner =
+                        (0..ranks).find(|&r| (shard(r).off..shard(r).off + shard(r).len).contains(&at)).unwrap();
+                    elements(owner, len)[at as usize]
+                }
+            };
+            assert_eq!(got[at as usize], want, "{name} {collective:?}: rank {rank} of {ranks}, element {at} of {len}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn strategies_are_right_in_every_order(
+        which in 0..64usize, ranks in 1..=9u32, per_node in 1..=4u32, servers in 1..=5u32,
+        len in 0..60u64, cut in 1..30u64, whole in any::<bool>(), collective in 0..3usize, seed in any::<u64>(),
+    ) {
+        let of_streams: Vec<_> = registry().iter().filter(|entry| entry.name != "native").collect();
+        let entry = of_streams[which % of_streams.len()];
+        let collective = Collective::ALL[collective];
+        // Shards are equal.
+        let len = if collective == Collective::AllReduce { len } else { len / 6 * u64::from(ranks) };
+        let chunk = if whole { Chunk::Whole } else { Chunk::Elements(cut) };
+        if entry.offers(collective) {
+            check(collective, entry.name, (ranks, per_node, servers), chunk, len, seed);
+        }
+    }
+
+    #[test]
+    fn roots_give_and_take(ranks in 1..=9u32, root in 0..9u32, len in 0..40u64, chunk in 1..30u64, seed in any::<u64>()) {
+        let root = root % ranks;
+        let memory = || (0..ranks).map(|rank| (Place::Role(rank), elements(rank, len))).collect::<HashMap<_, _>>();
+        let of = |program: &dyn Program, scaled: bool| {
+            let piece = paceline_schedule::Piece { off: 0, len };
+            let plan = in_stream(program, (ranks, ranks), |rank| (scaled && rank == root).then_some(piece)).unwrap();
+            no_races(&plan);
+            run(&plan, memory(), 7, seed)
+        };
+        let after = of(&Broadcast { size: ranks, root, len, chunk }, false);
+        for rank in 0..ranks {
+            prop_assert_eq!(&after[&Place::Role(rank)], &elements(root, len));
+        }
+        let after = of(&Reduce { size: ranks, root, len, chunk }, true);
+        let sum: Vec<i64> =
+            (0..len).map(|at| (0..ranks).map(|rank| elements(rank, len)[at as usize]).sum::<i64>() * 7).collect();
+        prop_assert_eq!(&after[&Place::Role(root)], &sum);
+    }
+}
+
+/// The combines of each rank, and its signals.
+fn of_two(name: &str, chunk: Chunk) -> (Vec<usize>, Vec<u32>) {
+    let knobs = Knobs { chunk: Some(chunk), ..Knobs::default() };
+    let schedule = build_collective(Collective::AllReduce, name, &Topology::flat(2), &knobs).unwrap();
+    let program = Scheduled { schedule: schedule.into(), bucket: Bucket { id: 0, len: 100, pull_only: false } };
+    let plan = in_stream(&program, (2, 2), |_| None).unwrap();
+    let combines = |commands: &Vec<Command>| commands.iter().filter(|it| matches!(it, Command::Combine { .. })).count();
+    (plan.commands.iter().map(combines).collect(), plan.signals)
+}
+
+#[test]
+fn two_ranks_write_each_others_results() {
+    // Each says that it has begun, and that its half is there.
+    assert_eq!(of_two("ring", Chunk::PerWorker), (vec![1, 1], vec![2, 2]));
+    // One rank does it all.
+    assert_eq!(of_two("ring", Chunk::Whole), (vec![0, 1], vec![1, 1]));
+    assert_eq!(of_two("halving-doubling", Chunk::Whole), (vec![1, 1], vec![2, 2]));
+}
