@@ -13,6 +13,7 @@
 //! | `offload` | operations that the offload library of the transport runs |
 //! | `wires` | the channels by rank, and which of them are lost |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
+//! | [`in_stream`] | a program as commands for the streams of devices that reach each other's memory |
 //! | [`handle`] | the caller's view of an operation in flight |
 //! | [`timeline`] | records what a rank did, and when |
 mod call;

@@ -5,6 +5,7 @@
 //! [`Space`](paceline_transport::space::Space): input and output may be different parts of it.
 mod barrier;
 mod broadcast;
+mod direct;
 mod exchange;
 mod native;
 mod reduce;
@@ -13,6 +14,7 @@ use std::ops::Range;
 
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
+pub use direct::{DirectAllGather, DirectAllReduce};
 pub use exchange::{Exchange, SendRecv};
 pub use native::{Native, OffloadRequest};
 use paceline_os::sync::Arc;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use paceline_executor::in_stream::{Command, Extent, InStream, MOST_EXTENTS, Place, in_stream};
-use paceline_executor::program::{Broadcast, Program, Reduce, Scheduled};
+use paceline_executor::program::{
+    Broadcast, DirectAllGather, DirectAllReduce, Program, Reduce, ReduceScatter, Scheduled,
+};
 use paceline_schedule::{
     Bucket, Chunk, Collective, Distribution, Knobs, Schedule, Topology, build_collective, registry, shard,
 };
@@ -226,6 +228,44 @@ proptest! {
         let sum: Vec<i64> =
             (0..len).map(|at| (0..ranks).map(|rank| elements(rank, len)[at as usize]).sum::<i64>() * 7).collect();
         prop_assert_eq!(&after[&Place::Role(root)], &sum);
+    }
+
+    #[test]
+    fn every_rank_takes_from_every_other(ranks in 1..=19u32, len in 0..60u64, align in 1..9u64, seed in any::<u64>()) {
+        let sum = |at: usize| (0..ranks).map(|rank| elements(rank, len * u64::from(ranks))[at]).sum::<i64>();
+        let of = |program: &dyn Program, memory: &dyn Fn(u32) -> Vec<i64>, factor: i64| {
+            let plan = in_stream(program, (ranks, ranks), |_| None).unwrap();
+            no_races(&plan);
+            run(&plan, (0..ranks).map(|rank| (Place::Role(rank), memory(rank))).collect(), factor, seed)
+        };
+        let after = of(&DirectAllReduce { size: ranks, len, align }, &|rank| elements(rank, len), 3);
+        let want: Vec<i64> = (0..len as usize).map(|at| sum(at) * if ranks > 1 { 3 } else { 1 }).collect();
+        prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)] == want));
+
+        let piece = |rank: u32| paceline_schedule::Piece { off: u64::from(rank) * len, len };
+        let range = |rank: u32| (u64::from(rank) * len) as usize..((u64::from(rank) + 1) * len) as usize;
+        let whole = len * u64::from(ranks);
+        let memory = |rank: u32| {
+            let mut all = vec![-5; whole as usize];
+            all[range(rank)].copy_from_slice(&elements(rank, len));
+            all
+        };
+        let after = of(&DirectAllGather { size: ranks, shard: len }, &memory, 1);
+        let want: Vec<i64> = (0..ranks).flat_map(|rank| elements(rank, len)).collect();
+        prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)] == want));
+
+        let own = paceline_schedule::Piece { off: whole, len };
+        let parts = (0..ranks).map(piece).collect();
+        let memory = |rank: u32| {
+            let mut all = elements(rank, whole);
+            all.extend_from_within(range(rank));
+            all
+        };
+        let after = of(&ReduceScatter { parts, own, chunk: whole.max(1) }, &memory, 1);
+        for rank in 0..ranks {
+            let want: Vec<i64> = range(rank).map(sum).collect();
+            prop_assert_eq!(&after[&Place::Role(rank)][whole as usize..], &want);
+        }
     }
 }
 

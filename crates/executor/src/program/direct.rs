@@ -1,0 +1,68 @@
+//! Between ranks that all reach each other's memory: every element moves once.
+use paceline_schedule::{Op, Peers, Piece, Step};
+
+use super::Program;
+
+/// All-reduce: each rank combines one part of all contributions, beginning with its own, and gives the others the result.
+pub struct DirectAllReduce {
+    /// Number of ranks.
+    pub size: u32,
+    /// Number of elements.
+    pub len: u64,
+    /// Parts begin at multiples of so many elements.
+    pub align: u64,
+}
+
+impl DirectAllReduce {
+    fn part(&self, owner: u32) -> Piece {
+        let each = self.len.div_ceil(u64::from(self.size)).next_multiple_of(self.align.max(1));
+        let off = (each * u64::from(owner)).min(self.len);
+        Piece { off, len: each.min(self.len - off) }
+    }
+}
+
+impl Program for DirectAllReduce {
+    fn lanes(&self) -> u32 {
+        if self.size > 1 { self.size } else { 0 }
+    }
+
+    fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
+        let (piece, others, owner) = (self.part(lane), Peers::others(lane, self.size), Peers::one(lane));
+        match (pc, role == lane) {
+            (0 | 1, _) if piece.len == 0 => Step::Done,
+            (0, true) => Step::Recv { from: others, slot: 0, op: Op::Reduce, piece },
+            (1, true) => Step::Send { to: others, multicast: false, slot: 1, piece },
+            (0, false) => Step::Send { to: owner, multicast: false, slot: 0, piece },
+            (1, false) => Step::Recv { from: owner, slot: 1, op: Op::Assign, piece },
+            _ => Step::Done,
+        }
+    }
+
+    fn completes(&self, role: u32, lane: u32, _pc: u32) -> bool {
+        role == lane
+    }
+}
+
+/// All-gather of equal shards: each rank takes those of the others, from the next one on. Its own is in place.
+pub struct DirectAllGather {
+    /// Number of ranks.
+    pub size: u32,
+    /// Elements of a shard.
+    pub shard: u64,
+}
+
+impl Program for DirectAllGather {
+    fn lanes(&self) -> u32 {
+        self.size - 1
+    }
+
+    fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
+        let shard = |rank: u32| Piece { off: u64::from(rank) * self.shard, len: self.shard };
+        let (from, to) = ((role + lane + 1) % self.size, (role + self.size - lane - 1) % self.size);
+        match pc {
+            0 => Step::Send { to: Peers::one(to), multicast: false, slot: 0, piece: shard(role) },
+            1 => Step::Recv { from: Peers::one(from), slot: 0, op: Op::Assign, piece: shard(from) },
+            _ => Step::Done,
+        }
+    }
+}
