@@ -32,31 +32,40 @@ CALLS = [
 ]
 
 
-def env(**more):
-    return {"PACELINE_CUDA_LIBRARY": cuda_stand_in.library(), **more}
+def env(by="host", **more):
+    return {"PACELINE_CUDA_LIBRARY": cuda_stand_in.library(), "PACELINE_CUDA": by, **more}
+
+
+both = pytest.mark.parametrize("by", ["host", "ipc"])
 
 
 @pytest.mark.parametrize(
-    ("size", "transports", "lengths", "seed"),
+    ("by", "size", "transports", "lengths", "seed"),
     [
-        (2, "shm,tcp", "0,3,1000", 1),
-        pytest.param(3, "tcp,auto", "0,1,1000", 2, marks=slow),
-        pytest.param(4, "auto,grpc", "1,300001", 3, marks=slow),
+        ("host", 2, "shm,tcp", "0,3,1000", 1),
+        pytest.param("host", 3, "tcp,auto", "0,1,1000", 2, marks=slow),
+        pytest.param("host", 4, "auto,grpc", "1,300001", 3, marks=slow),
+        ("ipc", 2, "shm", "0,3,1000", 4),
+        ("ipc", 3, "tcp", "1,1000", 5),
+        pytest.param("ipc", 4, "auto", "0,1,300001", 6, marks=slow),
     ],
 )
-def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, size, transports, lengths, seed):
-    results = run(tmp_path, size, "on_device", "all_reduce", transports, lengths, env=env(CUDA_STAND_IN_SEED=str(seed)))
+def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, by, size, transports, lengths, seed):
+    environ = env(by, CUDA_STAND_IN_SEED=str(seed))
+    results = run(tmp_path, size, "on_device", "all_reduce", transports, lengths, env=environ)
     assert len({digest for result in results for digest in result["digests"].values()}) == 1, results
 
 
+@both
 @pytest.mark.parametrize(("size", "transport"), [(2, "shm"), (3, "tcp"), pytest.param(4, "grpc", marks=slow)])
-def test_every_other_operation(tmp_path, size, transport):
-    assert all(result["right"] for result in run(tmp_path, size, "on_device", "calls", transport, env=env()))
+def test_every_other_operation(tmp_path, by, size, transport):
+    assert all(result["right"] for result in run(tmp_path, size, "on_device", "calls", transport, env=env(by)))
 
 
+@both
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=slow) for seed in range(2, 8))])
-def test_the_order_of_streams_and_calls(tmp_path, seed):
-    results = run(tmp_path, 2, "on_device", "in_order", env=env(CUDA_STAND_IN_SEED=str(seed)))
+def test_the_order_of_streams_and_calls(tmp_path, by, seed):
+    results = run(tmp_path, 2, "on_device", "in_order", by, env=env(by, CUDA_STAND_IN_SEED=str(seed)))
     assert all(result["right"] for result in results)
 
 
@@ -86,34 +95,37 @@ def test_a_call_that_fails_is_named_on_every_rank(tmp_path, call, status):
     assert re.search(r"rank 1\b", results[0]["failed"]), results
 
 
-def test_a_device_that_does_not_come_to_an_operation(tmp_path):
-    zero, one = (result["failed"] for result in run(tmp_path, 2, "on_device", "stuck", env=env(), limit_s=40))
+@both
+def test_a_device_that_does_not_come_to_an_operation(tmp_path, by):
+    zero, one = (result["failed"] for result in run(tmp_path, 2, "on_device", "stuck", env=env(by), limit_s=40))
     assert "cuda:0" in one, one
     assert "has not reached all_reduce of 'weights' within 2 s" in one, one
     assert "rank 1" in zero, zero
 
 
-def test_a_rank_that_dies(tmp_path):
-    with Ranks(tmp_path, 2, "on_device", "failing", 30_000_000, env=env()) as ranks:
+@both
+def test_a_rank_that_dies(tmp_path, by):
+    with Ranks(tmp_path, 2, "on_device", "failing", 30_000_000, env=env(by)) as ranks:
         ranks.processes[1].kill()
         outcome = ranks.outcomes(60)[0]
     assert outcome.code != 0 or "rank 1" in outcome.said[-1]["failed"], outcome
 
 
+@both
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
-def test_torch_distributed_on_a_device(ranks):
-    torch_launch.run(ranks, on_device.everything, env=env())
+def test_torch_distributed_on_a_device(ranks, by):
+    torch_launch.run(ranks, on_device.everything, env=env(by))
 
 
 def nccl(**more):
-    return env(PACELINE_NCCL_LIBRARY=cuda_stand_in.library(), **more)
+    return env("nccl", PACELINE_NCCL_LIBRARY=cuda_stand_in.library(), **more)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=slow)])
 def test_collectives_by_nccl(tmp_path, size):
     record = tmp_path / "calls"
     results = run(
-        tmp_path, size, "on_device", "by_nccl", env=nccl(PACELINE_CUDA="nccl", CUDA_STAND_IN_RECORD=str(record))
+        tmp_path, size, "on_device", "by_nccl", env=nccl(CUDA_STAND_IN_RECORD=str(record))
     )
     assert all(result["right"] for result in results)
     calls = record.read_text().split()
@@ -124,14 +136,14 @@ def test_collectives_by_nccl(tmp_path, size):
 
 
 def test_ranks_that_call_different_things_in_nccl_are_told(tmp_path):
-    for result in run(tmp_path, 2, "on_device", "differing", env=nccl(PACELINE_CUDA="nccl"), limit_s=60):
+    for result in run(tmp_path, 2, "on_device", "differing", env=nccl(), limit_s=60):
         assert "'weights'" in result["failed"], result
         assert "10 elements" in result["failed"], result
         assert "11 elements" in result["failed"], result
 
 
 def test_a_rank_that_dies_beside_nccl(tmp_path):
-    with Ranks(tmp_path, 3, "on_device", "dying", env=nccl(PACELINE_CUDA="nccl")) as ranks:
+    with Ranks(tmp_path, 3, "on_device", "dying", env=nccl()) as ranks:
         outcomes = ranks.outcomes(60)
     assert outcomes[1].code == 7
     for rank in (0, 2):
@@ -141,7 +153,7 @@ def test_a_rank_that_dies_beside_nccl(tmp_path):
 
 def test_nccl_that_fails_is_named(tmp_path):
     fault = {1: {"CUDA_STAND_IN_FAULT": "ncclAllReduce:3:3"}}
-    results = run(tmp_path, 2, "on_device", "failing", 3000, env=nccl(PACELINE_CUDA="nccl"), env_of=fault, limit_s=40)
+    results = run(tmp_path, 2, "on_device", "failing", 3000, env=nccl(), env_of=fault, limit_s=40)
     assert "ncclAllReduce failed: internal error" in results[1]["failed"], results
     assert "rank 1" in results[0]["failed"], results
 

@@ -22,7 +22,15 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SYSTEMS = ("paceline", "gloo", "nccl")
+# What is timed, with what is set for it.
+SYSTEMS = {
+    "ipc": ("paceline", {"PACELINE_CUDA": "ipc"}),
+    "ipc, no cache": ("paceline", {"PACELINE_CUDA": "ipc", "PACELINE_CUDA_POINTER_CACHE": "0"}),
+    "host": ("paceline", {"PACELINE_CUDA": "host"}),
+    "nccl": ("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
+    "gloo": ("gloo", {}),
+}
+ENGINES = ("ipc", "host")
 
 
 def device() -> dict[str, Any]:
@@ -67,36 +75,36 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run everything; what fails is part of the result. It is saved after each part."""
-    content: dict[str, Any] = {"about": device(), "correct": [], "training": [], "all_reduce": []}
+    content: dict[str, Any] = {"about": device(), "correct": [], "training": [], "all_reduce": {}}
 
     def save() -> None:
         if options.json:
             options.json.write_text(json.dumps(content, indent=1) + "\n")
 
+    limit_s = options.limit
     for count in options.ranks:
-        code, said = ranks(count, str(HERE / "worker.py"), "correct", limit_s=options.limit)
-        found = documents(said)
-        content["correct"].append(
-            {"ranks": count, "code": code, **(found[0] if found and code == 0 else {"said": said[-4000:]})}
-        )
-        save()
-    for backend in SYSTEMS:
-        environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if backend == "nccl" else {}
-        if backend == "nccl" and options.nccl:
-            environ["LD_PRELOAD"] = options.nccl
-        limit_s = options.limit
-        code, said = ranks(
-            2, "examples/ddp.py", "--device", "cuda", "--backend", backend, limit_s=limit_s, environ=environ
-        )
-        content["training"].append({"backend": backend, "code": code, "said": said[-2000:]})
-        save()
-        for size in options.sizes:
-            words = (str(HERE / "worker.py"), "time", backend, str(size), str(options.seconds))
-            code, said = ranks(2, *words, limit_s=limit_s, environ=environ)
+        for engine in ENGINES:
+            code, said = ranks(
+                count, str(HERE / "worker.py"), "correct", limit_s=limit_s, environ={"PACELINE_CUDA": engine}
+            )
             found = documents(said)
-            row = found[0] if found and code == 0 else {"said": said[-2000:]}
-            content["all_reduce"].append({"backend": backend, "bytes": size, "code": code, **row})
+            result = found[0] if found and code == 0 else {"said": said[-4000:]}
+            content["correct"].append({"ranks": count, "engine": engine, "code": code, **result})
             save()
+    for system, (backend, environ) in SYSTEMS.items():
+        if backend == "nccl" and options.nccl:
+            environ = {**environ, "LD_PRELOAD": options.nccl}
+        example = ("examples/ddp.py", "--device", "cuda", "--backend", backend)
+        if system in options.train:
+            code, said = ranks(2, *example, limit_s=limit_s, environ=environ)
+            content["training"].append({"system": system, "code": code, "said": said[-2000:]})
+            save()
+        sizes = ",".join(map(str, options.sizes))
+        words = (str(HERE / "worker.py"), "time", backend, sizes, str(options.seconds))
+        code, said = ranks(2, *words, limit_s=limit_s, environ=environ)
+        part = {"code": code, "rows": documents(said)}
+        content["all_reduce"][system] = part if code == 0 else {**part, "said": said[-4000:]}
+        save()
     return content
 
 
@@ -106,24 +114,31 @@ def show(content: dict[str, Any]) -> None:
     about = content["about"]
     console.print(f"{', '.join(about['devices'])}; driver {about['driver']}; torch {about['torch']}")
     for part in content["correct"]:
-        verdict = f"{part['compared']} results are right" if part["code"] == 0 else f"FAILED: {part['said'][-600:]}"
-        console.print(f"{part['ranks']} ranks: {verdict}")
+        verdict = f"{part['compared']} results are right" if part["code"] == 0 else f"FAILED: {part['said'][-1500:]}"
+        console.print(f"{part['ranks']} ranks, {part['engine']}: {verdict}")
     for part in content["training"]:
         last = part["said"].strip().splitlines()[-1:] or ["nothing"]
-        console.print(f"DDP with {part['backend']}: exit code {part['code']}, {last[0]}")
+        console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}")
     table = Table(title="all-reduce of 2 ranks on one device: median microseconds (GB/s)")
     table.add_column("bytes", justify="right")
-    for backend in SYSTEMS:
-        table.add_column(backend, justify="right")
-    by = {(row["backend"], row["bytes"]): row for row in content["all_reduce"]}
-    for size in sorted({row["bytes"] for row in content["all_reduce"]}):
+    for system in SYSTEMS:
+        table.add_column(system, justify="right")
+    times = {
+        (system, row["bytes"]): row["median_us"]
+        for system, part in content["all_reduce"].items()
+        for row in part["rows"]
+        if "bytes" in row
+    }
+    for size in sorted({size for _, size in times}):
         cells = []
-        for backend in SYSTEMS:
-            row = by[backend, size]
-            us = row.get("median_us")
+        for system in SYSTEMS:
+            us = times.get((system, size))
             cells.append(f"{us:,.1f} ({size / us / 1e3:.2f})" if us else "failed")
         table.add_row(f"{size:,}", *cells)
     console.print(table)
+    for system, part in content["all_reduce"].items():
+        if part["code"]:
+            console.print(f"{system} FAILED: {part['said'][-1500:]}")
 
 
 def main() -> None:
@@ -133,6 +148,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: list(map(int, text.split(","))), default=[4 << 2 * i for i in range(14)]
     )
+    parser.add_argument("--train", type=lambda text: text.split(","), default=list(SYSTEMS), help="systems to train with")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size and system")
     parser.add_argument("--limit", type=float, default=240, help="seconds that one program may take")
     parser.add_argument("--nccl", help="NCCL's library in place of torch's; several ranks on one device need 2.30")

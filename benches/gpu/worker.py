@@ -55,6 +55,14 @@ def correct(device: torch.device) -> int:
             got = torch.zeros(length, dtype=dtype, device=device)
             dist.reduce_scatter_tensor(got, wide.to(device))
             same(got, (numbers(dtype, length, rank).to(torch.int64) * size).to(dtype), f"reduce_scatter of {dtype}")
+    for dtype in DTYPES:
+        parts = [numbers(dtype, 1000, source) for source in range(size)]
+        for op, want in combined(torch.stack(parts)).items():
+            if op == dist.ReduceOp.AVG and not dtype.is_floating_point:
+                continue
+            own = parts[rank].to(device)
+            dist.all_reduce(own, op)
+            same(own, want.to(dtype), f"all_reduce {op} of {dtype}")
     # Back to back without a wait in between, on another stream than the default.
     with torch.cuda.stream(torch.cuda.Stream(device)):
         own = torch.full((3_000_000,), rank + 1.0, device=device)
@@ -62,7 +70,28 @@ def correct(device: torch.device) -> int:
         for work in works:
             work.wait()
         same(own, torch.full((3_000_000,), sum(range(1, size + 1)) * size * size * 1.0), "three all-reduces in a row")
+    # Behind what the stream does for a while, and before what it does next.
+    for round in range(20):
+        own = torch.full((100_000,), float(rank), device=device)
+        torch.cuda._sleep(2_000_000 * ((rank + round) % size))
+        own += round
+        dist.all_reduce(own)
+        own *= 2
+        want = 2.0 * (size * round + sum(range(size)))
+        same(own, torch.full((100_000,), want), f"round {round} behind a stream that sleeps")
     return compared
+
+
+def combined(parts: Tensor) -> dict[dist.ReduceOp, Tensor]:
+    """Return what each reduction makes of the ranks' numbers."""
+    wide = parts.to(torch.float64 if parts.is_floating_point() else torch.int64)
+    return {
+        dist.ReduceOp.SUM: wide.sum(0),
+        dist.ReduceOp.AVG: wide.sum(0) / len(parts),
+        dist.ReduceOp.MIN: wide.min(0).values,
+        dist.ReduceOp.MAX: wide.max(0).values,
+        dist.ReduceOp.PRODUCT: wide.prod(0),
+    }
 
 
 def timed(device: torch.device, size: int, seconds: float) -> float:
@@ -86,18 +115,27 @@ def timed(device: torch.device, size: int, seconds: float) -> float:
     return statistics.median(times)
 
 
-def main(what: str, backend: str = "paceline", size: str = "4", seconds: str = "1") -> None:
-    """Join, do it, and let rank 0 say the result."""
+def main(what: str, backend: str = "paceline", sizes: str = "4", seconds: str = "1") -> None:
+    """Join, do it, and let rank 0 say the results."""
     dist.init_process_group(backend)
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     if what == "correct":
-        said = {"compared": correct(device)}
+        said = [{"compared": correct(device), "status": status()}]
     else:
-        said = {"median_us": timed(device, int(size), float(seconds))}
-    if dist.get_rank() == 0:
-        print(json.dumps(said), flush=True)
+        said = ({"bytes": size, "median_us": timed(device, size, float(seconds))} for size in map(int, sizes.split(",")))
+    for line in said:
+        if dist.get_rank() == 0:
+            print(json.dumps(line), flush=True)
+    if what != "correct" and backend == "paceline" and dist.get_rank() == 0:
+        print(json.dumps({"status": status()}), flush=True)
     dist.destroy_process_group()
+
+
+def status() -> dict[str, object]:
+    """Return what Paceline counts of devices."""
+    found = dist.group.WORLD._job.status()
+    return {key: found[key] for key in ("cuda", "cuda_ipc") if key in found}
 
 
 if __name__ == "__main__":

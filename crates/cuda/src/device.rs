@@ -235,6 +235,18 @@ impl Event {
         unsafe { self.record_in(stream.raw) }
     }
 
+    /// The point that a caller's stream has been told so far.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// The stream exists, and is of this device.
+    pub unsafe fn record_at(&self, stream: CallerStream) -> Result<(), CudaError> {
+        // SAFETY: promised by the caller.
+        unsafe { self.record_in(stream.raw()) }
+    }
+
     /// # Safety
     /// The stream exists, and is of this device.
     pub(crate) unsafe fn record_in(&self, stream: Opaque) -> Result<(), CudaError> {

@@ -24,4 +24,4 @@ pub use device::{Device, Event, Stream};
 pub use driver::{CudaError, Driver};
 pub use nccl::{ID_BYTES, Nccl, NcclCall, NcclComm, NcclOp, NcclType, UniqueId};
 pub use pinned::{Pinned, Pool};
-pub use staging::{CallerStream, Copies, Counters, Region, Stage, Staged};
+pub use staging::{CallerStream, Copies, Counters, Region, Stage, Staged, overlap};

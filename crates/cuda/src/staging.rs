@@ -141,7 +141,8 @@ impl Stage {
 }
 
 /// Whether any of these share memory.
-fn overlap(some: &[Region], others: &[Region]) -> bool {
+#[must_use]
+pub fn overlap(some: &[Region], others: &[Region]) -> bool {
     some.iter().any(|&(a, many)| others.iter().any(|&(b, more)| a < b + more && b < a + many))
 }
 

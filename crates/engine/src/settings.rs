@@ -73,9 +73,13 @@ impl Transport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CudaBy {
-    /// The strategies, through the host's memory.
+    /// The strategies, in each other's memory where the ranks of a group can, otherwise through the host's.
     #[default]
+    Auto,
+    /// The strategies, through the host's memory.
     Host,
+    /// The strategies, in each other's memory.
+    Ipc,
     /// NCCL, for the collectives that it has.
     Nccl,
 }
@@ -160,7 +164,7 @@ impl Default for Settings {
             disturbance: None,
             mpi_library: None,
             cuda_library: None,
-            cuda: CudaBy::Host,
+            cuda: CudaBy::Auto,
             nccl_library: None,
             tls: None,
             single_copy: true,

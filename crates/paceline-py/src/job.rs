@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use paceline_cuda::{CallerStream, Device, Driver};
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation, NcclOperation};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation, IpcOperation, NcclOperation, OnDevice};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
@@ -176,6 +176,16 @@ impl PyEngine {
         if !devices.is_empty() {
             status["cuda"] = devices.into();
         }
+        let ipc = self.0.stages().ipc_counters();
+        if ipc.operations > 0 {
+            status["cuda_ipc"] = serde_json::json!({
+                "operations": ipc.operations,
+                "handles_made": ipc.exported,
+                "handles_known": ipc.known,
+                "allocations_opened": ipc.opened,
+                "allocations_open_already": ipc.open,
+            });
+        }
         status.to_string()
     }
 
@@ -201,7 +211,10 @@ impl PyEngine {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.engine().close());
+        py.detach(|| {
+            self.0.stages().drain(DRAIN);
+            self.0.engine().close();
+        });
         drop(self.0.engine().take_finished());
     }
 
@@ -257,8 +270,11 @@ impl PyCommunicator {
             return unsafe { self.inner.submit_to_nccl((&stage, stream), request, keep, &how) }.map(State::Nccl);
         }
         // SAFETY: as above.
-        unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) }
-            .map(State::Device)
+        let begun = unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) };
+        begun.map(|begun| match begun {
+            OnDevice::Staged(operation) => State::Device(operation),
+            OnDevice::Ipc(operation) => State::Ipc(operation),
+        })
     }
 
     fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
@@ -389,6 +405,9 @@ impl PyCommunicator {
     }
 }
 
+/// How long a job that ends waits for its devices.
+const DRAIN: Duration = Duration::from_secs(30);
+
 /// Waits without the GIL; checks for Ctrl-C every 100 ms.
 fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeout_s: Option<f64>) -> PyResult<bool> {
     in_slices(py, timeout_s, |until| communicator.wait(handle, Some(until)))
@@ -421,6 +440,7 @@ fn in_slices(
 enum State {
     Host(Arc<Handle>),
     Device(Arc<DeviceOperation>),
+    Ipc(Arc<IpcOperation>),
     Nccl(NcclOperation),
 }
 
@@ -439,6 +459,7 @@ impl Operation {
         let done = match &self.state {
             State::Host(handle) => wait(py, &self.communicator, handle, timeout_s),
             State::Device(operation) => land(py, operation, timeout_s),
+            State::Ipc(operation) => in_slices(py, timeout_s, |until| operation.land(Some(until))),
             State::Nccl(operation) => py.detach(|| operation.land()).map(|()| true).map_err(python_error),
         };
         drop(self.engine.engine().take_finished());
@@ -449,6 +470,7 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
+            State::Ipc(operation) => operation.done(),
             State::Nccl(operation) => operation.done(),
         }
     }
@@ -457,7 +479,7 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.source(),
             State::Device(operation) => operation.source(),
-            State::Nccl(_) => 0,
+            State::Ipc(_) | State::Nccl(_) => 0,
         }
     }
 
@@ -466,6 +488,7 @@ impl Operation {
         match &self.state {
             State::Host(_) => Ok(()),
             State::Device(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
+            State::Ipc(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
             State::Nccl(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
         }
     }

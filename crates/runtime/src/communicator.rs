@@ -1,5 +1,7 @@
 //! A group of ranks and the operations between them.
 #[cfg(feature = "foreign")]
+mod by_ipc;
+#[cfg(feature = "foreign")]
 mod by_nccl;
 mod deferred;
 mod lowering;
@@ -10,11 +12,13 @@ use std::any::Any;
 use std::collections::HashMap;
 
 #[cfg(feature = "foreign")]
+pub use by_ipc::{IpcCounters, IpcOperation};
+#[cfg(feature = "foreign")]
 pub use by_nccl::NcclOperation;
 pub use deferred::Gate;
 use lowering::Prepared;
 #[cfg(feature = "foreign")]
-pub use on_device::{DeviceOperation, Stages};
+pub use on_device::{DeviceOperation, OnDevice, Stages};
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, OffloadRequest, Program, Scheduled};
@@ -62,6 +66,9 @@ pub struct Communicator {
     /// NCCL's communicator of the same ranks, once one was needed.
     #[cfg(feature = "foreign")]
     nccl: Mutex<Option<Arc<by_nccl::NcclGroup>>>,
+    /// The same ranks in each other's device memory, once that was tried; none if they do not reach it.
+    #[cfg(feature = "foreign")]
+    ipc: Mutex<Option<Option<Arc<by_ipc::IpcGroup>>>>,
 }
 
 impl Communicator {
@@ -179,6 +186,8 @@ impl Communicator {
             deferred,
             #[cfg(feature = "foreign")]
             nccl: Mutex::new(None),
+            #[cfg(feature = "foreign")]
+            ipc: Mutex::new(None),
         })
     }
 

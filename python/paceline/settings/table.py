@@ -821,8 +821,9 @@ _ALL: tuple[Setting, ...] = (
         flag="--cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
-        help="What exchanges CUDA tensors: strategies, through the host, or NCCL (docs/how-to/cuda.md).",
-        default="host",
+        help="What exchanges CUDA tensors: strategies in the ranks' device memory (ipc) or through the host, or NCCL; auto: "
+        "ipc where it can be, else host (docs/how-to/cuda.md).",
+        default="auto",
         uses=_in(*JOBS),
     ),
     Setting(

@@ -175,7 +175,7 @@ impl Communicator {
     }
 
     /// What has been called before has its place in the order.
-    fn wait_for_deferred(&self) -> Result<()> {
+    pub(super) fn wait_for_deferred(&self) -> Result<()> {
         let until = Instant::now() + self.shared.settings.timeout();
         while self.defers() {
             if Instant::now() > until {

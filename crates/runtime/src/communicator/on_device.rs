@@ -13,6 +13,7 @@ use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
+use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
 use super::{CollectiveRequest, Communicator, Gate, Memory};
 
 /// Bytes of an all-reduce that go as one: long enough that a copy takes longer than its call.
@@ -30,7 +31,21 @@ pub struct Stages {
     /// By number.
     stages: Mutex<Vec<Option<Arc<Stage>>>>,
     /// Operations whose result has not landed, as far as anybody still has them.
-    under_way: Mutex<Vec<Weak<DeviceOperation>>>,
+    under_way: Mutex<Vec<Weak<dyn Landing>>>,
+    /// Groups whose ranks reach each other's memory.
+    groups: Mutex<Vec<Weak<IpcGroup>>>,
+}
+
+/// An operation on device memory that others may have to wait for.
+pub(super) trait Landing: Send + Sync {
+    /// The group in whose stream it is; `None`: in none.
+    fn group(&self) -> Option<u32>;
+
+    /// Whether it writes into any of these regions.
+    fn writes_into(&self, regions: &[Region]) -> bool;
+
+    /// Waits until the caller's stream can be told to wait for the result, and tells it.
+    fn land(&self) -> Result<()>;
 }
 
 impl Stages {
@@ -62,18 +77,49 @@ impl Stages {
 
 impl Stages {
     /// Lands what has been called before and writes into these regions: an operation on the result of another sees it, as on
-    /// the host and with NCCL.
-    fn settle(&self, regions: &[Region]) -> Result<()> {
+    /// the host and with NCCL. Not what goes through the stream of `group`, if that is where the next operation goes.
+    pub(super) fn settle(&self, regions: &[Region], group: Option<u32>) -> Result<()> {
         let before: Vec<_> = {
             let mut under_way = self.under_way.lock();
             under_way.retain(|operation| operation.strong_count() > 0);
+            let elsewhere = |operation: &Arc<dyn Landing>| operation.group().is_none() || operation.group() != group;
             under_way
                 .iter()
                 .filter_map(Weak::upgrade)
-                .filter(|operation| operation.staged.writes_into(regions))
+                .filter(|operation| elsewhere(operation) && operation.writes_into(regions))
                 .collect()
         };
-        before.iter().try_for_each(|operation| operation.land(None).map(drop))
+        before.iter().try_for_each(|operation| operation.land())
+    }
+
+    /// Counts what this group does from now on.
+    pub(super) fn count(&self, group: &Arc<IpcGroup>) {
+        self.groups.lock().push(Arc::downgrade(group));
+    }
+
+    /// Waits until the devices have done what they were told in the memory of other ranks, at most so long for each group.
+    pub fn drain(&self, most: Duration) {
+        let groups: Vec<_> = self.groups.lock().iter().filter_map(Weak::upgrade).collect();
+        groups.iter().for_each(|group| group.drain(most));
+    }
+
+    /// What ranks have done in each other's memory, in all groups that exist.
+    #[must_use]
+    pub fn ipc_counters(&self) -> IpcCounters {
+        let groups = self.groups.lock();
+        let all = groups.iter().filter_map(Weak::upgrade).map(|group| group.counters());
+        all.fold(IpcCounters::default(), |sum, more| IpcCounters {
+            operations: sum.operations + more.operations,
+            exported: sum.exported + more.exported,
+            known: sum.known + more.known,
+            opened: sum.opened + more.opened,
+            open: sum.open + more.open,
+        })
+    }
+
+    /// Remembers an operation for those after it.
+    pub(super) fn note(&self, operation: &Arc<dyn Landing>) {
+        self.under_way.lock().push(Arc::downgrade(operation));
     }
 }
 
@@ -83,7 +129,15 @@ struct Piece {
     handle: Arc<Handle>,
 }
 
-/// An operation on device memory.
+/// How an operation on device memory is done.
+pub enum OnDevice {
+    /// Through the host's memory.
+    Staged(Arc<DeviceOperation>),
+    /// In each other's memory.
+    Ipc(Arc<IpcOperation>),
+}
+
+/// An operation on device memory, through the host's.
 pub struct DeviceOperation {
     communicator: Arc<Communicator>,
     staged: Arc<Staged>,
@@ -111,6 +165,28 @@ impl Communicator {
         request: &CollectiveRequest<'_>,
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
+    ) -> Result<OnDevice> {
+        if let Some(group) = self.ipc_group(stage, request)?
+            && let Some(plan) = self.ipc_plan(&group, request)?
+        {
+            // SAFETY: promised by the caller.
+            let begun = unsafe { self.submit_by_ipc((&group, plan), (stages, stream), request, keep, how) };
+            return begun.map(OnDevice::Ipc);
+        }
+        // SAFETY: promised by the caller.
+        unsafe { self.submit_staged((stages, stage, stream), request, keep, how) }.map(OnDevice::Staged)
+    }
+
+    /// Through the host's memory.
+    ///
+    /// # Safety
+    /// As for `submit_on_device`.
+    unsafe fn submit_staged(
+        self: &Arc<Communicator>,
+        (stages, stage, stream): (&Stages, &Arc<Stage>, CallerStream),
+        request: &CollectiveRequest<'_>,
+        keep: Option<Box<dyn Any + Send>>,
+        how: Submission,
     ) -> Result<Arc<DeviceOperation>> {
         let element = request.dtype.size() as u64;
         let regions = |memory: &[Memory]| -> Vec<Region> {
@@ -121,8 +197,8 @@ impl Communicator {
         let in_place = request.outputs.is_empty() && !(request.collective == Collective::SendRecv && request.sends);
         let writes = if in_place { &inputs } else { &outputs };
         let copies = Copies { reads: &inputs, writes, in_place };
-        stages.settle(&inputs)?;
-        stages.settle(writes)?;
+        stages.settle(&inputs, None)?;
+        stages.settle(writes, None)?;
         // SAFETY: promised by the caller.
         let staged = unsafe { stage.begin(stream, &copies) };
         let staged = Arc::new(staged.map_err(|error| self.of_device(&error, request))?);
@@ -181,11 +257,26 @@ impl Communicator {
             }
             if last {
                 let operation = Arc::new(operation);
-                stages.under_way.lock().push(Arc::downgrade(&operation));
+                let landing: Arc<dyn Landing> = operation.clone();
+                stages.note(&landing);
                 return Ok(operation);
             }
             from = upto;
         }
+    }
+}
+
+impl Landing for DeviceOperation {
+    fn group(&self) -> Option<u32> {
+        None
+    }
+
+    fn writes_into(&self, regions: &[Region]) -> bool {
+        self.staged.writes_into(regions)
+    }
+
+    fn land(&self) -> Result<()> {
+        DeviceOperation::land(self, None).map(drop)
     }
 }
 
