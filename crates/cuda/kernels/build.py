@@ -1,6 +1,6 @@
 """Compiles combine.cu to combine.ptx, which the driver compiles for its device; `make kernels` calls it.
 
-NVRTC needs no device, and is the one that pyproject.toml pins: PTX runs with drivers from its CUDA on, so an old one is wanted.
+NVRTC needs no device, and is the one that pyproject.toml pins: an old one, because PTX runs with drivers from then on.
 `--check` compares with what is checked in, and exits with 1 if that differs.
 """
 
@@ -114,7 +114,9 @@ def main() -> int:
     old = PTX.read_text() if PTX.exists() else ""
     if ptx == old:
         return 0
-    lines = list(difflib.unified_diff(old.splitlines(), ptx.splitlines(), "checked in", "compiled now", lineterm="", n=0))
+    lines = list(
+        difflib.unified_diff(old.splitlines(), ptx.splitlines(), "checked in", "compiled now", lineterm="", n=0)
+    )
     print(f"{PTX.name} is not what {SOURCE.name} compiles to ({len(lines)} lines of difference); run `make kernels`:")
     print("\n".join(lines[:10]))
     return 1
