@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup conformance gpu demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup conformance gpu kernels demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -131,6 +131,11 @@ bench: setup
 # On a machine with a CUDA device: results against the CPU's, training, and times beside NCCL and gloo; elsewhere exit code 77.
 gpu: setup
 	@$(BIN)/python benches/gpu/run.py --json gpu.json
+
+# The PTX of the CUDA kernels, which is checked in. Needs no device.
+kernels: $(VENV)/.tools
+	@$(UV) --quiet --requirements pyproject.toml --group kernels
+	$(BIN)/python crates/cuda/kernels/build.py
 
 study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator

@@ -29,6 +29,24 @@ pub(crate) const HOST_PORTABLE: c_uint = 1;
 pub(crate) const POINTER_DEVICE: c_int = 9;
 pub(crate) const POINTER_MEMORY_TYPE: c_int = 2;
 pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
+/// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: another number for each allocation of a process, also at the same address.
+pub(crate) const POINTER_BUFFER: c_int = 7;
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+pub(crate) const MULTIPROCESSORS: c_int = 16;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+pub(crate) const IPC_PEER_ACCESS: c_uint = 1;
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, and at a device address.
+pub(crate) const REGISTER_PORTABLE: c_uint = 1;
+pub(crate) const REGISTER_MAPPED: c_uint = 2;
+/// `CU_STREAM_WAIT_VALUE_GEQ`: until `(int32_t)(*address - value) >= 0`.
+pub(crate) const WAIT_AT_LEAST: c_uint = 0;
+/// `CU_STREAM_WRITE_VALUE_DEFAULT`: what the stream wrote before is visible to all that see the value.
+pub(crate) const WRITE_AFTER_ALL: c_uint = 0;
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle(pub [u8; 64]);
 
 functions! {
     "a driver of CUDA 11.7 or later";
@@ -57,4 +75,22 @@ functions! {
     event_destroy = "cuEventDestroy_v2" (Opaque);
     event_record = "cuEventRecord" (Opaque, Opaque);
     event_query = "cuEventQuery" (Opaque);
+    device_get_attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, DeviceNumber);
+    module_load_data = "cuModuleLoadData" (*mut Opaque, *const c_void);
+    module_unload = "cuModuleUnload" (Opaque);
+    module_get_function = "cuModuleGetFunction" (*mut Opaque, Opaque, *const c_char);
+    launch_kernel = "cuLaunchKernel"
+        (Opaque, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Opaque, *mut *mut c_void, *mut *mut c_void);
+    copy_on_device = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Opaque);
+    mem_alloc = "cuMemAlloc_v2" (*mut Address, usize);
+    mem_free = "cuMemFree_v2" (Address);
+    address_range = "cuMemGetAddressRange_v2" (*mut Address, *mut usize, Address);
+    ipc_get_handle = "cuIpcGetMemHandle" (*mut IpcHandle, Address);
+    ipc_open_handle = "cuIpcOpenMemHandle_v2" (*mut Address, IpcHandle, c_uint);
+    ipc_close_handle = "cuIpcCloseMemHandle" (Address);
+    host_register = "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    host_unregister = "cuMemHostUnregister" (*mut c_void);
+    host_device_address = "cuMemHostGetDevicePointer_v2" (*mut Address, *mut c_void, c_uint);
+    stream_wait_value = "cuStreamWaitValue32_v2" (Opaque, Address, u32, c_uint);
+    stream_write_value = "cuStreamWriteValue32_v2" (Opaque, Address, u32, c_uint);
 }

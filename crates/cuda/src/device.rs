@@ -3,20 +3,25 @@
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::abi::{
     self, Address, DeviceNumber, EVENT_DISABLE_TIMING, MEMORY_OF_DEVICE, NOT_READY, Opaque, POINTER_DEVICE,
-    POINTER_MEMORY_TYPE, STREAM_NON_BLOCKING, SUCCESS,
+    POINTER_MEMORY_TYPE, STREAM_NON_BLOCKING, SUCCESS, WAIT_AT_LEAST, WRITE_AFTER_ALL,
 };
 use crate::driver::{CudaError, Driver};
+use crate::kernels::Module;
 use crate::staging::CallerStream;
 
 /// A device with its primary context: that of torch and of CUDA's runtime in this process.
 pub struct Device {
     pub(crate) driver: Arc<Driver>,
     ordinal: u32,
-    number: DeviceNumber,
+    pub(crate) number: DeviceNumber,
     context: Opaque,
     name: String,
+    /// Loaded when they are used first.
+    pub(crate) kernels: Mutex<Option<Module>>,
 }
 
 // SAFETY: a context may be current in several threads at once, and the driver is thread-safe.
@@ -44,7 +49,7 @@ impl Device {
         }
         let name = name.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
         let name = String::from_utf8(name).unwrap_or_default();
-        Ok(Device { driver, ordinal, number, context, name })
+        Ok(Device { driver, ordinal, number, context, name, kernels: Mutex::new(None) })
     }
 
     /// `NVIDIA H100 80GB HBM3`.
@@ -93,6 +98,11 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if let Some(kernels) = self.kernels.get_mut().take()
+            && let Ok(_entered) = self.enter()
+        {
+            kernels.unload(self);
+        }
         // SAFETY: retained in `open`.
         unsafe { (self.driver.call.primary_context_release)(self.number) };
     }
@@ -171,6 +181,54 @@ impl Stream {
         // SAFETY: promised by the caller.
         let status = unsafe { (self.device.driver.call.copy_to_device)(to, from.cast(), bytes, self.raw) };
         self.device.check("cuMemcpyHtoDAsync_v2", status)
+    }
+
+    /// Copies device memory, of this device or of one that it reaches.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// Both are valid for these bytes until the stream has passed the copy, and do not overlap.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _entered = self.device.enter()?;
+        // SAFETY: promised by the caller.
+        let status = unsafe { (self.device.driver.call.copy_on_device)(to, from, bytes as usize, self.raw) };
+        self.device.check("cuMemcpyDtoDAsync_v2", status)
+    }
+
+    /// What is submitted from now on begins once the number at this address, a multiple of 4, is at least `least`: cyclically,
+    /// so that up to 2^31 - 1 more is enough. Nothing else ends the wait, not even an error: whoever should write the number
+    /// and cannot has to write it all the same.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// The address is one that [`crate::Flags::at`] gave, or device memory, valid until the stream has passed the wait.
+    pub unsafe fn wait_value(&self, address: u64, least: u32) -> Result<(), CudaError> {
+        let _entered = self.device.enter()?;
+        // SAFETY: promised by the caller.
+        let status = unsafe { (self.device.driver.call.stream_wait_value)(self.raw, address, least, WAIT_AT_LEAST) };
+        self.device.check("cuStreamWaitValue32_v2", status)
+    }
+
+    /// Once the stream has come here, this number is written to an address, a multiple of 4. Whoever sees it sees all that the
+    /// stream has written before, on whatever device.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// As for [`Stream::wait_value`]; and the number at this address is this stream's to write.
+    pub unsafe fn write_value(&self, address: u64, value: u32) -> Result<(), CudaError> {
+        let _entered = self.device.enter()?;
+        // SAFETY: promised by the caller.
+        let status = unsafe { (self.device.driver.call.stream_write_value)(self.raw, address, value, WRITE_AFTER_ALL) };
+        self.device.check("cuStreamWriteValue32_v2", status)
     }
 
     /// Calls a function on a thread of the driver once the stream has come here. It must not call the driver, and not
