@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 
 use paceline_cuda::{CallerStream, Device, Driver};
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{CollectiveRequest, Communicator, DeviceOperation, IpcOperation, NcclOperation, OnDevice};
+use paceline_runtime::communicator::{
+    CollectiveRequest, Communicator, DeviceOperation, IpcOperation, NcclOperation, OnDevice,
+};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;

@@ -56,7 +56,9 @@ const MOST_STEPS: u64 = 1 << 14;
 /// Compiled programs that are kept.
 const PLANS: usize = 256;
 /// Bytes that describe a piece of memory to the other ranks.
-const DESCRIPTION: usize = 88;
+const DESCRIPTION: usize = Exported::BYTES;
+/// Bytes of the memory that ranks open to see whether they can.
+const PROBE: u64 = 4096;
 
 fn failed(error: CudaError) -> RunError {
     RunError::Failed(error.0)
@@ -323,7 +325,8 @@ impl Communicator {
     /// Exchanges a block of bytes between all ranks.
     fn exchange(&self, own: &[u8], what: &str) -> Result<Vec<u8>> {
         let mut all = vec![0; own.len() * self.size() as usize];
-        let (input, output) = ([(own.as_ptr() as usize, own.len() as u64)], [(all.as_mut_ptr() as usize, all.len() as u64)]);
+        let (input, output) =
+            ([(own.as_ptr() as usize, own.len() as u64)], [(all.as_mut_ptr() as usize, all.len() as u64)]);
         let request = CollectiveRequest {
             collective: Collective::AllGather,
             inputs: &input,
@@ -347,10 +350,15 @@ impl Communicator {
         let (exports, imports) = (Exports::new(device, cached), Imports::new(device, cached));
         // A piece of memory for the others to open, and where the signals are.
         let mut why: Option<String> = None;
-        let mut note = |error: CudaError| why.get_or_insert(error.0).clone();
-        let probe = device.memory(4096).map_err(&mut note).ok();
-        let exported = probe.as_ref().and_then(|probe| exports.export(probe.address(), 4096).map_err(&mut note).ok());
-        let flags = if me == 0 { Flags::create(size as usize).map_err(&mut note).ok() } else { None };
+        let mut note = |error: String| {
+            why.get_or_insert(error);
+        };
+        let probe = device.memory(PROBE).map_err(|error| note(error.0)).ok();
+        let exported =
+            probe.as_ref().and_then(|probe| exports.export(probe.address(), PROBE).map_err(|error| note(error.0)).ok());
+        let no_signals = |error: std::io::Error| format!("the signals cannot be shared: {error}");
+        let flags =
+            if me == 0 { Flags::create(size as usize).map_err(|error| note(no_signals(error))).ok() } else { None };
         let mut block = [0; 1 + DESCRIPTION + FlagsAddress::BYTES];
         if let Some(exported) = &exported {
             block[0] = u8::from(me != 0 || flags.is_some());
@@ -364,20 +372,20 @@ impl Communicator {
         let mut flags = flags.map(|(flags, _)| flags);
         if blocks.iter().all(|block| block[0] == 1) {
             if me > 0 {
-                let address = FlagsAddress::from_bytes(blocks[0][1 + DESCRIPTION..].try_into().unwrap_or(&[0; FlagsAddress::BYTES]));
-                flags = Flags::open(&address, size as usize).map_err(&mut note).ok();
+                let address = FlagsAddress::from_bytes(
+                    blocks[0][1 + DESCRIPTION..].try_into().unwrap_or(&[0; FlagsAddress::BYTES]),
+                );
+                flags = Flags::open(&address, size as usize).map_err(|error| note(no_signals(error))).ok();
             }
             for (rank, block) in (0..size).zip(&blocks).filter(|&(rank, _)| rank != me) {
                 let other = Exported::from_bytes(block[1..=DESCRIPTION].try_into().unwrap_or(&[0; DESCRIPTION]));
                 if let Err(CudaError(error)) = imports.open(rank, &other) {
-                    why.get_or_insert(error);
+                    note(error);
                 }
             }
             if let Some(Err(CudaError(error))) = flags.as_ref().map(|flags| flags.register(device)) {
-                why.get_or_insert(error);
+                note(error);
             }
-        } else {
-            why.get_or_insert("another rank's memory cannot be shared".into());
         }
         // What every rank says of the others.
         let text = why.as_deref().unwrap_or_default();
@@ -387,11 +395,15 @@ impl Communicator {
         verdict[1..=length].copy_from_slice(&text.as_bytes()[..length]);
         let all = self.exchange(&verdict, WHAT)?;
         let refused = (0..).zip(all.chunks(256)).find(|(_, verdict)| verdict[0] > 0);
-        if let Some((rank, verdict)) = refused {
-            let text = String::from_utf8_lossy(&verdict[1..=usize::from(verdict[0])]).into_owned();
+        let silent = blocks.iter().any(|block| block[0] != 1).then_some((0, &[][..]));
+        if let Some((rank, verdict)) = refused.or(silent) {
+            let text = verdict.first().map_or(&[][..], |&length| &verdict[1..=usize::from(length)]);
+            let text = String::from_utf8_lossy(text).into_owned();
             let why = format!("rank {}: {text}", self.ranks[rank as usize]);
             if self.shared.settings.cuda == CudaBy::Ipc {
-                return Err(RunError::Usage(format!("cuda ipc: the ranks cannot use each other's memory: {why}; use --cuda host")));
+                return Err(RunError::Usage(format!(
+                    "cuda ipc: the ranks cannot use each other's memory: {why}; use --cuda host"
+                )));
             }
             if self.shared.settings.verbose && me == 0 {
                 eprintln!("paceline: CUDA tensors go through the host: {why}");
@@ -462,7 +474,7 @@ impl Communicator {
         let each = (buffers.len() + 1) * DESCRIPTION;
         let mut bytes = vec![0; each * group.size as usize].into_boxed_slice();
         let own = &mut bytes[group.me as usize * each..][..each];
-        let with_spare = buffers.iter().copied().chain(spare.iter().map(|spare| (spare.address(), spare.bytes() as u64)));
+        let with_spare = buffers.iter().copied().chain(spare.iter().map(|spare| (spare.address(), spare.bytes())));
         for (block, (address, length)) in own.chunks_mut(DESCRIPTION).zip(with_spare) {
             if length > 0 {
                 let exported = group.exports.export(address, length).map_err(|error| self.refuses(&error, request))?;
@@ -490,8 +502,14 @@ impl Communicator {
                 .chain(*b"ipc"),
         );
         let root = if request.collective.rooted() { request.root as u16 } else { 0 };
-        let signature =
-            Signature { collective: request.collective, dtype: request.dtype, op: request.op, root, count, plan: plan_word };
+        let signature = Signature {
+            collective: request.collective,
+            dtype: request.dtype,
+            op: request.op,
+            root,
+            count,
+            plan: plan_word,
+        };
         let handle = request.handle.cloned().unwrap_or_else(|| Arc::new(Handle::new(request.notify)));
         let layout = layout(request, plan.aside.is_some());
         #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
@@ -583,7 +601,9 @@ impl Communicator {
         };
         let count = match request.collective {
             Collective::AllGather if outputs != inputs * size => return Err(wrong("output", outputs, inputs * size)),
-            Collective::ReduceScatter if inputs != outputs * size => return Err(wrong("input", inputs, outputs * size)),
+            Collective::ReduceScatter if inputs != outputs * size => {
+                return Err(wrong("input", inputs, outputs * size));
+            }
             Collective::AllGather => outputs,
             _ => inputs,
         };
@@ -738,7 +758,9 @@ impl IpcGroup {
             ));
         }
         (now > since + first.timeout + GRACE).then(|| {
-            format!("rank {mine}: {label} has not ended on {device:?} within {limit:.0} s although all ranks have called it")
+            format!(
+                "rank {mine}: {label} has not ended on {device:?} within {limit:.0} s although all ranks have called it"
+            )
         })
     }
 
@@ -797,9 +819,9 @@ impl IpcGroup {
     /// Spare memory of at least so many bytes.
     fn spare(&self, bytes: u64) -> Result<Option<Arc<DeviceMemory>>> {
         let mut under_way = self.under_way.lock();
-        let enough = under_way.spare.as_ref().is_some_and(|spare| spare.bytes() as u64 >= bytes);
+        let enough = under_way.spare.as_ref().is_some_and(|spare| spare.bytes() >= bytes);
         if bytes > 0 && !enough {
-            let memory = self.stage.device().memory(bytes.next_power_of_two() as usize).map_err(failed)?;
+            let memory = self.stage.device().memory(bytes.next_power_of_two()).map_err(failed)?;
             // Operations under way keep the old one.
             under_way.spare = Some(Arc::new(memory));
         }
@@ -838,34 +860,45 @@ impl IpcGroup {
 
     /// Submits the commands of an operation.
     fn submit(&self, operation: &IpcOperation, base: &mut [u32]) -> Result<()> {
-        let wrong = |error: CudaError| {
-            RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, operation.label))
-        };
-        let memory = self.memory(operation).map_err(wrong)?;
-        self.run(operation, &memory, base).map_err(wrong)?;
+        let mut opened = Vec::new();
+        let memory = self.memory(operation, &mut opened);
+        let told = memory.and_then(|memory| self.run(operation, &memory, base));
+        // Also what was told before an error uses them.
+        let until =
+            told.is_err().then(|| Event::new(self.stage.device())).and_then(std::result::Result::ok).map(Arc::new);
+        if let Some(until) = &until {
+            let _ = until.record(&self.lane);
+        }
+        self.imports.retire(&opened, until.as_ref().unwrap_or(&operation.done));
+        told.map_err(|error| RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, operation.label)))?;
         for (base, given) in base.iter_mut().zip(&operation.plan.stream.signals) {
             *base = base.wrapping_add(*given);
         }
         Ok(())
     }
 
-    /// Where the memory of all ranks lies here: by rank, its buffers and its spare memory.
-    fn memory(&self, operation: &IpcOperation) -> std::result::Result<Vec<Vec<u64>>, CudaError> {
-        let buffers = operation.what.buffers.len() + 1;
-        (0..self.size)
-            .map(|rank| {
-                (0..buffers)
-                    .map(|number| {
-                        let exported = operation.blocks.exported(rank, number);
-                        if rank == self.me || exported.bytes == 0 {
-                            let spare = || operation.spare.as_ref().map_or(0, |spare| spare.address());
-                            return Ok(operation.what.buffers.get(number).map_or_else(spare, |buffer| buffer.0));
-                        }
-                        self.imports.open(rank, &exported)
-                    })
-                    .collect()
-            })
-            .collect()
+    /// Where the memory of all ranks lies here: by rank, its buffers and its spare memory. Notes what it has `opened`.
+    fn memory(&self, operation: &IpcOperation, opened: &mut Vec<u64>) -> std::result::Result<Vec<Vec<u64>>, CudaError> {
+        let own: Vec<u64> = operation.what.buffers.iter().map(|buffer| buffer.0).collect();
+        let spare = operation.spare.as_ref().map_or(0, |spare| spare.address());
+        let mut memory = Vec::with_capacity(self.size as usize);
+        for rank in 0..self.size {
+            if rank == self.me {
+                memory.push(own.iter().copied().chain([spare]).collect());
+                continue;
+            }
+            let mut addresses = Vec::with_capacity(own.len() + 1);
+            for number in 0..=own.len() {
+                let exported = operation.blocks.exported(rank, number);
+                let address = if exported.bytes == 0 { 0 } else { self.imports.open(rank, &exported)? };
+                if address != 0 {
+                    opened.push(address);
+                }
+                addresses.push(address);
+            }
+            memory.push(addresses);
+        }
+        Ok(memory)
     }
 }
 
@@ -910,12 +943,7 @@ impl Reach<'_> {
 }
 
 impl IpcGroup {
-    fn run(
-        &self,
-        operation: &IpcOperation,
-        memory: &[Vec<u64>],
-        base: &[u32],
-    ) -> std::result::Result<(), CudaError> {
+    fn run(&self, operation: &IpcOperation, memory: &[Vec<u64>], base: &[u32]) -> std::result::Result<(), CudaError> {
         let (what, plan) = (&operation.what, &*operation.plan);
         let (element, lane) = (what.dtype.size() as u64, &self.lane);
         let reach = Reach { memory, plan, layout: &what.layout, element, size: self.size };
@@ -948,11 +976,13 @@ impl IpcGroup {
             match command {
                 Command::Wait { rank, signals } => {
                     let least = base[*rank as usize].wrapping_add(*signals);
-                    lane.wait_value(self.flags.at(*rank as usize), least)?;
+                    // SAFETY: the signals are registered as long as the group exists, whose stream this is.
+                    unsafe { lane.wait_value(self.flags.at(*rank as usize), least)? };
                 }
                 Command::Signal => {
                     given = given.wrapping_add(1);
-                    lane.write_value(self.flags.at(self.me as usize), given)?;
+                    // SAFETY: as above.
+                    unsafe { lane.write_value(self.flags.at(self.me as usize), given)? };
                 }
                 Command::Combine { to, from, len, complete } => {
                     let mut done = 0;
@@ -1015,7 +1045,7 @@ impl IpcGroup {
         while let (Some(source), Some(target)) = (from.front_mut(), to.front_mut()) {
             let bytes = source.1.min(target.1);
             // SAFETY: as in `combine`.
-            unsafe { self.lane.copy(target.0, source.0, bytes as usize)? };
+            unsafe { self.lane.copy(target.0, source.0, bytes)? };
             *source = (source.0 + bytes, source.1 - bytes);
             *target = (target.0 + bytes, target.1 - bytes);
             if source.1 == 0 {
@@ -1050,7 +1080,9 @@ impl IpcOperation {
             self.group.tell();
             match &*self.state.lock() {
                 Told::All(_) => break,
-                Told::Failed(error) => return Err(self.group.shared.failure_of(self.group.id).unwrap_or_else(|| error.clone())),
+                Told::Failed(error) => {
+                    return Err(self.group.shared.failure_of(self.group.id).unwrap_or_else(|| error.clone()));
+                }
                 Told::NotYet => {}
             }
             // Those before it come first.
