@@ -134,7 +134,7 @@ def main(what: str, backend: str = "paceline", sizes: str = "4", seconds: str = 
 
 def status() -> dict[str, object]:
     """Return what Paceline counts of devices."""
-    found = dist.group.WORLD._job.status()
+    found = json.loads(dist.group.WORLD._job.engine.status())
     return {key: found[key] for key in ("cuda", "cuda_ipc") if key in found}
 
 

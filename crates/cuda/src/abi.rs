@@ -57,6 +57,7 @@ functions! {
     device_get_count = "cuDeviceGetCount" (*mut c_int);
     device_get = "cuDeviceGet" (*mut DeviceNumber, c_int);
     device_get_name = "cuDeviceGetName" (*mut c_char, c_int, DeviceNumber);
+    device_get_uuid = "cuDeviceGetUuid_v2" (*mut [u8; 16], DeviceNumber);
     primary_context_retain = "cuDevicePrimaryCtxRetain" (*mut Opaque, DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2" (DeviceNumber);
     context_push = "cuCtxPushCurrent_v2" (Opaque);

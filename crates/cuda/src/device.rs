@@ -58,6 +58,17 @@ impl Device {
         &self.name
     }
 
+    /// What tells it from all other devices, in every process.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
+        let mut uuid = [0; 16];
+        // SAFETY: a pointer to a local of the driver's size.
+        let asked = unsafe { (self.driver.call.device_get_uuid)(&raw mut uuid, self.number) };
+        self.check("cuDeviceGetUuid_v2", asked).map(|()| uuid)
+    }
+
     /// Makes its context current in this thread until the guard is dropped; then the one before is again.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, CudaError> {
         // SAFETY: the context is retained as long as the device exists.

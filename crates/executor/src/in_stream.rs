@@ -233,13 +233,35 @@ impl Compiler<'_> {
     }
 
     fn send(&mut self, (lane, slot, role): (u32, u16, u32), to: Peers, piece: Piece) {
-        let from = Place::Role(role);
-        let after = self.before_read(from, piece);
-        for receiver in to.iter() {
-            let queue = self.pending.entry((lane, slot, role, receiver)).or_default();
-            // What was pushed is there already.
-            if !queue.iter().any(|message| message.pushed) {
-                queue.push_back(Message { from, piece, after: after.clone(), pushed: false });
+        let (own, rank) = (Place::Role(role), self.host(role));
+        let after = self.before_read(own, piece);
+        // What was written to a receiver's memory when it was combined is there already.
+        let open: Vec<u32> =
+            to.iter().filter(|&receiver| !self.pending.contains_key(&(lane, slot, role, receiver))).collect();
+        let mut targets: Vec<(u32, Piece)> = Vec::new();
+        for &receiver in &open {
+            let free = |into: &Piece| !self.is_awaited(Place::Role(receiver), *into);
+            targets.extend(self.keeps((lane, slot), (role, receiver), piece).filter(free).map(|into| (receiver, into)));
+        }
+        for targets in targets.chunks(MOST_EXTENTS) {
+            let mut waits = after.clone();
+            for &(receiver, into) in targets {
+                waits.extend(self.before_write(Place::Role(receiver), into));
+            }
+            let to = targets.iter().map(|&(receiver, into)| Extent { place: Place::Role(receiver), off: into.off });
+            let from = vec![Extent { place: own, off: piece.off }];
+            let action = Command::Combine { to: to.collect(), from, len: piece.len, complete: false };
+            let at = self.emit(rank, waits, (piece.len > 0).then_some(action));
+            self.reads.entry(own).or_default().push(Use { piece, at });
+            for &(receiver, into) in targets {
+                let message = Message { from: own, piece: into, after: vec![at], pushed: true };
+                self.pending.entry((lane, slot, role, receiver)).or_default().push_back(message);
+            }
+        }
+        for receiver in open {
+            if targets.iter().all(|&(other, _)| other != receiver) {
+                let message = Message { from: own, piece, after: after.clone(), pushed: false };
+                self.pending.entry((lane, slot, role, receiver)).or_default().push_back(message);
             }
         }
     }

@@ -231,14 +231,14 @@ proptest! {
     }
 
     #[test]
-    fn every_rank_takes_from_every_other(ranks in 1..=19u32, len in 0..60u64, align in 1..9u64, seed in any::<u64>()) {
+    fn every_rank_takes_from_every_other(ranks in 1..=19u32, each in 1..=5u32, len in 0..60u64, align in 1..9u64, seed in any::<u64>()) {
         let sum = |at: usize| (0..ranks).map(|rank| elements(rank, len * u64::from(ranks))[at]).sum::<i64>();
         let of = |program: &dyn Program, memory: &dyn Fn(u32) -> Vec<i64>, factor: i64| {
             let plan = in_stream(program, (ranks, ranks), |_| None).unwrap();
             no_races(&plan);
             run(&plan, (0..ranks).map(|rank| (Place::Role(rank), memory(rank))).collect(), factor, seed)
         };
-        let after = of(&DirectAllReduce { size: ranks, len, align }, &|rank| elements(rank, len), 3);
+        let after = of(&DirectAllReduce { size: ranks, owners: (0..ranks).step_by(each as usize).collect(), len, align }, &|rank| elements(rank, len), 3);
         let want: Vec<i64> = (0..len as usize).map(|at| sum(at) * if ranks > 1 { 3 } else { 1 }).collect();
         prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)] == want));
 

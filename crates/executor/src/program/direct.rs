@@ -3,10 +3,12 @@ use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::Program;
 
-/// All-reduce: each rank combines one part of all contributions, beginning with its own, and gives the others the result.
+/// All-reduce: each owner combines one part of all contributions, beginning with its own, and gives the others the result.
 pub struct DirectAllReduce {
     /// Number of ranks.
     pub size: u32,
+    /// The ranks that combine: one for each device, as ranks that share one would only wait for each other.
+    pub owners: Vec<u32>,
     /// Number of elements.
     pub len: u64,
     /// Parts begin at multiples of so many elements.
@@ -14,32 +16,33 @@ pub struct DirectAllReduce {
 }
 
 impl DirectAllReduce {
-    fn part(&self, owner: u32) -> Piece {
-        let each = self.len.div_ceil(u64::from(self.size)).next_multiple_of(self.align.max(1));
-        let off = (each * u64::from(owner)).min(self.len);
+    fn part(&self, lane: u32) -> Piece {
+        let each = self.len.div_ceil(self.owners.len() as u64).next_multiple_of(self.align.max(1));
+        let off = (each * u64::from(lane)).min(self.len);
         Piece { off, len: each.min(self.len - off) }
     }
 }
 
 impl Program for DirectAllReduce {
     fn lanes(&self) -> u32 {
-        if self.size > 1 { self.size } else { 0 }
+        if self.size > 1 { self.owners.len() as u32 } else { 0 }
     }
 
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
-        let (piece, others, owner) = (self.part(lane), Peers::others(lane, self.size), Peers::one(lane));
-        match (pc, role == lane) {
+        let owner = self.owners[lane as usize];
+        let (piece, others) = (self.part(lane), Peers::others(owner, self.size));
+        match (pc, role == owner) {
             (0 | 1, _) if piece.len == 0 => Step::Done,
             (0, true) => Step::Recv { from: others, slot: 0, op: Op::Reduce, piece },
             (1, true) => Step::Send { to: others, multicast: false, slot: 1, piece },
-            (0, false) => Step::Send { to: owner, multicast: false, slot: 0, piece },
-            (1, false) => Step::Recv { from: owner, slot: 1, op: Op::Assign, piece },
+            (0, false) => Step::Send { to: Peers::one(owner), multicast: false, slot: 0, piece },
+            (1, false) => Step::Recv { from: Peers::one(owner), slot: 1, op: Op::Assign, piece },
             _ => Step::Done,
         }
     }
 
     fn completes(&self, role: u32, lane: u32, _pc: u32) -> bool {
-        role == lane
+        role == self.owners[lane as usize]
     }
 }
 

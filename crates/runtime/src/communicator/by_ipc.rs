@@ -57,6 +57,9 @@ const MOST_STEPS: u64 = 1 << 14;
 const PLANS: usize = 256;
 /// Bytes that describe a piece of memory to the other ranks.
 const DESCRIPTION: usize = Exported::BYTES;
+/// Where a rank's first words to the others have the address of the signals, and its device.
+const SIGNALS: usize = 1 + DESCRIPTION;
+const DEVICE: usize = SIGNALS + FlagsAddress::BYTES;
 /// Bytes of the memory that ranks open to see whether they can.
 const PROBE: u64 = 4096;
 
@@ -243,6 +246,8 @@ pub(super) struct IpcGroup {
     stage: Arc<Stage>,
     lane: Stream,
     flags: Flags,
+    /// The first rank of each device.
+    owners: Vec<u32>,
     exports: Exports,
     imports: Imports,
     plans: Mutex<HashMap<PlanKey, Arc<Plan>>>,
@@ -359,13 +364,15 @@ impl Communicator {
         let no_signals = |error: std::io::Error| format!("the signals cannot be shared: {error}");
         let flags =
             if me == 0 { Flags::create(size as usize).map_err(|error| note(no_signals(error))).ok() } else { None };
-        let mut block = [0; 1 + DESCRIPTION + FlagsAddress::BYTES];
-        if let Some(exported) = &exported {
+        let uuid = device.uuid().map_err(|error| note(error.0)).ok();
+        let mut block = [0; DEVICE + 16];
+        if let (Some(exported), Some(uuid)) = (&exported, uuid) {
             block[0] = u8::from(me != 0 || flags.is_some());
-            block[1..=DESCRIPTION].copy_from_slice(&exported.to_bytes());
+            block[1..SIGNALS].copy_from_slice(&exported.to_bytes());
+            block[DEVICE..].copy_from_slice(&uuid);
         }
         if let Some((_, address)) = &flags {
-            block[1 + DESCRIPTION..].copy_from_slice(&address.to_bytes());
+            block[SIGNALS..DEVICE].copy_from_slice(&address.to_bytes());
         }
         let all = self.exchange(&block, WHAT)?;
         let blocks: Vec<&[u8]> = all.chunks(block.len()).collect();
@@ -373,12 +380,12 @@ impl Communicator {
         if blocks.iter().all(|block| block[0] == 1) {
             if me > 0 {
                 let address = FlagsAddress::from_bytes(
-                    blocks[0][1 + DESCRIPTION..].try_into().unwrap_or(&[0; FlagsAddress::BYTES]),
+                    blocks[0][SIGNALS..DEVICE].try_into().unwrap_or(&[0; FlagsAddress::BYTES]),
                 );
                 flags = Flags::open(&address, size as usize).map_err(|error| note(no_signals(error))).ok();
             }
             for (rank, block) in (0..size).zip(&blocks).filter(|&(rank, _)| rank != me) {
-                let other = Exported::from_bytes(block[1..=DESCRIPTION].try_into().unwrap_or(&[0; DESCRIPTION]));
+                let other = Exported::from_bytes(block[1..SIGNALS].try_into().unwrap_or(&[0; DESCRIPTION]));
                 if let Err(CudaError(error)) = imports.open(rank, &other) {
                     note(error);
                 }
@@ -411,6 +418,10 @@ impl Communicator {
             return Ok(None);
         }
         let Some(flags) = flags else { return Ok(None) };
+        let devices: Vec<&[u8]> = blocks.iter().map(|block| &block[DEVICE..]).collect();
+        let first_there =
+            |rank: &u32| devices.iter().position(|device| *device == devices[*rank as usize]) == Some(*rank as usize);
+        let owners: Vec<u32> = (0..size).filter(first_there).collect();
         let group = Arc::new(IpcGroup {
             shared: self.shared.clone(),
             id: self.id,
@@ -419,6 +430,7 @@ impl Communicator {
             stage: stage.clone(),
             lane: Stream::new(device).map_err(failed)?,
             flags,
+            owners,
             exports,
             imports,
             plans: Mutex::default(),
@@ -638,7 +650,10 @@ impl Communicator {
                 Box::new(Scheduled { schedule, bucket: Bucket { id: 0, len: count, pull_only: false } })
             }
             _ => match request.collective {
-                Collective::AllReduce => Box::new(DirectAllReduce { size, len: count, align: of_bytes(ALIGN) }),
+                Collective::AllReduce => {
+                    let (owners, align) = (group.owners.clone(), of_bytes(ALIGN));
+                    Box::new(DirectAllReduce { size, owners, len: count, align })
+                }
                 Collective::AllGather => Box::new(DirectAllGather { size, shard }),
                 Collective::ReduceScatter => {
                     end = Some((None, own));
