@@ -10,8 +10,10 @@ pub const SUCCESS: c_int = 0;
 pub const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
 const INVALID_DEVICE: c_int = 101;
-const INVALID_CONTEXT: c_int = 201;
+pub const INVALID_CONTEXT: c_int = 201;
+pub const MAP_FAILED: c_int = 205;
 pub const INVALID_HANDLE: c_int = 400;
+pub const NOT_FOUND: c_int = 500;
 pub const NOT_READY: c_int = 600;
 pub const ILLEGAL_ADDRESS: c_int = 700;
 const LAUNCH_FAILED: c_int = 719;
@@ -93,13 +95,15 @@ pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     fault("cuDriverGetVersion")
 }
 
-const ERRORS: [(c_int, &CStr, &CStr); 9] = [
+const ERRORS: [(c_int, &CStr, &CStr); 11] = [
     (SUCCESS, c"CUDA_SUCCESS", c"no error"),
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
     (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+    (MAP_FAILED, c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"),
     (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+    (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
     (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
     (ILLEGAL_ADDRESS, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
     (LAUNCH_FAILED, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
@@ -152,6 +156,25 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
     // SAFETY: as in cuda.h: there is room for `length` bytes.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), name, bytes.len()) };
     fault("cuDeviceGetName")
+}
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const MULTIPROCESSORS: c_int = 16;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> c_int {
+    // SAFETY: as in cuda.h.
+    unsafe { *value = if attribute == MULTIPROCESSORS { 4 } else { 1 } };
+    fault("cuDeviceGetAttribute")
+}
+
+/// The same in all processes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int {
+    let number = std::env::var("CUDA_STAND_IN_APART").map_or(device as u32, |_| std::process::id());
+    // SAFETY: as in cuda.h.
+    unsafe { uuid.cast::<[u8; 4]>().write(number.to_le_bytes()) };
+    fault("cuDeviceGetUuid_v2")
 }
 
 #[unsafe(no_mangle)]

@@ -15,6 +15,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `driver` | devices, contexts, errors, faults |
+//! | `ipc` | device memory of other processes |
+//! | `kernels` | modules, and the kernels that Paceline has in its own, by name |
 //! | `memory` | device memory and page-locked memory |
 //! | `stream` | streams and events |
 //! | `nccl` | NCCL's communicators and collectives |
@@ -24,6 +26,8 @@
 #![allow(clippy::missing_safety_doc, reason = "as in cuda.h")]
 
 mod driver;
+mod ipc;
+mod kernels;
 mod memory;
 mod nccl;
 mod stream;

@@ -10,15 +10,15 @@ const POINTER_MEMORY_TYPE: c_int = 2;
 const POINTER_BUFFER_ID: c_int = 7;
 const POINTER_DEVICE: c_int = 9;
 
-/// An allocation: its device, its second mapping, its size and its number.
+/// An allocation, of this process or opened from another: its device, its second mapping, its size and its number.
 #[derive(Clone, Copy)]
-struct Allocation {
-    device: c_int,
+pub struct Allocation {
+    pub device: c_int,
     /// Where the stand-in reaches it.
     inside: usize,
-    bytes: usize,
-    id: u64,
-    file: c_int,
+    pub bytes: usize,
+    pub id: u64,
+    pub file: c_int,
 }
 
 struct Memory {
@@ -32,7 +32,7 @@ struct Memory {
 static MEMORY: Mutex<Memory> = Mutex::new(Memory { device: BTreeMap::new(), host: BTreeMap::new(), allocations: 0 });
 
 /// The allocation around an address, and how far inside of it that is.
-fn around(address: u64) -> Option<(Allocation, usize)> {
+pub fn around(address: u64) -> Option<(Allocation, usize)> {
     let memory = MEMORY.lock();
     let (&start, &allocation) = memory.device.range(..=address).next_back()?;
     let inside = (address - start) as usize;
@@ -52,26 +52,53 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int
         return if status == SUCCESS { INVALID_VALUE } else { status };
     }
     let size = bytes.next_multiple_of(4096);
-    // SAFETY: new mappings of a new file.
-    let (file, outside, inside) = unsafe {
+    // SAFETY: a new file.
+    let file = unsafe {
         let file = libc::memfd_create(c"cuda-stand-in".as_ptr(), libc::MFD_CLOEXEC);
         if file < 0 || libc::ftruncate(file, size as libc::off_t) != 0 {
             return OUT_OF_MEMORY;
         }
-        let map = |access| libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED, file, 0);
-        (file, map(libc::PROT_NONE), map(libc::PROT_READ | libc::PROT_WRITE))
+        file
     };
+    let Some(at) = map(file, bytes, None) else { return OUT_OF_MEMORY };
+    // SAFETY: as in cuda.h.
+    unsafe { *address = at };
+    SUCCESS
+}
+
+/// Maps a file of device memory: where nobody can touch it, for its address, and where the stand-in reaches it. `id`: its
+/// number, if it is another process's.
+pub fn map(file: c_int, bytes: usize, id: Option<u64>) -> Option<u64> {
+    let size = bytes.next_multiple_of(4096);
+    let map = |access| {
+        // SAFETY: a new mapping of a file that is open.
+        unsafe { libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED, file, 0) }
+    };
+    let (outside, inside) = (map(libc::PROT_NONE), map(libc::PROT_READ | libc::PROT_WRITE));
     if outside == libc::MAP_FAILED || inside == libc::MAP_FAILED {
-        return OUT_OF_MEMORY;
+        return None;
     }
     let mut memory = MEMORY.lock();
     memory.allocations += 1;
-    let allocation =
-        Allocation { device: current().unwrap_or(0), inside: inside as usize, bytes, id: memory.allocations, file };
+    let id = id.unwrap_or(memory.allocations);
+    let allocation = Allocation { device: current().unwrap_or(0), inside: inside as usize, bytes, id, file };
     memory.device.insert(outside as u64, allocation);
-    // SAFETY: as in cuda.h.
-    unsafe { *address = outside as u64 };
-    SUCCESS
+    Some(outside as u64)
+}
+
+/// Takes an allocation away, once nothing uses it; `None`: there is none at this address.
+pub fn unmap(address: u64) -> Option<()> {
+    // As the driver does: what is under way may still use it.
+    crate::stream::drain();
+    let allocation = MEMORY.lock().device.remove(&address)?;
+    let size = allocation.bytes.next_multiple_of(4096);
+    // SAFETY: mapped by `map`, and removed from the list.
+    unsafe {
+        libc::munmap(address as *mut c_void, size);
+        libc::munmap(allocation.inside as *mut c_void, size);
+        libc::close(allocation.file);
+    }
+    Some(())
 }
 
 #[unsafe(no_mangle)]
@@ -80,17 +107,46 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     if status != SUCCESS {
         return status;
     }
-    // As the driver does: what is under way may still use it.
-    crate::stream::drain();
-    let Some(allocation) = MEMORY.lock().device.remove(&address) else { return INVALID_VALUE };
-    let size = allocation.bytes.next_multiple_of(4096);
-    // SAFETY: mapped by `cuMemAlloc_v2`, and removed from the list.
+    unmap(address).map_or(INVALID_VALUE, |()| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64) -> c_int {
+    let Some((allocation, inside)) = around(address) else { return INVALID_VALUE };
+    // SAFETY: as in cuda.h: either may be null.
     unsafe {
-        libc::munmap(address as *mut c_void, size);
-        libc::munmap(allocation.inside as *mut c_void, size);
-        libc::close(allocation.file);
+        if !base.is_null() {
+            *base = address - inside as u64;
+        }
+        if !bytes.is_null() {
+            *bytes = allocation.bytes;
+        }
     }
-    SUCCESS
+    fault_in_context("cuMemGetAddressRange_v2")
+}
+
+/// Whether a stream may read and write a number there: page-locked memory.
+pub fn is_host(address: u64) -> bool {
+    let memory = MEMORY.lock();
+    memory.host.range(..=address).next_back().is_some_and(|(&start, &bytes)| address + 4 <= start + bytes as u64)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, _flags: c_uint) -> c_int {
+    let status = fault_in_context("cuMemHostRegister_v2");
+    if status == SUCCESS {
+        MEMORY.lock().host.insert(address as u64, bytes);
+    }
+    status
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostUnregister(address: *mut c_void) -> c_int {
+    crate::stream::drain();
+    match (fault_in_context("cuMemHostUnregister"), MEMORY.lock().host.remove(&(address as u64))) {
+        (SUCCESS, None) => INVALID_VALUE,
+        (status, _) => status,
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::driver::{
-    ILLEGAL_ADDRESS, INVALID_HANDLE, NOT_READY, SUCCESS, break_context, fault, fault_in_context, is_broken,
+    ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, break_context, fault, fault_in_context,
+    is_broken,
 };
 use crate::memory::reach;
 
@@ -90,15 +91,18 @@ impl Stream {
 }
 
 /// xorshift64*.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn new(number: u64) -> Random {
-        let seed = std::env::var("CUDA_STAND_IN_SEED").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
+    pub fn new(number: u64) -> Random {
+        let of = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        // Ranks are not in step.
+        let rank = of("PACELINE_RANK").or_else(|| of("RANK")).unwrap_or(0);
+        let seed = of("CUDA_STAND_IN_SEED").unwrap_or(1) ^ rank << 32;
         Random((seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
     }
 
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -274,6 +278,13 @@ pub extern "C" fn cuStreamWaitEvent(raw: *mut c_void, of: *mut c_void, _flags: c
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, raw: *mut c_void) -> c_int {
+    submit("cuMemcpyDtoDAsync_v2", raw, move || {
+        copy(|| reach(to, bytes), || reach(from, bytes).map(<*mut u8>::cast_const), bytes);
+    })
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitValue32_v2(raw: *mut c_void, number: u64, least: u32, _flags: c_uint) -> c_int {
     submit("cuStreamWaitValue32_v2", raw, move || {
         // SAFETY: page-locked memory of the caller, as in cuda.h.
@@ -281,6 +292,17 @@ pub extern "C" fn cuStreamWaitValue32_v2(raw: *mut c_void, number: u64, least: u
         while (number.load(Ordering::SeqCst).wrapping_sub(least) as i32) < 0 && !is_broken() {
             std::thread::sleep(LOOK);
         }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWriteValue32_v2(raw: *mut c_void, number: u64, value: u32, _flags: c_uint) -> c_int {
+    if !crate::memory::is_host(number) {
+        return INVALID_VALUE;
+    }
+    submit("cuStreamWriteValue32_v2", raw, move || {
+        // SAFETY: page-locked memory of the caller, as in cuda.h.
+        unsafe { AtomicU32::from_ptr(number as *mut u32) }.store(value, Ordering::SeqCst);
     })
 }
 

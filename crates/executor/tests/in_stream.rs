@@ -49,14 +49,24 @@ impl World<'_> {
     }
 }
 
+/// A command that uses memory: its elements, its place in its rank's stream, and what has happened before.
+#[derive(Debug)]
+struct Used {
+    from: u64,
+    to: u64,
+    rank: usize,
+    index: usize,
+    writes: bool,
+    clock: Vec<usize>,
+}
+
 /// Two ranks' commands that touch the same memory, one of them to write, are in an order that the signals enforce.
 fn no_races(plan: &InStream) {
     // What each command has behind it, by rank: found by running once; the order is that of the signals alone.
     let ranks = plan.commands.len();
     let (mut next, mut clocks) = (vec![0; ranks], vec![vec![0usize; ranks]; ranks]);
     let mut signalled: Vec<Vec<Vec<usize>>> = vec![Vec::new(); ranks];
-    // Place, from, to, rank, index, whether it writes, clock.
-    let mut uses: HashMap<Place, Vec<(u64, u64, usize, usize, bool, Vec<usize>)>> = HashMap::new();
+    let mut uses: HashMap<Place, Vec<Used>> = HashMap::new();
     loop {
         let mut any = false;
         for rank in 0..ranks {
@@ -76,7 +86,8 @@ fn no_races(plan: &InStream) {
                     Command::Combine { to, from, len, .. } => {
                         for (extents, writes) in [(from, false), (to, true)] {
                             for at in extents {
-                                let used = (at.off, at.off + len, rank, next[rank], writes, clocks[rank].clone());
+                                let (from, to, index) = (at.off, at.off + len, next[rank]);
+                                let used = Used { from, to, rank, index, writes, clock: clocks[rank].clone() };
                                 uses.entry(at.place).or_default().push(used);
                             }
                         }
@@ -100,17 +111,21 @@ fn no_races(plan: &InStream) {
             Place::Spare(rank) => rank as usize,
         };
         // What the owner's stream was told before.
-        uses.push((0, u64::MAX, owner, 0, true, vec![0; ranks]));
+        uses.push(Used { from: 0, to: u64::MAX, rank: owner, index: 0, writes: true, clock: vec![0; ranks] });
         for (at, one) in uses.iter().enumerate() {
             for other in &uses[..at] {
-                let (apart, reads) = (one.1 <= other.0 || other.1 <= one.0, !one.4 && !other.4);
-                let ordered = one.2 == other.2 || one.5[other.2] > other.3 || other.5[one.2] > one.3;
+                let (apart, reads) = (one.to <= other.from || other.to <= one.from, !one.writes && !other.writes);
+                let before = |one: &Used, other: &Used| other.clock[one.rank] > one.index;
+                let ordered = one.rank == other.rank || before(one, other) || before(other, one);
                 assert!(apart || reads || ordered, "{place:?}: {one:?} and {other:?} are in no order");
             }
         }
         // At the end of its stream, nobody uses a rank's memory any more.
         for used in uses {
-            assert!(used.2 == owner || clocks[owner][used.2] > used.3, "{place:?} is still used at the end: {used:?}");
+            assert!(
+                used.rank == owner || clocks[owner][used.rank] > used.index,
+                "{place:?} is still used at the end: {used:?}"
+            );
         }
     }
 }
