@@ -54,6 +54,7 @@ def main() -> None:
         "--device", default="cpu", choices=["cpu", "cuda"], help="cuda: rank r on GPU r modulo their number"
     )
     parser.add_argument("--transport", help="as PACELINE_TRANSPORT")
+    parser.add_argument("--weights", help="save the weights after training to this file")
     options = parser.parse_args()
 
     if options.transport:
@@ -88,6 +89,8 @@ def main() -> None:
     if not same_everywhere(weights):
         raise SystemExit(f"rank {rank}: the ranks have different weights")
     if rank == 0:
+        if options.weights:
+            torch.save(weights.cpu(), options.weights)
         print(
             f"{options.steps * options.batch * size / seconds:.0f} images/s on {size} ranks; all weights are the same"
         )

@@ -120,7 +120,8 @@ class Training:
         if validation is not None:
             shares = DistributedSampler(validation, num_replicas=hvd.size(), rank=hvd.rank())
             self.val_loader = DataLoader(validation, batch_size=options.batch_size, sampler=shares, **loading)
-        self.device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+        devices = torch.cuda.device_count()
+        self.device = torch.device("cuda", hvd.local_rank() % devices) if devices else torch.device("cpu")
         self.model: nn.Module = models.get_model(options.model, num_classes=CLASSES).to(self.device)
         self.rate = options.base_lr * hvd.size() * options.batches_per_allreduce
         optimizer = torch.optim.SGD(

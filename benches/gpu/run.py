@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +95,63 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for system, (backend, environ) in SYSTEMS.items():
         if backend == "nccl" and options.nccl:
             environ = {**environ, "LD_PRELOAD": options.nccl}
-        example = ("examples/ddp.py", "--device", "cuda", "--backend", backend)
-        if system in options.train:
-            code, said = ranks(2, *example, limit_s=limit_s, environ=environ)
-            content["training"].append({"system": system, "code": code, "said": said[-2000:]})
-            save()
         sizes = ",".join(map(str, options.sizes))
         words = (str(HERE / "worker.py"), "time", backend, sizes, str(options.seconds))
         code, said = ranks(2, *words, limit_s=limit_s, environ=environ)
         part = {"code": code, "rows": documents(said)}
         content["all_reduce"][system] = part if code == 0 else {**part, "said": said[-4000:]}
         save()
+    with tempfile.TemporaryDirectory() as folder:
+        content["training"] = [train(system, options, Path(folder)) for system in options.train]
+        save()
+    code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=limit_s)
+    content["horovod"] = {"code": code, "said": said[-2000:]}
+    content["recorded"] = recorded(limit_s)
+    save()
     return content
+
+
+def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Train with a system, and compare the weights with those of the first one that was trained."""
+    backend, environ = SYSTEMS.get(system, ("paceline", {}))
+    if backend == "nccl" and options.nccl:
+        environ = {**environ, "LD_PRELOAD": options.nccl}
+    device = "cpu" if system == "cpu" else "cuda"
+    saved = folder / f"{system}.pt"
+    example = ("examples/ddp.py", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
+    code, said = ranks(2, *example, limit_s=options.limit, environ=environ)
+    result: dict[str, Any] = {"system": system, "code": code, "said": said[-2000:]}
+    first = folder / f"{options.train[0]}.pt"
+    if code == 0 and first.exists():
+        one, other = torch.load(first), torch.load(saved)
+        result["differs"] = float((one - other).abs().max() / one.abs().max())
+    return result
+
+
+GPT2 = "--layers 12 --hidden 768 --heads 12 --sequence 1024 --vocabulary 50257 --batch 8 --steps 18".split()
+
+
+def recorded(limit_s: float) -> dict[str, Any]:
+    """Record GPT-2 on the device, and as the roofline has it for the same one."""
+    name = re.search(r"[AVHLB]\d{2,3}S?", torch.cuda.get_device_name())
+    found: dict[str, Any] = {}
+    for what, words in (
+        ("device", []),
+        ("roofline", ["--on", name[0].lower() if name else "h100", "--dtype", "bf16"]),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            output = str(Path(folder) / "trace.json")
+            script = [sys.executable, "examples/gpt.py", *GPT2]
+            command = [sys.executable, "-m", "paceline", "record", *words, "-o", output, "--json", "--", *script]
+            print(f"record gpt.py: {what}", file=sys.stderr, flush=True)
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+        begins = done.stdout.find("\n{\n")
+        if done.returncode == 0 and begins >= 0:
+            summary = json.loads(done.stdout[begins:])
+            found[what] = {key: value for key, value in summary.items() if key.endswith("_s") or key in {"device", "name"}}
+        else:
+            found[what] = {"said": (done.stdout + done.stderr)[-2000:]}
+    return found
 
 
 def show(content: dict[str, Any]) -> None:
@@ -118,7 +164,11 @@ def show(content: dict[str, Any]) -> None:
         console.print(f"{part['ranks']} ranks, {part['engine']}: {verdict}")
     for part in content["training"]:
         last = part["said"].strip().splitlines()[-1:] or ["nothing"]
-        console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}")
+        differs = f"; weights differ by {part['differs']:.1e} from the first" if "differs" in part else ""
+        console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}{differs}")
+    console.print(f"horovod_imagenet.py: exit code {content['horovod']['code']}")
+    for what, summary in content["recorded"].items():
+        console.print(f"GPT-2, {what}: {summary}")
     table = Table(title="all-reduce of 2 ranks on one device: median microseconds (GB/s)")
     table.add_column("bytes", justify="right")
     for system in SYSTEMS:
@@ -148,7 +198,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: list(map(int, text.split(","))), default=[4 << 2 * i for i in range(14)]
     )
-    parser.add_argument("--train", type=lambda text: text.split(","), default=list(SYSTEMS), help="systems to train with")
+    parser.add_argument("--train", type=lambda text: text.split(","), default=["ipc", "host", "nccl", "cpu"])
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size and system")
     parser.add_argument("--limit", type=float, default=240, help="seconds that one program may take")
     parser.add_argument("--nccl", help="NCCL's library in place of torch's; several ranks on one device need 2.30")

@@ -417,7 +417,10 @@ class Operation:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait without the GIL; return False after the timeout. Raises JobError if it failed. Ctrl-C interrupts."""
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Return whether it is over; on a device, whether that has the result."""
+    def ready(self) -> bool:
+        """Return whether wait() returns at once. The operation's notice comes then, too; a device may still be at work."""
     def source(self) -> int:
         """Return the rank from which a finished recv from any rank came."""
     def hold(self, stream: int) -> None:

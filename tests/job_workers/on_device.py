@@ -5,6 +5,7 @@ Arguments: what to do, and its words.
 
 import os
 import sys
+import time
 
 import numpy as np
 import paceline
@@ -185,11 +186,15 @@ def stuck():
         if job.rank == 1:
             address = number.ctypes.data
             on.check(on.driver.cuStreamWaitValue32_v2(_pointer(stream), _long(address), 1, 0))
-        try:
-            job.all_reduce(array, name="weights")
-            failed = None
-        except JobError as error:
-            failed = str(error)
+        failed = None
+        # Not through the host, calls do not wait for devices: the error comes with a later one.
+        for _ in range(100):
+            try:
+                job.all_reduce(array, name="weights")
+                time.sleep(0.1)
+            except JobError as error:
+                failed = str(error)
+                break
         number[0] = 1
         on.synchronize(stream)
     tell(failed=failed)

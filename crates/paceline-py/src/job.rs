@@ -477,6 +477,16 @@ impl Operation {
         }
     }
 
+    /// Whether `wait` returns at once; the notice of the operation comes then, too. A device may still be at work.
+    fn ready(&self) -> bool {
+        match &self.state {
+            State::Host(handle) => handle.done(),
+            State::Device(operation) => operation.done(),
+            State::Ipc(operation) => operation.ready(),
+            State::Nccl(operation) => operation.ready(),
+        }
+    }
+
     fn source(&self) -> u32 {
         match &self.state {
             State::Host(handle) => handle.source(),

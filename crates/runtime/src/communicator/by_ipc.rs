@@ -323,7 +323,7 @@ impl Communicator {
             }
             return Ok(group.clone());
         }
-        let group = self.make_ipc_group(stage)?;
+        let group = self.make_ipc_group(stage, request)?;
         Ok(made.insert(group).clone())
     }
 
@@ -346,7 +346,11 @@ impl Communicator {
     }
 
     /// Tries whether all ranks reach each other's memory: they all come to the same answer.
-    fn make_ipc_group(self: &Arc<Communicator>, stage: &Arc<Stage>) -> Result<Option<Arc<IpcGroup>>> {
+    fn make_ipc_group(
+        self: &Arc<Communicator>,
+        stage: &Arc<Stage>,
+        request: &CollectiveRequest<'_>,
+    ) -> Result<Option<Arc<IpcGroup>>> {
         const WHAT: &str = "CUDA memory of the ranks";
         let (me, size) = (self.me, self.size());
         let device = stage.device();
@@ -361,13 +365,21 @@ impl Communicator {
         let probe = device.memory(PROBE).map_err(|error| note(error.0)).ok();
         let exported =
             probe.as_ref().and_then(|probe| exports.export(probe.address(), PROBE).map_err(|error| note(error.0)).ok());
+        // Memory of the caller's allocator may be of a kind that cannot be shared.
+        let mut buffers = request.inputs.iter().chain(request.outputs);
+        if let Some(&(address, elements)) = buffers.find(|buffer| buffer.1 > 0) {
+            let bytes = elements * request.dtype.size() as u64;
+            if let Err(CudaError(error)) = exports.export(address as u64, bytes) {
+                note(error);
+            }
+        }
         let no_signals = |error: std::io::Error| format!("the signals cannot be shared: {error}");
         let flags =
             if me == 0 { Flags::create(size as usize).map_err(|error| note(no_signals(error))).ok() } else { None };
         let uuid = device.uuid().map_err(|error| note(error.0)).ok();
         let mut block = [0; DEVICE + 16];
-        if let (Some(exported), Some(uuid)) = (&exported, uuid) {
-            block[0] = u8::from(me != 0 || flags.is_some());
+        if let (Some(exported), Some(uuid), true) = (&exported, uuid, me != 0 || flags.is_some()) {
+            block[0] = 1;
             block[1..SIGNALS].copy_from_slice(&exported.to_bytes());
             block[DEVICE..].copy_from_slice(&uuid);
         }
@@ -1083,6 +1095,12 @@ impl IpcOperation {
             Told::All(_) => self.done.happened().unwrap_or(true),
             Told::Failed(_) => true,
         }
+    }
+
+    /// Whether all ranks have called it.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.met.done()
     }
 
     /// Waits until all ranks have called it and the stream has been told; what the caller's stream is told from then on sees

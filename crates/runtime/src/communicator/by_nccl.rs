@@ -256,6 +256,12 @@ impl NcclOperation {
         self.met.result().is_err() || (self.met.done() && self.done.happened().unwrap_or(true))
     }
 
+    /// Whether all ranks have called it.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.met.done()
+    }
+
     /// What the caller's stream is told from now on sees the result. It does not wait.
     ///
     /// # Errors

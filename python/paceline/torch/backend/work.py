@@ -67,8 +67,9 @@ class Work(C10dWork):
         self._settled = False
         if token is not None:
             completion.expect(token, self)
-            if operation.done():  # The notice may have arrived before it was expected.
+            if operation.ready():  # The notice may have arrived before it was expected.
                 completion.forget(token)
+                self.land()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait, and return True. Raises JobError if the operation failed or the time limit has passed (0: no limit).
@@ -147,13 +148,13 @@ class Work(C10dWork):
             # result of `set_exception` is a value, which DDP would take for a tensor and crash.
             self._future = future = self._over.then(self._outcome)
         completion = self._completion
-        if not (self._operation.done() or completion.ended):
+        if not (self._operation.ready() or completion.ended):
             if self.token is None:
                 completion.later(self)
                 return future
             completion.start()
         # The notice may have arrived before there was a future; without listeners there is none.
-        if self._operation.done() or completion.ended:
+        if self._operation.ready() or completion.ended:
             self._be_settled(future)
         return future
 
@@ -185,7 +186,7 @@ class Work(C10dWork):
         The operation has finished, or the job has ended.
         """
         error: Exception | None
-        if self._operation.done():
+        if self._operation.ready():
             error = self.exception_after_wait()
         else:
             error = JobError(f"{self._label}: was in flight when the process group was destroyed")
