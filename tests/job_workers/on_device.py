@@ -185,6 +185,7 @@ def stuck():
         array = on.array(np.ones(8, "float32"), stream)
         if job.rank == 1:
             address = number.ctypes.data
+            on.check(on.driver.cuMemHostRegister_v2(_pointer(address), _long(number.nbytes), 0))
             on.check(on.driver.cuStreamWaitValue32_v2(_pointer(stream), _long(address), 1, 0))
         failed = None
         # Not through the host, calls do not wait for devices: the error comes with a later one.

@@ -12,11 +12,16 @@ pub const OUT_OF_MEMORY: c_int = 2;
 const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
 pub const MAP_FAILED: c_int = 205;
+pub const INVALID_PTX: c_int = 218;
 pub const INVALID_HANDLE: c_int = 400;
 pub const NOT_FOUND: c_int = 500;
 pub const NOT_READY: c_int = 600;
 pub const ILLEGAL_ADDRESS: c_int = 700;
+pub const ALREADY_REGISTERED: c_int = 712;
+pub const NOT_REGISTERED: c_int = 713;
+pub const MISALIGNED_ADDRESS: c_int = 716;
 const LAUNCH_FAILED: c_int = 719;
+pub const NOT_SUPPORTED: c_int = 801;
 
 /// Devices, unless `CUDA_STAND_IN_DEVICES` says otherwise.
 const DEVICES: c_int = 2;
@@ -51,7 +56,7 @@ pub fn fault(name: &'static str) -> c_int {
     if *count != number {
         return SUCCESS;
     }
-    if status == ILLEGAL_ADDRESS || status == LAUNCH_FAILED {
+    if [ILLEGAL_ADDRESS, MISALIGNED_ADDRESS, LAUNCH_FAILED].contains(&status) {
         break_context(status);
     }
     status
@@ -95,18 +100,31 @@ pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     fault("cuDriverGetVersion")
 }
 
-const ERRORS: [(c_int, &CStr, &CStr); 11] = [
+const ERRORS: [(c_int, &CStr, &CStr); 16] = [
     (SUCCESS, c"CUDA_SUCCESS", c"no error"),
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
     (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
     (MAP_FAILED, c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"),
+    (INVALID_PTX, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
     (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
     (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
     (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
     (ILLEGAL_ADDRESS, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+    (
+        ALREADY_REGISTERED,
+        c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        c"part or all of the requested memory range is already mapped",
+    ),
+    (
+        NOT_REGISTERED,
+        c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        c"pointer does not correspond to a registered memory region",
+    ),
+    (MISALIGNED_ADDRESS, c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
     (LAUNCH_FAILED, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+    (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
 ];
 
 unsafe fn text(
@@ -158,23 +176,51 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
     fault("cuDeviceGetName")
 }
 
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
-const MULTIPROCESSORS: c_int = 16;
-
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> c_int {
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_int {
+    if !(0..devices()).contains(&device) {
+        return INVALID_DEVICE;
+    }
+    let is = match attribute {
+        // Threads of a block, and of a warp.
+        1 => 1024,
+        10 => 32,
+        // Multiprocessors.
+        16 => 4,
+        // Host memory has device addresses, which are the host's, also if it was registered.
+        19 | 41 | 91 | 99 => 1,
+        // Compute capability 7.0, the least that Paceline's kernels need.
+        75 => 7,
+        _ => 0,
+    };
     // SAFETY: as in cuda.h.
-    unsafe { *value = if attribute == MULTIPROCESSORS { 4 } else { 1 } };
+    unsafe { *value = is };
     fault("cuDeviceGetAttribute")
 }
 
-/// The same in all processes.
+/// Processes that see the same device see the same number, unless `CUDA_STAND_IN_APART` says that they see different devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int {
-    let number = std::env::var("CUDA_STAND_IN_APART").map_or(device as u32, |_| std::process::id());
+    if !(0..devices()).contains(&device) {
+        return INVALID_DEVICE;
+    }
+    let process = if std::env::var_os("CUDA_STAND_IN_APART").is_some() { std::process::id() } else { 0 };
+    let mut bytes = *b"Stand-in________";
+    bytes[8..12].copy_from_slice(&device.to_le_bytes());
+    bytes[12..].copy_from_slice(&process.to_le_bytes());
     // SAFETY: as in cuda.h.
-    unsafe { uuid.cast::<[u8; 4]>().write(number.to_le_bytes()) };
+    unsafe { *uuid = bytes };
     fault("cuDeviceGetUuid_v2")
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> c_int {
+    if ![device, peer].iter().all(|number| (0..devices()).contains(number)) {
+        return INVALID_DEVICE;
+    }
+    // SAFETY: as in cuda.h. A device is no peer of its own.
+    unsafe { *can = c_int::from(device != peer) };
+    fault("cuDeviceCanAccessPeer")
 }
 
 #[unsafe(no_mangle)]

@@ -1,90 +1,122 @@
-//! Device memory of other processes. A handle names the whole allocation; whoever opens it maps the same file, so that it
-//! outlives the owner's `cuMemFree`.
-use std::collections::HashMap;
-use std::ffi::c_int;
+//! Device memory of other processes.
+//!
+//! A handle names a whole allocation: the owner's process, and the descriptor and the name of the file that holds it. Whoever
+//! opens it maps that file. So an import outlives the owner's `cuMemFree` and its process; a handle does not.
+use std::ffi::{c_int, c_uint};
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
 use crate::driver::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, SUCCESS, fault_in_context};
-use crate::memory::{around, map, unmap};
+use crate::memory::{around, file_name, import, unmap};
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which cuda.h demands.
+const PEER_ACCESS: c_uint = 1;
 
 /// `CUipcMemHandle`.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Handle([u8; 64]);
-
-/// What a handle says.
-#[derive(Clone, Copy)]
-struct Named {
-    pid: u32,
-    file: u32,
-    bytes: u64,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    /// The owner's, as those that follow.
+    token: u64,
+    process: u32,
+    file: c_int,
     id: u64,
+    bytes: u64,
+    device: c_int,
+    unused: [u8; 28],
 }
 
-impl Named {
-    fn write(self) -> Handle {
-        let mut handle = [0; 64];
-        handle[..4].copy_from_slice(&self.pid.to_le_bytes());
-        handle[4..8].copy_from_slice(&self.file.to_le_bytes());
-        handle[8..16].copy_from_slice(&self.bytes.to_le_bytes());
-        handle[16..24].copy_from_slice(&self.id.to_le_bytes());
-        Handle(handle)
-    }
+const _: () = assert!(size_of::<Handle>() == 64);
 
-    fn read(handle: &Handle) -> Named {
-        let word = |at: usize| u32::from_le_bytes(handle.0[at..at + 4].try_into().unwrap_or_default());
-        let long = |at: usize| u64::from_le_bytes(handle.0[at..at + 8].try_into().unwrap_or_default());
-        Named { pid: word(0), file: word(4), bytes: long(8), id: long(16) }
-    }
+/// A handle that this process has opened.
+struct Import {
+    handle: Handle,
+    address: u64,
+    /// How often it is open.
+    count: usize,
 }
 
-/// By handle: where it was opened, and how often.
-static OPENED: Mutex<Option<HashMap<Handle, (u64, u32)>>> = Mutex::new(None);
+static IMPORTS: Mutex<Vec<Import>> = Mutex::new(Vec::new());
 
-/// With `CUDA_STAND_IN_UNSHARED=1`, no memory can be shared, as with expandable segments.
+/// Different in every process: process ids come again.
+pub fn token() -> u64 {
+    static TOKEN: OnceLock<u64> = OnceLock::new();
+    *TOKEN.get_or_init(|| {
+        let mut bytes = [0; 8];
+        // SAFETY: a buffer of this size. Without random numbers, process ids must do.
+        unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        u64::from_ne_bytes(bytes)
+    })
+}
+
+/// `CUDA_STAND_IN_UNSHARED=1`: no memory can be shared, as in PyTorch's expandable segments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, address: u64) -> c_int {
     let status = fault_in_context("cuIpcGetMemHandle");
-    let Some((allocation, _)) = around(address) else { return INVALID_VALUE };
-    if status != SUCCESS || std::env::var("CUDA_STAND_IN_UNSHARED").is_ok_and(|text| text == "1") {
-        return if status == SUCCESS { INVALID_VALUE } else { status };
+    if status != SUCCESS {
+        return status;
     }
-    let (file, bytes) = (allocation.file as u32, allocation.bytes as u64);
+    let Some((allocation, _)) = around(address) else { return INVALID_VALUE };
+    let Some(file) = allocation.file else { return INVALID_VALUE };
+    if std::env::var("CUDA_STAND_IN_UNSHARED").is_ok_and(|text| text == "1") {
+        return INVALID_VALUE;
+    }
+    let made = Handle {
+        token: token(),
+        process: std::process::id(),
+        file,
+        id: allocation.id,
+        bytes: allocation.bytes as u64,
+        device: allocation.device,
+        unused: [0; 28],
+    };
     // SAFETY: as in cuda.h.
-    unsafe { *handle = Named { pid: std::process::id(), file, bytes, id: allocation.id }.write() };
+    unsafe { *handle = made };
     SUCCESS
 }
 
+/// Opens the file of a handle; an error if its owner has freed it, or has ended.
+fn open(handle: &Handle) -> Result<u64, c_int> {
+    let path = format!("/proc/{}/fd/{}", handle.process, handle.file);
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_HANDLE)?;
+    // The descriptor, and even the process, may be another by now.
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| INVALID_HANDLE)?;
+    let wanted = format!("/memfd:{} ", file_name(handle.token, handle.id));
+    if !link.to_string_lossy().starts_with(&wanted) {
+        return Err(INVALID_HANDLE);
+    }
+    import(file.as_raw_fd(), handle.device, handle.bytes as usize).ok_or(MAP_FAILED)
+}
+
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: Handle, _flags: u32) -> c_int {
+pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: Handle, flags: c_uint) -> c_int {
     let status = fault_in_context("cuIpcOpenMemHandle_v2");
     if status != SUCCESS {
         return status;
     }
-    let named = Named::read(&handle);
-    if named.pid == std::process::id() {
+    if flags != PEER_ACCESS {
+        return INVALID_VALUE;
+    }
+    if (handle.process, handle.token) == (std::process::id(), token()) {
         return INVALID_CONTEXT;
     }
-    let mut opened = OPENED.lock();
-    let opened = opened.get_or_insert_default();
-    if let Some((at, count)) = opened.get_mut(&handle) {
-        *count += 1;
-        // SAFETY: as in cuda.h.
-        unsafe { *address = *at };
-        return SUCCESS;
-    }
-    let path = format!("/proc/{}/fd/{}\0", named.pid, named.file);
-    // SAFETY: a path that ends with a zero.
-    let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
-    if file < 0 {
-        return INVALID_HANDLE;
-    }
-    // Numbers of other processes do not meet those of this one.
-    let Some(at) = map(file, named.bytes as usize, Some(named.id | u64::from(named.pid) << 32)) else {
-        return MAP_FAILED;
+    let mut imports = IMPORTS.lock();
+    let at = match imports.iter_mut().find(|import| import.handle == handle) {
+        Some(known) => {
+            known.count += 1;
+            known.address
+        }
+        None => match open(&handle) {
+            Ok(address) => {
+                imports.push(Import { handle, address, count: 1 });
+                address
+            }
+            Err(status) => return status,
+        },
     };
-    opened.insert(handle, (at, 1));
     // SAFETY: as in cuda.h.
     unsafe { *address = at };
     SUCCESS
@@ -96,15 +128,13 @@ pub extern "C" fn cuIpcCloseMemHandle(address: u64) -> c_int {
     if status != SUCCESS {
         return status;
     }
-    let mut opened = OPENED.lock();
-    let opened = opened.get_or_insert_default();
-    let Some((&handle, (_, count))) = opened.iter_mut().find(|(_, (at, _))| *at == address) else {
-        return INVALID_VALUE;
-    };
-    *count -= 1;
-    if *count == 0 {
-        opened.remove(&handle);
-        return unmap(address).map_or(INVALID_VALUE, |()| SUCCESS);
+    let mut imports = IMPORTS.lock();
+    let Some(index) = imports.iter().position(|import| import.address == address) else { return INVALID_VALUE };
+    imports[index].count -= 1;
+    if imports[index].count > 0 {
+        return SUCCESS;
     }
-    SUCCESS
+    imports.remove(index);
+    drop(imports);
+    if unmap(address, true) { SUCCESS } else { INVALID_VALUE }
 }

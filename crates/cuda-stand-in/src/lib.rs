@@ -10,16 +10,20 @@
 //! - **Every call may fail once**: `CUDA_STAND_IN_FAULT=cuMemcpyDtoHAsync_v2:3:719` makes the third call fail with error 719.
 //!   719 and 700 are errors of a context: all later calls fail, too, and host functions are no longer called.
 //! - A call without a current context fails, memory that was freed may not be used, and what is copied must lie inside of
-//!   one allocation.
+//!   one allocation. A stream waits only for numbers in device memory or page-locked memory.
+//! - **Kernels** take their blocks in an order that the seed decides, and sleep between some.
+//!
+//! The seed gives each rank (`PACELINE_RANK` or `RANK`) other delays.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `driver` | devices, contexts, errors, faults |
-//! | `ipc` | device memory of other processes |
-//! | `kernels` | modules, and the kernels that Paceline has in its own, by name |
 //! | `memory` | device memory and page-locked memory |
-//! | `stream` | streams and events |
+//! | `ipc` | device memory of other processes |
+//! | `stream` | streams, events, copies, and numbers that streams wait for |
+//! | `kernels` | modules, and what Paceline's kernels compute |
 //! | `nccl` | NCCL's communicators and collectives |
+//! | `random` | delays and orders that a seed decides |
 #![allow(unsafe_code, reason = "a C interface")]
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 #![allow(missing_docs, reason = "the functions are those of cuda.h")]
@@ -30,4 +34,5 @@ mod ipc;
 mod kernels;
 mod memory;
 mod nccl;
+mod random;
 mod stream;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use half::{bf16, f16};
+
 use crate::driver::{fault, is_broken};
 use crate::memory::reach;
 use crate::stream;
@@ -268,41 +270,12 @@ fn combine(dtype: c_int, op: c_int, all: &[&[u8]], into: &mut [u8]) {
         1 => integers!(u8),
         2 => integers!(i32),
         4 => integers!(i64),
-        6 => floats!(u16, f32, half_to_float, float_to_half),
+        6 => floats!(u16, f32, |a| f16::from_bits(a).to_f32(), |a| f16::from_f32(a).to_bits()),
         7 => floats!(f32, f32, |a| a, |a| a),
         8 => floats!(f64, f64, |a| a, |a| a),
-        9 => floats!(u16, f32, |a: u16| f32::from_bits(u32::from(a) << 16), float_to_bfloat),
+        9 => floats!(u16, f32, |a| bf16::from_bits(a).to_f32(), |a| bf16::from_f32(a).to_bits()),
         _ => {}
     }
-}
-
-fn float_to_bfloat(value: f32) -> u16 {
-    let bits = value.to_bits();
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
-
-/// IEEE 754 half precision; tests have normal numbers, and zero.
-fn half_to_float(half: u16) -> f32 {
-    let (sign, exponent, fraction) = (u32::from(half >> 15), u32::from(half >> 10 & 31), u32::from(half & 1023));
-    match exponent {
-        0 => (if sign == 1 { -1.0 } else { 1.0 }) * fraction as f32 * (1.0 / 16_777_216.0),
-        31 => f32::from_bits(sign << 31 | 0x7f80_0000 | fraction << 13),
-        _ => f32::from_bits(sign << 31 | (exponent + 112) << 23 | fraction << 13),
-    }
-}
-
-fn float_to_half(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let (sign, exponent) = ((bits >> 16 & 0x8000) as u16, (bits >> 23 & 255) as i32 - 112);
-    if exponent >= 31 {
-        return sign | 0x7c00;
-    }
-    if exponent <= 0 {
-        // A multiple of 2^-24, ties to even.
-        return sign | (value.abs() * 16_777_216.0).round_ties_even() as u16;
-    }
-    let rounded = (exponent as u32) << 23 | bits & 0x7f_ffff;
-    sign | ((rounded + 0xfff + (rounded >> 13 & 1)) >> 13) as u16
 }
 
 /// What a rank contributes to a collective, and what it wants of it.

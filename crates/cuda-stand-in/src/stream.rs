@@ -11,7 +11,8 @@ use crate::driver::{
     ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, break_context, fault, fault_in_context,
     is_broken,
 };
-use crate::memory::reach;
+use crate::memory::{reach, reach_any};
+use crate::random::Random;
 
 /// The longest wait before a piece of work, in microseconds.
 const LONGEST_US: u64 = 300;
@@ -87,26 +88,6 @@ impl Stream {
         while (!queue.work.is_empty() || queue.busy) && !is_broken() {
             self.changed.wait_for(&mut queue, Duration::from_millis(1));
         }
-    }
-}
-
-/// xorshift64*.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(number: u64) -> Random {
-        let of = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        // Ranks are not in step.
-        let rank = of("PACELINE_RANK").or_else(|| of("RANK")).unwrap_or(0);
-        let seed = of("CUDA_STAND_IN_SEED").unwrap_or(1) ^ rank << 32;
-        Random((seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 }
 
@@ -251,6 +232,13 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usiz
     submit("cuMemcpyHtoDAsync_v2", raw, move || copy(|| reach(to, bytes), || Some(from as *const u8), bytes))
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, raw: *mut c_void) -> c_int {
+    submit("cuMemcpyDtoDAsync_v2", raw, move || {
+        copy(|| reach(to, bytes), || reach(from, bytes).map(<*mut u8>::cast_const), bytes);
+    })
+}
+
 /// For tests: their own memory, at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> c_int {
@@ -277,33 +265,51 @@ pub extern "C" fn cuStreamWaitEvent(raw: *mut c_void, of: *mut c_void, _flags: c
     submit("cuStreamWaitEvent", raw, move || event.wait(record))
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, raw: *mut c_void) -> c_int {
-    submit("cuMemcpyDtoDAsync_v2", raw, move || {
-        copy(|| reach(to, bytes), || reach(from, bytes).map(<*mut u8>::cast_const), bytes);
+/// A number that streams of several processes may wait for: where it is, if a stream may use it at all.
+fn number(address: u64) -> Option<*mut u32> {
+    let at = reach_any(address, size_of::<u32>())?;
+    address.is_multiple_of(size_of::<u32>() as u64).then_some(at.cast())
+}
+
+/// Submits work on a number. The address is checked now, as a driver does, and when the stream comes there, as a device does.
+fn submit_on_number(
+    name: &'static str,
+    raw: *mut c_void,
+    address: u64,
+    work: impl FnOnce(&AtomicU32) + Send + 'static,
+) -> c_int {
+    if number(address).is_none() {
+        return INVALID_VALUE;
+    }
+    submit(name, raw, move || match number(address) {
+        // SAFETY: it stays mapped until the streams are idle, and what else uses it is atomic, too, as in cuda.h.
+        Some(at) => work(unsafe { AtomicU32::from_ptr(at) }),
+        None => break_context(ILLEGAL_ADDRESS),
     })
 }
 
+/// `CU_STREAM_WAIT_VALUE_GEQ`, which is cyclic, and `CU_STREAM_WAIT_VALUE_EQ`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWaitValue32_v2(raw: *mut c_void, number: u64, least: u32, _flags: c_uint) -> c_int {
-    submit("cuStreamWaitValue32_v2", raw, move || {
-        // SAFETY: page-locked memory of the caller, as in cuda.h.
-        let number = unsafe { AtomicU32::from_ptr(number as *mut u32) };
-        while (number.load(Ordering::SeqCst).wrapping_sub(least) as i32) < 0 && !is_broken() {
+pub extern "C" fn cuStreamWaitValue32_v2(raw: *mut c_void, address: u64, value: u32, flags: c_uint) -> c_int {
+    let come: fn(u32, u32) -> bool = match flags {
+        0 => |number, least| number.wrapping_sub(least) as i32 >= 0,
+        1 => |number, wanted| number == wanted,
+        _ => return INVALID_VALUE,
+    };
+    submit_on_number("cuStreamWaitValue32_v2", raw, address, move |number| {
+        while !come(number.load(Ordering::Acquire), value) && !is_broken() {
             std::thread::sleep(LOOK);
         }
     })
 }
 
+/// Only with `CU_STREAM_WRITE_VALUE_DEFAULT`: who sees the value sees what the stream wrote before.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWriteValue32_v2(raw: *mut c_void, number: u64, value: u32, _flags: c_uint) -> c_int {
-    if !crate::memory::is_host(number) {
+pub extern "C" fn cuStreamWriteValue32_v2(raw: *mut c_void, address: u64, value: u32, flags: c_uint) -> c_int {
+    if flags != 0 {
         return INVALID_VALUE;
     }
-    submit("cuStreamWriteValue32_v2", raw, move || {
-        // SAFETY: page-locked memory of the caller, as in cuda.h.
-        unsafe { AtomicU32::from_ptr(number as *mut u32) }.store(value, Ordering::SeqCst);
-    })
+    submit_on_number("cuStreamWriteValue32_v2", raw, address, move |number| number.store(value, Ordering::Release))
 }
 
 #[unsafe(no_mangle)]
