@@ -104,14 +104,6 @@ def test_a_device_that_does_not_come_to_an_operation(tmp_path, by):
 
 
 @both
-def test_a_rank_that_dies(tmp_path, by):
-    with Ranks(tmp_path, 2, "on_device", "failing", 30_000_000, env=env(by)) as ranks:
-        ranks.processes[1].kill()
-        outcome = ranks.outcomes(60)[0]
-    assert outcome.code != 0 or "rank 1" in outcome.said[-1]["failed"], outcome
-
-
-@both
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
 def test_torch_distributed_on_a_device(ranks, by):
     torch_launch.run(ranks, on_device.everything, env=env(by))
@@ -135,20 +127,101 @@ def test_collectives_by_nccl(tmp_path, size):
     assert {"ncclAllReduce", "ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclReduceScatter"} <= set(calls)
 
 
-def test_ranks_that_call_different_things_in_nccl_are_told(tmp_path):
-    for result in run(tmp_path, 2, "on_device", "differing", env=nccl(), limit_s=60):
+def by_name(by):
+    return nccl() if by == "nccl" else env(by)
+
+
+every = pytest.mark.parametrize("by", ["host", "ipc", "nccl"])
+
+
+@every
+def test_ranks_that_call_different_things_are_told(tmp_path, by):
+    for result in run(tmp_path, 2, "on_device", "differing", env=by_name(by), limit_s=60):
         assert "'weights'" in result["failed"], result
         assert "10 elements" in result["failed"], result
         assert "11 elements" in result["failed"], result
 
 
-def test_a_rank_that_dies_beside_nccl(tmp_path):
-    with Ranks(tmp_path, 3, "on_device", "dying", env=nccl()) as ranks:
+@every
+def test_a_rank_that_dies(tmp_path, by):
+    with Ranks(tmp_path, 3, "on_device", "dying", env=by_name(by)) as ranks:
         outcomes = ranks.outcomes(60)
     assert outcomes[1].code == 7
     for rank in (0, 2):
         assert outcomes[rank].code == 0, outcomes[rank]
         assert "rank 1" in outcomes[rank].said[-1]["failed"], outcomes[rank]
+
+
+IPC_CALLS = [
+    "cuLaunchKernel",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
+    "cuIpcGetMemHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuEventRecord",
+]
+
+
+@pytest.mark.parametrize("call", [*IPC_CALLS[:1], *(pytest.param(call, marks=slow) for call in IPC_CALLS[1:])])
+@pytest.mark.parametrize("status", [2, pytest.param(719, marks=slow)])
+def test_a_call_that_fails_in_each_others_memory_is_named(tmp_path, call, status):
+    fault = {1: {"CUDA_STAND_IN_FAULT": f"{call}:3:{status}"}}
+    # On devices of their own, so that both combine.
+    environ = env("ipc", CUDA_STAND_IN_APART="1")
+    results = run(tmp_path, 2, "on_device", "failing", 3000, env=environ, env_of=fault, limit_s=40)
+    if results[1]["failed"] is None:
+        pytest.skip(f"{call} is called fewer than three times")
+    assert (call if status == 2 else "CUDA_ERROR_LAUNCH_FAILED") in results[1]["failed"], results
+    assert re.search(r"rank 1\b", results[0]["failed"]), results
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ({"CUDA_STAND_IN_UNSHARED": "1"}, "expandable"),
+        ({"CUDA_STAND_IN_FAULT": "cuMemHostRegister_v2:1:1"}, "cuMemHostRegister_v2"),
+        ({"CUDA_STAND_IN_FAULT": "cuIpcOpenMemHandle_v2:1:205"}, "CUDA_ERROR_MAP_FAILED"),
+        ({"CUDA_STAND_IN_FAULT": "cuMemAlloc_v2:2:2"}, "cuMemAlloc_v2"),
+    ],
+)
+def test_ranks_that_do_not_reach_each_others_memory_go_through_the_host(tmp_path, fault, why):
+    """One rank's driver refuses: with auto, all go through the host; with ipc, all say why."""
+    results = run(tmp_path, 3, "on_device", "shared", env=env("auto"), env_of={1: fault})
+    assert all(result["by"] == "host" for result in results), results
+    results = run(tmp_path, 3, "on_device", "shared", env=env("ipc"), env_of={1: fault})
+    assert all("cannot use each other's memory" in result["failed"] for result in results), results
+    assert all(why in result["failed"] for result in results), results
+    assert all("rank 1: " in result["failed"] for result in results), results
+
+
+def test_memory_of_other_ranks_is_used_by_default(tmp_path):
+    results = run(tmp_path, 3, "on_device", "shared", env=env("auto"))
+    assert all(result["by"] == "ipc" for result in results), results
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=slow), pytest.param(9, marks=slow)])
+def test_ranks_on_one_device_and_on_several(tmp_path, size, apart):
+    """One rank of each device combines."""
+    devices = {"CUDA_STAND_IN_APART": "1"} if apart else {}
+    results = run(tmp_path, size, "on_device", "large", env=env("ipc", **devices))
+    assert all(result["right"] for result in results), results
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_memory_that_comes_and_goes(tmp_path, cached):
+    """Allocations that are freed and made anew between operations: what is remembered of them does not outlive them."""
+    results = run(tmp_path, 2, "on_device", "changing", env=env("ipc", PACELINE_CUDA_POINTER_CACHE=str(cached).lower()))
+    for result in results:
+        assert result["failed"] is None, results
+        known, opened = result["status"]["handles_known"], result["status"]["allocations_open_already"]
+        assert (known > 0 and opened > 0) == cached, results
+
+
+def test_groups_and_streams_at_once(tmp_path):
+    """Operations of three groups in three streams of each rank, in the same order, behind work that takes a while."""
+    results = run(tmp_path, 3, "on_device", "groups", env=env("ipc"))
+    assert all(result["right"] for result in results), results
 
 
 def test_nccl_that_fails_is_named(tmp_path):

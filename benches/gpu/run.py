@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 # What is timed, with what is set for it.
 SYSTEMS = {
     "ipc": ("paceline", {"PACELINE_CUDA": "ipc"}),
-    "ipc, no cache": ("paceline", {"PACELINE_CUDA": "ipc", "PACELINE_CUDA_POINTER_CACHE": "0"}),
+    "ipc, no cache": ("paceline", {"PACELINE_CUDA": "ipc", "PACELINE_CUDA_POINTER_CACHE": "no"}),
     "host": ("paceline", {"PACELINE_CUDA": "host"}),
     "nccl": ("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
     "gloo": ("gloo", {}),

@@ -204,7 +204,7 @@ def stuck():
 def by_nccl():
     """What NCCL has goes through it, in every dtype; the rest goes through the host, in the order of calls."""
     on = device()
-    with paceline.job.join(cuda="nccl") as job:
+    with paceline.job.join() as job:
         rank, size = job.rank, job.size
         stream = on.stream()
         for dtype in DTYPES:
@@ -247,9 +247,9 @@ def by_nccl():
 
 
 def differing():
-    """Ranks that call different things in NCCL are told, and their streams go on."""
+    """Ranks that call different things are told, and their streams go on."""
     on = device()
-    with paceline.job.join(cuda="nccl", timeout_s=5) as job:
+    with paceline.job.join(timeout_s=5) as job:
         array = on.array(np.ones(10 + job.rank, "float32"), on.stream())
         try:
             for _ in range(2000):
@@ -264,7 +264,7 @@ def differing():
 def dying():
     """Rank 1 dies in between: the others' streams go on, and the next call names it."""
     on = device()
-    with paceline.job.join(cuda="nccl", timeout_s=20) as job:
+    with paceline.job.join(timeout_s=20) as job:
         array = on.array(np.ones(10, "float32"), on.stream())
         job.all_reduce(array)
         array.host()
@@ -277,6 +277,81 @@ def dying():
         except JobError as error:
             failed = str(error)
     tell(failed=failed)
+
+
+def shared():
+    """Whether the ranks use each other's memory, or why not."""
+    on = device()
+    with paceline.job.join(timeout_s=10) as job:
+        array = on.array(np.full(1000, job.rank + 1.0), on.stream())
+        try:
+            job.all_reduce(array)
+        except InvalidArgumentError as error:
+            return tell(failed=str(error))
+        assert (array.host() == sum(range(1, job.size + 1))).all()
+        return tell(by="ipc" if "cuda_ipc" in job.status() else "host")
+
+
+def large():
+    """All-reduces, and the other operations, that are cut into parts, at sizes that do not divide well."""
+    on = device()
+    with paceline.job.join(timeout_s=20) as job:
+        rank, size = job.rank, job.size
+        stream = on.stream()
+        for length in (1, 63, 64, 65, 1000, 100_003):
+            some = np.arange(length) % 11
+            array = on.array((some + rank).astype("float32"), stream)
+            job.all_reduce(array)
+            assert (array.host() == some * size + sum(range(size))).all(), length
+            root = on.array((some if rank == size - 1 else some * 0).astype("int32"), stream)
+            job.broadcast(root, root=size - 1)
+            assert (root.host() == some).all(), length
+            whole = on.array(np.full(length * size, -1, "int64"), stream)
+            job.all_gather(on.array(some + rank, stream), whole)
+            assert (whole.host().reshape(size, length) == [some + other for other in range(size)]).all(), length
+            part = on.array(np.full(length, -1, "int64"), stream)
+            job.reduce_scatter(on.array(np.arange(length * size) + rank, stream), "sum", out=part)
+            want = (np.arange(length) + rank * length) * size + sum(range(size))
+            assert (part.host() == want).all(), length
+    tell(right=True)
+
+
+def changing():
+    """Allocations come and go between all-reduces; says what failed, and what was counted."""
+    on = device()
+    with paceline.job.join(timeout_s=5) as job:
+        stream = on.stream()
+        try:
+            for number in range(12):
+                arrays = [on.array(np.full(1000 + number % 3, job.rank + number, "float32"), stream) for _ in range(2)]
+                for array in [*arrays, arrays[0]]:
+                    job.all_reduce(array)
+                times = [job.size, 1]
+                for array, factor in zip(arrays, times, strict=True):
+                    want = (sum(range(job.size)) + job.size * number) * factor
+                    assert (array.host() == want).all(), (number, array.host()[:3], want)
+                    array.free()
+        except JobError as error:
+            return tell(failed=str(error))
+        return tell(failed=None, status=job.status()["cuda_ipc"])
+
+
+def groups():
+    """Three groups, each in a stream of its own."""
+    on = device()
+    with paceline.job.join(timeout_s=20) as job:
+        rank, size = job.rank, job.size
+        of = [job, job.group(list(reversed(range(size))), name="reverse"), job.group(list(range(size)), name="again")]
+        streams = [on.stream() for _ in of]
+        for number in range(15):
+            begun = []
+            for group, stream in zip(of, streams, strict=True):
+                array = on.array(np.full(5000 * (1 + number), float(rank + number)), stream)
+                begun.append((group.all_reduce(array, async_=True), array))
+            for handle, array in begun:
+                handle.wait()
+                assert (array.host() == sum(range(size)) + size * number).all(), number
+    tell(right=True)
 
 
 def _pointer(value):

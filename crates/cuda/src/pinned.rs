@@ -77,13 +77,18 @@ impl Pool {
 
     fn give(&self, block: Block, until: Option<Arc<Event>>) {
         let mut free = self.free.lock();
-        let kept: usize = free.iter().map(|(block, _)| block.bytes).sum();
-        if kept + block.bytes <= self.most {
-            free.push((block, until));
-        } else {
-            drop(free);
-            drop(block);
+        // What was used last is wanted again; the oldest go.
+        let mut kept: usize = free.iter().map(|(block, _)| block.bytes).sum::<usize>() + block.bytes;
+        free.push((block, until));
+        let mut gone = 0;
+        while kept > self.most {
+            kept -= free[gone].0.bytes;
+            gone += 1;
         }
+        let gone: Vec<_> = free.drain(..gone).collect();
+        drop(free);
+        // Outside of the lock: the driver may wait.
+        drop(gone);
     }
 }
 

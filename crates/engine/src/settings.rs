@@ -131,6 +131,8 @@ pub struct Settings {
     pub cuda_library: Option<String>,
     /// What exchanges the memory of CUDA devices.
     pub cuda: CudaBy,
+    /// What the driver says of device memory is remembered, and that of other ranks kept open.
+    pub cuda_pointer_cache: bool,
     /// NCCL's library; `None`: torch's, or the system's.
     pub nccl_library: Option<String>,
     /// Whether gRPC is encrypted; `None`: unless the listener is reachable only from this machine.
@@ -165,6 +167,7 @@ impl Default for Settings {
             mpi_library: None,
             cuda_library: None,
             cuda: CudaBy::Auto,
+            cuda_pointer_cache: true,
             nccl_library: None,
             tls: None,
             single_copy: true,

@@ -42,6 +42,7 @@ class Settings:
     mpi_library: str | None = default("mpi_library")
     cuda_library: str | None = default("cuda_library")
     cuda: str = default("cuda")
+    cuda_pointer_cache: bool = default("cuda_pointer_cache")
     nccl_library: str | None = default("nccl_library")
     chunk: str | int | None = default("chunk")
     servers: int = default("servers")
@@ -222,6 +223,10 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
         )
     if settings.cuda != "nccl" and "nccl_library" in sources:
         raise InvalidArgumentError("has no effect without --cuda nccl; leave it out", setting="nccl_library")
+    if settings.cuda in {"host", "nccl"} and "cuda_pointer_cache" in sources:
+        raise InvalidArgumentError(
+            f"has no effect with --cuda {settings.cuda}; leave it out", setting="cuda_pointer_cache"
+        )
     if settings.strategy is None and "pull" in sources:
         raise InvalidArgumentError(
             "needs parameter servers; choose a strategy that has them, such as ps", setting="pull"

@@ -26,6 +26,7 @@ class JobSettings(TypedDict, total=False):
     mpi_library: str | Path | None
     cuda_library: str | Path | None
     cuda: names.Cuda | None
+    cuda_pointer_cache: bool | None
     nccl_library: str | Path | None
     streams: int | None
     multicast: str | None

@@ -827,6 +827,14 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(*JOBS),
     ),
     Setting(
+        name="cuda_pointer_cache",
+        variable="PACELINE_CUDA_POINTER_CACHE",
+        kind=kinds.SWITCH,
+        help="Remember what the driver says of device memory, and keep that of other ranks open (docs/how-to/cuda.md).",
+        default=True,
+        uses=_in(JOIN),
+    ),
+    Setting(
         name="nccl_library",
         variable="PACELINE_NCCL_LIBRARY",
         kind=kinds.NCCL_LIBRARY,

@@ -355,7 +355,7 @@ impl Communicator {
         let (me, size) = (self.me, self.size());
         let device = stage.device();
         self.wait_for_deferred()?;
-        let cached = std::env::var("PACELINE_CUDA_POINTER_CACHE").as_deref() != Ok("0");
+        let cached = self.shared.settings.cuda_pointer_cache;
         let (exports, imports) = (Exports::new(device, cached), Imports::new(device, cached));
         // A piece of memory for the others to open, and where the signals are.
         let mut why: Option<String> = None;
