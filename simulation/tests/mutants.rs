@@ -302,6 +302,11 @@ fn a_lost_end_is_looked_for_after_two_round_trips_however_long() {
     find_near("the end waits for two round trips", "lost last datagram");
 }
 
+#[test]
+fn who_leaves_counts_only_whole_fragments_of_what_it_has_sent() {
+    find_near("leaving counts whole fragments", "only whole fragments counted");
+}
+
 fn find_in_corpus(mutant: &str) {
     std::panic::set_hook(Box::new(|_| {}));
     let mut fails = corpus().map(|(_, scenario)| violations(&scenario, &run_alone(&scenario, false, Some(mutant))));

@@ -489,6 +489,12 @@ impl Wires {
         self.traffic.iter().map(|traffic| traffic.read()[0]).sum()
     }
 
+    /// Counts what was handed to the system for other ranks, each part of a fragment by itself.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.traffic.iter().map(|traffic| traffic.read()[1]).sum()
+    }
+
     /// Whether a socket has changed in the last turn. Even if nothing moved then, a fragment that nobody expects yet may
     /// have arrived further, and whoever sleeps now is not woken for it.
     #[must_use]
