@@ -54,6 +54,7 @@ def main() -> None:
         "--device", default="cpu", choices=["cpu", "cuda"], help="cuda: rank r on GPU r modulo their number"
     )
     parser.add_argument("--transport", help="as PACELINE_TRANSPORT")
+    parser.add_argument("--deterministic", action="store_true", help="operators that give the same bits in every run")
     parser.add_argument("--weights", help="save the weights after training to this file")
     options = parser.parse_args()
 
@@ -64,6 +65,7 @@ def main() -> None:
     dist.init_process_group(options.backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
+    torch.use_deterministic_algorithms(options.deterministic)
     device = torch.device(options.device)
     if device.type == "cuda":
         if not torch.cuda.is_available():

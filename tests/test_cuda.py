@@ -199,19 +199,20 @@ def test_memory_of_other_ranks_is_used_by_default(tmp_path):
     assert all(result["by"] == "ipc" for result in results), results
 
 
+@pytest.mark.parametrize("strategy", ["", "ring"])
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=slow), pytest.param(9, marks=slow)])
-def test_ranks_on_one_device_and_on_several(tmp_path, size, apart):
-    """One rank of each device combines."""
+def test_ranks_on_one_device_and_on_several(tmp_path, size, apart, strategy):
+    """Without a strategy, one rank of each device combines."""
     devices = {"CUDA_STAND_IN_APART": "1"} if apart else {}
-    results = run(tmp_path, size, "on_device", "large", env=env("ipc", **devices))
+    results = run(tmp_path, size, "on_device", "large", env=env("ipc", PACELINE_STRATEGY=strategy, **devices))
     assert all(result["right"] for result in results), results
 
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_memory_that_comes_and_goes(tmp_path, cached):
     """Allocations that are freed and made anew between operations: what is remembered of them does not outlive them."""
-    results = run(tmp_path, 2, "on_device", "changing", env=env("ipc", PACELINE_CUDA_POINTER_CACHE=str(cached).lower()))
+    results = run(tmp_path, 2, "on_device", "changing", env=env("ipc", PACELINE_CUDA_POINTER_CACHE=str(int(cached))))
     for result in results:
         assert result["failed"] is None, results
         known, opened = result["status"]["handles_known"], result["status"]["allocations_open_already"]

@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 # What is timed, with what is set for it.
 SYSTEMS = {
     "ipc": ("paceline", {"PACELINE_CUDA": "ipc"}),
-    "ipc, no cache": ("paceline", {"PACELINE_CUDA": "ipc", "PACELINE_CUDA_POINTER_CACHE": "no"}),
+    "ipc, no cache": ("paceline", {"PACELINE_CUDA": "ipc", "PACELINE_CUDA_POINTER_CACHE": "0"}),
     "host": ("paceline", {"PACELINE_CUDA": "host"}),
     "nccl": ("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
     "gloo": ("gloo", {}),
@@ -118,7 +118,9 @@ def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, A
         environ = {**environ, "LD_PRELOAD": options.nccl}
     device = "cpu" if system == "cpu" else "cuda"
     saved = folder / f"{system}.pt"
-    example = ("examples/ddp.py", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
+    # The same kernels in each run, without TF32: so the weights can be compared.
+    environ = {**environ, "NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    example = ("examples/ddp.py", "--deterministic", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
     code, said = ranks(2, *example, limit_s=options.limit, environ=environ)
     result: dict[str, Any] = {"system": system, "code": code, "said": said[-2000:]}
     first = folder / f"{options.train[0]}.pt"

@@ -6,7 +6,7 @@
 //!
 //! All ranks compile the same program to the same commands, and so know what the others will signal. The commands of all
 //! ranks have one common order, in which no command waits for a later one; a stream that follows it cannot get stuck.
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use paceline_schedule::{Op, Peers, Piece, Step};
 
@@ -36,15 +36,18 @@ pub struct Extent {
 /// What a stream is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Goes on once this rank has given so many signals since the operation began.
+    /// Goes on once this rank has given the stream's own rank so many signals since the operation began.
     Wait {
         /// The rank.
         rank: u32,
         /// How many.
         signals: u32,
     },
-    /// Counts one more signal of this rank.
-    Signal,
+    /// Gives one more signal to each of these ranks.
+    Signal {
+        /// The ranks that wait for it.
+        to: Vec<u32>,
+    },
     /// Combines the elements of `from` in that order, and writes the result to all of `to`.
     Combine {
         /// At most [`MOST_EXTENTS`].
@@ -63,8 +66,8 @@ pub enum Command {
 pub struct InStream {
     /// By rank.
     pub commands: Vec<Vec<Command>>,
-    /// Signals that each rank gives.
-    pub signals: Vec<u32>,
+    /// Signals that each rank gives to each other.
+    pub signals: Vec<Vec<u32>>,
     /// Elements of spare memory that each rank needs.
     pub spare: Vec<u64>,
 }
@@ -76,8 +79,8 @@ type At = (u32, usize);
 struct Event {
     waits: Vec<At>,
     action: Option<Command>,
-    /// Somebody waits for it.
-    awaited: bool,
+    /// The ranks that wait for it.
+    awaited: BTreeSet<u32>,
     /// By rank: how many events are known to have happened before this one has.
     known: Vec<usize>,
 }
@@ -138,7 +141,7 @@ pub fn in_stream(
         known[rank as usize] = 1;
         known
     };
-    let first = |rank| vec![Event { waits: Vec::new(), action: None, awaited: false, known: start(rank) }];
+    let first = |rank| vec![Event { waits: Vec::new(), action: None, awaited: BTreeSet::new(), known: start(rank) }];
     let mut compiler = Compiler {
         program,
         ranks,
@@ -454,7 +457,7 @@ impl Compiler<'_> {
             if of == rank || self.known[rank as usize][of as usize] > index {
                 continue;
             }
-            self.events[of as usize][index].awaited = true;
+            self.events[of as usize][index].awaited.insert(rank);
             let learnt = self.events[of as usize][index].known.clone();
             for (known, learnt) in self.known[rank as usize].iter_mut().zip(learnt) {
                 *known = learnt.max(*known);
@@ -464,7 +467,7 @@ impl Compiler<'_> {
         let index = self.events[rank as usize].len();
         self.known[rank as usize][rank as usize] = index + 1;
         let known = self.known[rank as usize].clone();
-        self.events[rank as usize].push(Event { waits: needed, action, awaited: false, known });
+        self.events[rank as usize].push(Event { waits: needed, action, awaited: BTreeSet::new(), known });
         (rank, index)
     }
 
@@ -477,35 +480,29 @@ impl Compiler<'_> {
         for (rank, waits) in (0..).zip(last) {
             self.emit(rank, waits, None);
         }
-        let mut signals = vec![0; self.ranks as usize];
-        let numbers: Vec<Vec<u32>> = self
-            .events
-            .iter()
-            .zip(&mut signals)
-            .map(|(events, given)| {
-                let number = |event: &Event| {
-                    *given += u32::from(event.awaited);
-                    *given
-                };
-                events.iter().map(number).collect()
-            })
-            .collect();
-        let commands = self
-            .events
-            .into_iter()
-            .map(|events| {
-                let mut commands = Vec::new();
-                for Event { waits, action, awaited, .. } in events {
-                    let wait = |(rank, index): At| Command::Wait { rank, signals: numbers[rank as usize][index] };
-                    commands.extend(waits.into_iter().map(wait));
-                    commands.extend(action);
-                    if awaited {
-                        commands.push(Command::Signal);
-                    }
+        // By rank, event and rank that waits: the signals that have been given to it by then.
+        let mut signals = vec![vec![0; self.ranks as usize]; self.ranks as usize];
+        let mut numbers: Vec<Vec<Vec<u32>>> = Vec::with_capacity(self.events.len());
+        for (events, given) in self.events.iter().zip(&mut signals) {
+            let count = |event: &Event| {
+                event.awaited.iter().for_each(|&waits| given[waits as usize] += 1);
+                given.clone()
+            };
+            numbers.push(events.iter().map(count).collect());
+        }
+        let mut commands = Vec::with_capacity(self.events.len());
+        for (own, events) in self.events.into_iter().enumerate() {
+            let mut of_rank = Vec::new();
+            for Event { waits, action, awaited, .. } in events {
+                let wait = |(rank, index): At| Command::Wait { rank, signals: numbers[rank as usize][index][own] };
+                of_rank.extend(waits.into_iter().map(wait));
+                of_rank.extend(action);
+                if !awaited.is_empty() {
+                    of_rank.push(Command::Signal { to: awaited.into_iter().collect() });
                 }
-                commands
-            })
-            .collect();
+            }
+            commands.push(of_rank);
+        }
         InStream { commands, signals, spare: self.spare }
     }
 }

@@ -16,7 +16,8 @@ struct World<'a> {
     plan: &'a InStream,
     memory: HashMap<Place, Vec<i64>>,
     next: Vec<usize>,
-    signals: Vec<u32>,
+    /// By giver and taker.
+    signals: Vec<Vec<u32>>,
     factor: i64,
 }
 
@@ -24,7 +25,7 @@ impl World<'_> {
     fn ready(&self, rank: usize) -> bool {
         match self.plan.commands[rank].get(self.next[rank]) {
             None => false,
-            Some(Command::Wait { rank: other, signals }) => self.signals[*other as usize] >= *signals,
+            Some(Command::Wait { rank: other, signals }) => self.signals[*other as usize][rank] >= *signals,
             Some(_) => true,
         }
     }
@@ -32,7 +33,7 @@ impl World<'_> {
     fn run(&mut self, rank: usize) {
         match &self.plan.commands[rank][self.next[rank]] {
             Command::Wait { .. } => {}
-            Command::Signal => self.signals[rank] += 1,
+            Command::Signal { to } => to.iter().for_each(|&to| self.signals[rank][to as usize] += 1),
             Command::Combine { to, from, len, complete } => {
                 assert!((1..=MOST_EXTENTS).contains(&to.len()) && (1..=MOST_EXTENTS).contains(&from.len()));
                 let factor = if *complete { self.factor } else { 1 };
@@ -65,7 +66,8 @@ fn no_races(plan: &InStream) {
     // What each command has behind it, by rank: found by running once; the order is that of the signals alone.
     let ranks = plan.commands.len();
     let (mut next, mut clocks) = (vec![0; ranks], vec![vec![0usize; ranks]; ranks]);
-    let mut signalled: Vec<Vec<Vec<usize>>> = vec![Vec::new(); ranks];
+    // By giver and taker.
+    let mut signalled: Vec<Vec<Vec<Vec<usize>>>> = vec![vec![Vec::new(); ranks]; ranks];
     let mut uses: HashMap<Place, Vec<Used>> = HashMap::new();
     loop {
         let mut any = false;
@@ -73,15 +75,15 @@ fn no_races(plan: &InStream) {
             while let Some(command) = plan.commands[rank].get(next[rank]) {
                 match command {
                     Command::Wait { rank: other, signals } => {
-                        let Some(learnt) = signalled[*other as usize].get(*signals as usize - 1).cloned() else {
+                        let Some(learnt) = signalled[*other as usize][rank].get(*signals as usize - 1).cloned() else {
                             break;
                         };
                         assert_ne!(*other as usize, rank);
                         clocks[rank].iter_mut().zip(learnt).for_each(|(own, other)| *own = (*own).max(other));
                     }
-                    Command::Signal => {
+                    Command::Signal { to } => {
                         clocks[rank][rank] = next[rank] + 1;
-                        signalled[rank].push(clocks[rank].clone());
+                        to.iter().for_each(|&to| signalled[rank][to as usize].push(clocks[rank].clone()));
                     }
                     Command::Combine { to, from, len, .. } => {
                         for (extents, writes) in [(from, false), (to, true)] {
@@ -103,7 +105,7 @@ fn no_races(plan: &InStream) {
     }
     for (rank, commands) in plan.commands.iter().enumerate() {
         assert_eq!(next[rank], commands.len(), "rank {rank} is stuck at {:?}", commands.get(next[rank]));
-        assert_eq!(signalled[rank].len(), plan.signals[rank] as usize);
+        assert!((0..ranks).all(|to| signalled[rank][to].len() == plan.signals[rank][to] as usize));
     }
     for (place, uses) in &mut uses {
         let owner = match *place {
@@ -137,7 +139,7 @@ fn elements(rank: u32, len: u64) -> Vec<i64> {
 /// Runs the streams in an order that the seed decides; returns the memory of the ranks.
 fn run(plan: &InStream, memory: HashMap<Place, Vec<i64>>, factor: i64, mut seed: u64) -> HashMap<Place, Vec<i64>> {
     let ranks = plan.commands.len();
-    let mut world = World { plan, memory, next: vec![0; ranks], signals: vec![0; ranks], factor };
+    let mut world = World { plan, memory, next: vec![0; ranks], signals: vec![vec![0; ranks]; ranks], factor };
     for (rank, &elements) in plan.spare.iter().enumerate() {
         world.memory.insert(Place::Spare(rank as u32), vec![-1; elements as usize]);
     }
@@ -291,7 +293,7 @@ fn of_two(name: &str, chunk: Chunk) -> (Vec<usize>, Vec<u32>) {
     let program = Scheduled { schedule: schedule.into(), bucket: Bucket { id: 0, len: 100, pull_only: false } };
     let plan = in_stream(&program, (2, 2), |_| None).unwrap();
     let combines = |commands: &Vec<Command>| commands.iter().filter(|it| matches!(it, Command::Combine { .. })).count();
-    (plan.commands.iter().map(combines).collect(), plan.signals)
+    (plan.commands.iter().map(combines).collect(), plan.signals.iter().map(|to| to.iter().sum()).collect())
 }
 
 #[test]

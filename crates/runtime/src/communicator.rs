@@ -521,6 +521,10 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        #[cfg(feature = "foreign")]
+        if let Some(Some(group)) = &*self.ipc.lock() {
+            group.drain(self.shared.settings.timeout());
+        }
         self.refuse_deferred();
         self.shared.remove_group(self.id);
     }

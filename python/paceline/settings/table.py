@@ -821,8 +821,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
-        help="What exchanges CUDA tensors: strategies in the ranks' device memory (ipc) or through the host, or NCCL; auto: "
-        "ipc where it can be, else host (docs/how-to/cuda.md).",
+        help="What moves CUDA tensors: strategies, on devices (ipc) or the host, or NCCL (docs/how-to/cuda.md).",
         default="auto",
         uses=_in(*JOBS),
     ),
@@ -830,7 +829,7 @@ _ALL: tuple[Setting, ...] = (
         name="cuda_pointer_cache",
         variable="PACELINE_CUDA_POINTER_CACHE",
         kind=kinds.SWITCH,
-        help="Remember what the driver says of device memory, and keep that of other ranks open (docs/how-to/cuda.md).",
+        help="Remember handles of device memory, and keep others' memory open (docs/how-to/cuda.md).",
         default=True,
         uses=_in(JOIN),
     ),

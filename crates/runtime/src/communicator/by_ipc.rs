@@ -188,8 +188,9 @@ struct UnderWay {
     waiting: VecDeque<Arc<IpcOperation>>,
     /// Told, and perhaps not over.
     told: VecDeque<Arc<IpcOperation>>,
-    /// Signals so far, by rank.
-    base: Vec<u32>,
+    /// Signals so far, to and from each rank.
+    given: Vec<u32>,
+    taken: Vec<u32>,
     /// Spare memory; the event is that of the last operation that uses it.
     spare: Option<Arc<DeviceMemory>>,
 }
@@ -253,6 +254,8 @@ pub(super) struct IpcGroup {
     plans: Mutex<HashMap<PlanKey, Arc<Plan>>>,
     under_way: Mutex<UnderWay>,
     broken: AtomicBool,
+    /// This rank leaves, or gives the group up: no failure.
+    ends: AtomicBool,
     bell: Arc<Bell>,
     operations: AtomicUsize,
     /// What the others have opened to see whether they can.
@@ -261,7 +264,9 @@ pub(super) struct IpcGroup {
 
 impl Listener for IpcGroup {
     fn notify(&self, news: News) {
-        if let News::Failed(_) = news {
+        if let News::Failed(_) = news
+            && !self.ends.load(Ordering::SeqCst)
+        {
             self.broken.store(true, Ordering::SeqCst);
             self.bell.ring(false);
         }
@@ -374,8 +379,11 @@ impl Communicator {
             }
         }
         let no_signals = |error: std::io::Error| format!("the signals cannot be shared: {error}");
-        let flags =
-            if me == 0 { Flags::create(size as usize).map_err(|error| note(no_signals(error))).ok() } else { None };
+        let flags = if me == 0 {
+            Flags::create((size * size) as usize).map_err(|error| note(no_signals(error))).ok()
+        } else {
+            None
+        };
         let uuid = device.uuid().map_err(|error| note(error.0)).ok();
         let mut block = [0; DEVICE + 16];
         if let (Some(exported), Some(uuid), true) = (&exported, uuid, me != 0 || flags.is_some()) {
@@ -394,7 +402,7 @@ impl Communicator {
                 let address = FlagsAddress::from_bytes(
                     blocks[0][SIGNALS..DEVICE].try_into().unwrap_or(&[0; FlagsAddress::BYTES]),
                 );
-                flags = Flags::open(&address, size as usize).map_err(|error| note(no_signals(error))).ok();
+                flags = Flags::open(&address, (size * size) as usize).map_err(|error| note(no_signals(error))).ok();
             }
             for (rank, block) in (0..size).zip(&blocks).filter(|&(rank, _)| rank != me) {
                 let other = Exported::from_bytes(block[1..SIGNALS].try_into().unwrap_or(&[0; DESCRIPTION]));
@@ -446,8 +454,13 @@ impl Communicator {
             exports,
             imports,
             plans: Mutex::default(),
-            under_way: Mutex::new(UnderWay { base: vec![0; size as usize], ..UnderWay::default() }),
+            under_way: Mutex::new(UnderWay {
+                given: vec![0; size as usize],
+                taken: vec![0; size as usize],
+                ..UnderWay::default()
+            }),
             broken: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
             bell: Arc::default(),
             operations: AtomicUsize::new(0),
             _probe: probe,
@@ -800,8 +813,10 @@ impl IpcGroup {
         }
     }
 
-    /// Waits until the stream has done what it was told, at most so long: others read this rank's memory until then.
+    /// Waits until the stream has done what it was told, at most so long: others read this rank's memory until then. Nothing is
+    /// called any more afterwards.
     pub(super) fn drain(&self, most: Duration) {
+        self.ends.store(true, Ordering::SeqCst);
         let until = Instant::now() + most;
         while Instant::now() < until && !self.broken.load(Ordering::SeqCst) {
             self.tell();
@@ -815,17 +830,13 @@ impl IpcGroup {
         }
     }
 
-    /// Has the stream go on although ranks are gone: what it computes is not used.
+    /// Has the stream go on although ranks are gone. What all ranks have told their streams ends by itself, so that is waited
+    /// for; of the rest, what is computed is not used. Only this rank's stream is released.
     fn release(&self) {
-        let until = Instant::now() + RELEASE;
+        let (begun, until) = (Instant::now(), Instant::now() + RELEASE);
         loop {
-            let base = self.under_way.lock().base.clone();
-            for (rank, base) in base.into_iter().enumerate() {
-                self.flags.write(rank, base.wrapping_add(RAISED));
-            }
             let mut under_way = self.under_way.lock();
-            let waiting = std::mem::take(&mut under_way.waiting);
-            for operation in waiting {
+            for operation in std::mem::take(&mut under_way.waiting) {
                 let error = self.failure();
                 *operation.state.lock() = Told::Failed(error);
                 operation.keep.lock().take();
@@ -834,9 +845,19 @@ impl IpcGroup {
             if under_way.told.is_empty() || self.lane.healthy().is_err() || Instant::now() > until {
                 return;
             }
+            if begun.elapsed() > GRACE {
+                for (rank, taken) in under_way.taken.iter().enumerate() {
+                    self.flags.write(self.signal(rank as u32, self.me), taken.wrapping_add(RAISED));
+                }
+            }
             drop(under_way);
-            paceline_os::thread::sleep(Duration::from_millis(1));
+            paceline_os::thread::sleep(PATIENCE);
         }
+    }
+
+    /// The number of the signals from one rank to another.
+    fn signal(&self, from: u32, to: u32) -> usize {
+        (to * self.size + from) as usize
     }
 
     fn failure(&self) -> RunError {
@@ -861,7 +882,7 @@ impl IpcGroup {
         while under_way.waiting.front().is_some_and(|operation| operation.met.done()) {
             let Some(operation) = under_way.waiting.pop_front() else { return };
             let told = match operation.met.result() {
-                Ok(()) => self.submit(&operation, &mut under_way.base),
+                Ok(()) => self.submit(&operation, &mut under_way),
                 Err(error) => Err(error),
             };
             match told {
@@ -886,10 +907,10 @@ impl IpcGroup {
     }
 
     /// Submits the commands of an operation.
-    fn submit(&self, operation: &IpcOperation, base: &mut [u32]) -> Result<()> {
+    fn submit(&self, operation: &IpcOperation, under_way: &mut UnderWay) -> Result<()> {
         let mut opened = Vec::new();
         let memory = self.memory(operation, &mut opened);
-        let told = memory.and_then(|memory| self.run(operation, &memory, base));
+        let told = memory.and_then(|memory| self.run(operation, &memory, under_way));
         // Also what was told before an error uses them.
         let until =
             told.is_err().then(|| Event::new(self.stage.device())).and_then(std::result::Result::ok).map(Arc::new);
@@ -898,8 +919,13 @@ impl IpcGroup {
         }
         self.imports.retire(&opened, until.as_ref().unwrap_or(&operation.done));
         told.map_err(|error| RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, operation.label)))?;
-        for (base, given) in base.iter_mut().zip(&operation.plan.stream.signals) {
-            *base = base.wrapping_add(*given);
+        let signals = &operation.plan.stream.signals;
+        let (given, taken) = (&mut under_way.given, &mut under_way.taken);
+        for ((given, taken), (to, from)) in
+            given.iter_mut().zip(taken).zip(signals[self.me as usize].iter().zip(signals))
+        {
+            *given = given.wrapping_add(*to);
+            *taken = taken.wrapping_add(from[self.me as usize]);
         }
         Ok(())
     }
@@ -970,7 +996,12 @@ impl Reach<'_> {
 }
 
 impl IpcGroup {
-    fn run(&self, operation: &IpcOperation, memory: &[Vec<u64>], base: &[u32]) -> std::result::Result<(), CudaError> {
+    fn run(
+        &self,
+        operation: &IpcOperation,
+        memory: &[Vec<u64>],
+        under_way: &UnderWay,
+    ) -> std::result::Result<(), CudaError> {
         let (what, plan) = (&operation.what, &*operation.plan);
         let (element, lane) = (what.dtype.size() as u64, &self.lane);
         let reach = Reach { memory, plan, layout: &what.layout, element, size: self.size };
@@ -998,18 +1029,22 @@ impl IpcGroup {
             }
             _ => {}
         }
-        let mut given = base[self.me as usize];
+        let mut given = under_way.given.clone();
         for command in &plan.stream.commands[self.me as usize] {
             match command {
                 Command::Wait { rank, signals } => {
-                    let least = base[*rank as usize].wrapping_add(*signals);
+                    let least = under_way.taken[*rank as usize].wrapping_add(*signals);
+                    let at = self.flags.at(self.signal(*rank, self.me));
                     // SAFETY: the signals are registered as long as the group exists, whose stream this is.
-                    unsafe { lane.wait_value(self.flags.at(*rank as usize), least)? };
+                    unsafe { lane.wait_value(at, least)? };
                 }
-                Command::Signal => {
-                    given = given.wrapping_add(1);
-                    // SAFETY: as above.
-                    unsafe { lane.write_value(self.flags.at(self.me as usize), given)? };
+                Command::Signal { to } => {
+                    for &rank in to {
+                        let given = &mut given[rank as usize];
+                        *given = given.wrapping_add(1);
+                        // SAFETY: as above.
+                        unsafe { lane.write_value(self.flags.at(self.signal(self.me, rank)), *given)? };
+                    }
                 }
                 Command::Combine { to, from, len, complete } => {
                     let mut done = 0;
