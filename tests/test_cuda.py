@@ -40,19 +40,19 @@ both = pytest.mark.parametrize("by", ["host", "ipc"])
 
 
 @pytest.mark.parametrize(
-    ("by", "size", "transports", "lengths", "seed"),
+    ("by", "size", "words", "seed"),
     [
-        ("host", 2, "shm,tcp", "0,3,1000", 1),
-        pytest.param("host", 3, "tcp,auto", "0,1,1000", 2, marks=slow),
-        pytest.param("host", 4, "auto,grpc", "1,300001", 3, marks=slow),
-        ("ipc", 2, "shm", "0,3,1000", 4),
-        ("ipc", 3, "tcp", "1,1000", 5),
-        pytest.param("ipc", 4, "auto", "0,1,300001", 6, marks=slow),
+        ("host", 2, ("shm,tcp", "0,3,1000"), 1),
+        pytest.param("host", 3, ("tcp,auto", "0,1,1000"), 2, marks=slow),
+        pytest.param("host", 4, ("auto,grpc", "1,300001"), 3, marks=slow),
+        ("ipc", 2, ("shm", "0,3,1000"), 4),
+        ("ipc", 3, ("tcp", "1,1000"), 5),
+        pytest.param("ipc", 4, ("auto", "0,1,300001"), 6, marks=slow),
     ],
 )
-def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, by, size, transports, lengths, seed):
+def test_all_reduce_of_every_strategy_dtype_and_op(tmp_path, by, size, words, seed):
     environ = env(by, CUDA_STAND_IN_SEED=str(seed))
-    results = run(tmp_path, size, "on_device", "all_reduce", transports, lengths, env=environ)
+    results = run(tmp_path, size, "on_device", "all_reduce", *words, env=environ)
     assert len({digest for result in results for digest in result["digests"].values()}) == 1, results
 
 
@@ -116,9 +116,7 @@ def nccl(**more):
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=slow)])
 def test_collectives_by_nccl(tmp_path, size):
     record = tmp_path / "calls"
-    results = run(
-        tmp_path, size, "on_device", "by_nccl", env=nccl(CUDA_STAND_IN_RECORD=str(record))
-    )
+    results = run(tmp_path, size, "on_device", "by_nccl", env=nccl(CUDA_STAND_IN_RECORD=str(record)))
     assert all(result["right"] for result in results)
     calls = record.read_text().split()
     # A communicator for all ranks, and one for the group.

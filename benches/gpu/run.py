@@ -93,11 +93,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             content["correct"].append({"ranks": count, "engine": engine, "code": code, **result})
             save()
     for system, (backend, environ) in SYSTEMS.items():
-        if backend == "nccl" and options.nccl:
-            environ = {**environ, "LD_PRELOAD": options.nccl}
+        also = {"LD_PRELOAD": options.nccl} if backend == "nccl" and options.nccl else {}
         sizes = ",".join(map(str, options.sizes))
         words = (str(HERE / "worker.py"), "time", backend, sizes, str(options.seconds))
-        code, said = ranks(2, *words, limit_s=limit_s, environ=environ)
+        code, said = ranks(2, *words, limit_s=limit_s, environ={**environ, **also})
         part = {"code": code, "rows": documents(said)}
         content["all_reduce"][system] = part if code == 0 else {**part, "said": said[-4000:]}
         save()
@@ -120,8 +119,8 @@ def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, A
     saved = folder / f"{system}.pt"
     # The same kernels in each run, without TF32: so the weights can be compared.
     environ = {**environ, "NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    example = ("examples/ddp.py", "--deterministic", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
-    code, said = ranks(2, *example, limit_s=options.limit, environ=environ)
+    words = ("--deterministic", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
+    code, said = ranks(2, "examples/ddp.py", *words, limit_s=options.limit, environ=environ)
     result: dict[str, Any] = {"system": system, "code": code, "said": said[-2000:]}
     first = folder / f"{options.train[0]}.pt"
     if code == 0 and first.exists():
@@ -130,7 +129,8 @@ def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, A
     return result
 
 
-GPT2 = "--layers 12 --hidden 768 --heads 12 --sequence 1024 --vocabulary 50257 --batch 8 --steps 18".split()
+# Layers, hidden size, heads, sequence, vocabulary, batch, steps.
+GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocabulary": 50257, "batch": 8, "steps": 18}
 
 
 def recorded(limit_s: float) -> dict[str, Any]:
@@ -143,14 +143,15 @@ def recorded(limit_s: float) -> dict[str, Any]:
     ):
         with tempfile.TemporaryDirectory() as folder:
             output = str(Path(folder) / "trace.json")
-            script = [sys.executable, "examples/gpt.py", *GPT2]
+            script = [sys.executable, "examples/gpt.py", *(f"--{name}={value}" for name, value in GPT2.items())]
             command = [sys.executable, "-m", "paceline", "record", *words, "-o", output, "--json", "--", *script]
             print(f"record gpt.py: {what}", file=sys.stderr, flush=True)
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
         begins = done.stdout.find("\n{\n")
         if done.returncode == 0 and begins >= 0:
             summary = json.loads(done.stdout[begins:])
-            found[what] = {key: value for key, value in summary.items() if key.endswith("_s") or key in {"device", "name"}}
+            wanted = {"device", "name"}
+            found[what] = {key: value for key, value in summary.items() if key.endswith("_s") or key in wanted}
         else:
             found[what] = {"said": (done.stdout + done.stderr)[-2000:]}
     return found

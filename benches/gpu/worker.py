@@ -123,7 +123,8 @@ def main(what: str, backend: str = "paceline", sizes: str = "4", seconds: str = 
     if what == "correct":
         said = [{"compared": correct(device), "status": status()}]
     else:
-        said = ({"bytes": size, "median_us": timed(device, size, float(seconds))} for size in map(int, sizes.split(",")))
+        each = map(int, sizes.split(","))
+        said = ({"bytes": size, "median_us": timed(device, size, float(seconds))} for size in each)
     for line in said:
         if dist.get_rank() == 0:
             print(json.dumps(line), flush=True)

@@ -420,7 +420,7 @@ class Operation:
     def done(self) -> bool:
         """Return whether it is over; on a device, whether that has the result."""
     def ready(self) -> bool:
-        """Return whether wait() returns at once. The operation's notice comes then, too; a device may still be at work."""
+        """Return whether wait() returns at once, which is when the notice comes. A device may still be at work."""
     def source(self) -> int:
         """Return the rank from which a finished recv from any rank came."""
     def hold(self, stream: int) -> None:

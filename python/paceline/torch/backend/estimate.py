@@ -82,6 +82,10 @@ class Estimated:
         """Return True."""
         return True
 
+    def ready(self) -> bool:
+        """Return True: nothing is waited for."""
+        return True
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Return True."""
         return True
