@@ -104,6 +104,8 @@ class Completion:
         self._expected: dict[int, Work] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        self._waiting: set[threading.Thread] = set()
+        """Threads that wait for one operation each."""
         self._listening = 0
         self._callbacks_wait = False
         self._busy_since: float | None = None
@@ -145,10 +147,17 @@ class Completion:
         self.start()
 
         def wait() -> None:
-            work.exception_after_wait()
-            self._settle(work)
+            try:
+                work.exception_after_wait()
+                self._settle(work)
+            finally:
+                with self._lock:
+                    self._waiting.discard(threading.current_thread())
 
-        threading.Thread(target=wait, name="paceline-first-future", daemon=True).start()
+        thread = threading.Thread(target=wait, name="paceline-first-future", daemon=True)
+        with self._lock:
+            self._waiting.add(thread)
+            thread.start()
 
     def begin(self, group: str) -> tuple[int, Lineage | None]:
         """Return the number of an operation about to start in a group, and the lineage it belongs to, if any.
@@ -179,8 +188,9 @@ class Completion:
         """Complete the remaining futures after the engine has ended; those of unfinished operations with an error."""
         # Before waiting for the threads, because some may be waiting for these futures.
         self._settle_all()
+        # A thread that is still in torch's code when the interpreter ends would end the process with SIGABRT.
         with self._lock:
-            threads = list(self._threads)
+            threads = [*self._threads, *self._waiting]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(5 * NOTICE_WAIT_S)
@@ -188,7 +198,7 @@ class Completion:
 
     def forked(self) -> None:
         """Fail all operations in a forked child, where these threads do not exist."""
-        self.ended, self._lock, self._threads = True, threading.Lock(), set()
+        self.ended, self._lock, self._threads, self._waiting = True, threading.Lock(), set(), set()
 
     def _listen(self) -> None:
         """Make sure that a thread is listening. The caller holds the lock."""
