@@ -257,6 +257,8 @@ pub(super) struct IpcGroup {
     /// This rank leaves, or gives the group up: no failure.
     ends: AtomicBool,
     bell: Arc<Bell>,
+    /// Goes on with operations that nobody waits for.
+    thread: Mutex<Option<paceline_os::thread::JoinHandle<()>>>,
     operations: AtomicUsize,
     /// What the others have opened to see whether they can.
     _probe: Option<DeviceMemory>,
@@ -462,16 +464,18 @@ impl Communicator {
             broken: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             bell: Arc::default(),
+            thread: Mutex::default(),
             operations: AtomicUsize::new(0),
             _probe: probe,
         });
         let listener: Arc<dyn Listener> = group.clone();
         self.shared.listen(self.id, Arc::downgrade(&listener));
         let (weak, bell) = (Arc::downgrade(&group), group.bell.clone());
-        paceline_os::thread::Builder::new()
+        let thread = paceline_os::thread::Builder::new()
             .name("paceline-device".into())
             .spawn(move || go_on(&weak, &bell))
             .map_err(|error| RunError::Failed(format!("no thread for the device: {error}")))?;
+        *group.thread.lock() = Some(thread);
         Ok(Some(group))
     }
 
@@ -823,10 +827,17 @@ impl IpcGroup {
             let mut under_way = self.under_way.lock();
             self.forget_ended(&mut under_way);
             if under_way.told.is_empty() || self.lane.healthy().is_err() {
-                return;
+                break;
             }
             drop(under_way);
             paceline_os::thread::sleep(PATIENCE);
+        }
+        // It must not call the driver while the process ends.
+        self.bell.ring(true);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
         }
     }
 
