@@ -307,6 +307,11 @@ fn who_leaves_counts_only_whole_fragments_of_what_it_has_sent() {
     find_near("leaving counts whole fragments", "only whole fragments counted");
 }
 
+#[test]
+fn what_a_starved_rank_sends_to_itself_does_not_count() {
+    find_near("what goes to itself does not move", "passed its sum on to itself");
+}
+
 fn find_in_corpus(mutant: &str) {
     std::panic::set_hook(Box::new(|_| {}));
     let mut fails = corpus().map(|(_, scenario)| violations(&scenario, &run_alone(&scenario, false, Some(mutant))));

@@ -518,6 +518,10 @@ impl FailureDetector {
     /// Looks how far an operation is, here and elsewhere. Returns when fragments of it last moved.
     fn update(&self, waiting: &mut InFlight, group: u32, ranks: &[u32], now: Instant) -> Instant {
         let mut progress = Progress { own: waiting.handle.moved.load(Ordering::Relaxed), ..waiting.moved.progress };
+        let within = waiting.handle.within.load(Ordering::Relaxed);
+        if !paceline_os::mutant("what goes to itself does not move") {
+            progress.ahead += u64::from(std::mem::replace(&mut waiting.within, within) != within);
+        }
         let id = waiting.id(self.rank, ranks);
         let (mut own, mut ahead, mut before) = (None, None, None);
         for rank in self.others(waiting, id, ranks) {

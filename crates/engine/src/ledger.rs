@@ -56,6 +56,8 @@ pub(super) struct InFlight {
     pub began: Instant,
     /// How far it is here.
     pub moved: Moved,
+    /// What it had sent to and received from this process itself at the last look.
+    pub within: u64,
     /// When the others were asked about it, first and last, since it stopped moving.
     pub asked: Option<(Instant, Instant)>,
     /// What they were told without being asked, and when.
@@ -424,6 +426,7 @@ impl Ledger {
             handle: handle.clone(),
             began: now,
             moved: Moved::new(now),
+            within: 0,
             asked: None,
             told: (now, Progress::default()),
             reported: None,

@@ -8,7 +8,8 @@
 //!   called it yet. All of these end.
 //! - **Something ahead of it** moves on a connection that it waits for: bytes of other operations, which its own follow.
 //!   That is evidence only as long as the rank at the other end has called the operation: otherwise nothing of it follows,
-//!   and other operations may go on for ever. For the same reason it counts for nothing if a rank is silent.
+//!   and other operations may go on for ever. For the same reason it counts for nothing if a rank is silent. What a rank
+//!   sends to itself, as a worker to the server that it also is, is evidence of this kind.
 //!
 //! Each rank looks at its own operations ([`Progress`]) and tells the others: when they ask, and by itself about what
 //! takes longer than a second, because on a slow link questions wait behind data. It tells what has moved there, never
@@ -36,7 +37,8 @@ pub enum OperationId {
 pub struct Progress {
     /// Of its own: fragments and bytes.
     pub own: u64,
-    /// How often something else was seen to move on the connections that it waits for.
+    /// How often something else was seen to move on the connections that it waits for, or its own fragments within this
+    /// rank.
     pub ahead: u64,
 }
 

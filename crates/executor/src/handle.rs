@@ -14,6 +14,8 @@ pub struct Handle {
     error: Mutex<Option<RunError>>,
     /// Grows with each fragment sent and each byte received, which show progress.
     pub moved: AtomicU64,
+    /// The same for what this process sends to itself. That shows only that this rank goes on.
+    pub within: AtomicU64,
     /// The sender that a receive from any rank was matched with.
     pub(crate) source: AtomicU32,
     /// For a send or receive: its number among those with the same peer and tag, plus one; 0: not known yet.

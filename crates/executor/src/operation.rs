@@ -157,8 +157,8 @@ pub(super) struct Operation {
     pub number: u64,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
-    /// What has moved to and from other ranks: one for each fragment and each byte.
-    pub moved: u64,
+    /// What has been sent and received.
+    pub moved: Movement,
     /// Bytes of the last fragment that has arrived only in part.
     pub arriving: u64,
     /// Roles that meet at the barrier.
@@ -171,9 +171,20 @@ pub(super) struct Operation {
     pub offload: Stage,
 }
 
-/// How much a fragment counts as progress. What this process sends to itself (`own`) is no evidence that others are there.
-pub(super) fn weight(bytes: usize, own: bool) -> u64 {
-    if own && !paceline_os::mutant("what goes to itself moves") { 0 } else { 1 + bytes as u64 }
+/// What an operation has sent and received: one for each fragment and each byte.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Movement {
+    /// To and from other ranks.
+    others: u64,
+    /// To and from this process itself, which is no evidence that others are there.
+    within: u64,
+}
+
+impl Movement {
+    pub fn count(&mut self, bytes: usize, own: bool) {
+        let own = own && !paceline_os::mutant("what goes to itself moves");
+        *(if own { &mut self.within } else { &mut self.others }) += 1 + bytes as u64;
+    }
 }
 
 impl Operation {
@@ -213,7 +224,7 @@ impl Operation {
         }
         let number = handle.number.load(paceline_os::sync::atomic::Ordering::Relaxed);
         let kernel = kernel(signature.dtype, signature.op);
-        let (moved, arriving, arrived, barrier_messages) = (0, 0, 0, Vec::new());
+        let (moved, arriving, arrived, barrier_messages) = (Movement::default(), 0, 0, Vec::new());
         let offload = program.offload().map_or(Stage::Done, Stage::Waits);
         Operation {
             seq,
@@ -242,13 +253,15 @@ impl Operation {
 
     /// A fragment has been received.
     pub fn count(&mut self, bytes: usize, own: bool) {
-        self.moved += weight(bytes, own);
+        self.moved.count(bytes, own);
         self.arriving = 0;
     }
 
     /// Tells the failure detector how far it is.
     pub fn publish(&self) {
-        self.handle.moved.store(self.moved + self.arriving, paceline_os::sync::atomic::Ordering::Relaxed);
+        let Movement { others, within } = self.moved;
+        self.handle.moved.store(others + self.arriving, paceline_os::sync::atomic::Ordering::Relaxed);
+        self.handle.within.store(within, paceline_os::sync::atomic::Ordering::Relaxed);
     }
 
     pub fn is_done(&self) -> bool {

@@ -2,7 +2,7 @@
 use paceline_schedule::{Peers, Piece, Step};
 
 use super::lane::{ALL, Refused, ZeroCopySend};
-use super::operation::{Operation, Part, weight};
+use super::operation::{Operation, Part};
 use super::step::{GroupView, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
@@ -126,7 +126,7 @@ pub(super) fn send(
                 break;
             }
             any = true;
-            operation.moved += weight(header.bytes as usize, wires.is_own(rank));
+            operation.moved.count(header.bytes as usize, wires.is_own(rank));
             lane.sent.set(k, sent);
             shown(receiver).moved(&mut lane.sent, k, began, &wires.timeline);
         }
