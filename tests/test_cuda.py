@@ -5,6 +5,8 @@ import sys
 
 import cuda_stand_in
 import pytest
+from hvd_workers import devices
+from hvd_workers import launch as hvd_launch
 from job_workers.launch import Ranks, run
 from paceline.errors import InvalidArgumentError
 from paceline.job.settings import Settings
@@ -107,6 +109,27 @@ def test_a_device_that_does_not_come_to_an_operation(tmp_path, by):
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
 def test_torch_distributed_on_a_device(ranks, by):
     torch_launch.run(ranks, on_device.everything, env=env(by))
+
+
+@pytest.mark.parametrize("by", ["host", "ipc", "nccl"])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
+def test_the_calls_of_horovod_on_a_device(ranks, by):
+    hvd_launch.run(ranks, devices.everything, by, env=nccl() if by == "nccl" else env(by))
+
+
+@both
+def test_horovod_on_a_device_with_a_rank_that_has_joined(by):
+    hvd_launch.run(2, devices.joined, env=env(by))
+
+
+def test_horovod_with_one_rank_whose_tensor_is_on_the_host():
+    for said in hvd_launch.run(2, devices.one_on_the_host, env=env("auto")):
+        assert "device" in said and "cuda" in said and "cpu" in said, said
+
+
+@pytest.mark.parametrize("coordinator", ["graph", "nonblocking"])
+def test_other_coordinators_on_a_device(coordinator):
+    hvd_launch.run(2, devices.everything, "ipc", env=env("ipc", PACELINE_COORDINATOR=coordinator))
 
 
 def nccl(**more):

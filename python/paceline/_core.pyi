@@ -450,8 +450,12 @@ class Coordinator:
         prescale: float = 1.0,
         postscale: float = 1.0,
         keep: object = None,
+        stream: int | None = None,
     ) -> NamedOperation:
         """Describe an operation on a tensor; it is asked for by `submit`.
+
+        `stream`: its memory, of an all-reduce or a broadcast, is on a CUDA device, and is read once this stream has come
+        where it is now.
 
         Raises InvalidArgumentError for what cannot be.
 
@@ -507,6 +511,8 @@ class NamedOperation:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait without the GIL; return False after the timeout. Raises JobError if it failed. Ctrl-C interrupts."""
     def done(self) -> bool: ...
+    def hold(self, stream: int) -> None:
+        """Make this stream of a device wait for the result of an operation that has been waited for."""
     def data(self) -> bytearray:
         """Return the result of a finished all_gather, reduce_scatter or all_to_all, as writable memory.
 

@@ -155,6 +155,12 @@ impl Stream {
         Ok(Stream { device: device.clone(), raw })
     }
 
+    /// The stream as that of a caller.
+    #[must_use]
+    pub fn caller(&self) -> CallerStream {
+        CallerStream(self.raw as u64)
+    }
+
     /// What is submitted from now on begins once the event has happened.
     ///
     /// # Errors

@@ -6,15 +6,17 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
 
+use paceline_cuda::CallerStream;
 use paceline_engine::settings::seconds;
 use paceline_runtime::coordination::{Coordinator, Named, Output, Wanted};
 use paceline_runtime::job::Job;
+use paceline_transport::header::Collective;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::job::{SLICE, parse, python_error};
+use crate::job::{SLICE, parse, python_error, stage_of};
 use crate::user_error;
 
 /// Agrees with the other ranks of a group on which tensors are ready.
@@ -58,7 +60,7 @@ impl PyCoordinator {
         PyList::new(py, self.inner.ranks())
     }
 
-    #[pyo3(signature = (call, name, *, inputs=Vec::new(), dtype="uint8", shape=Vec::new(), device="cpu", op="", own=Vec::new(), root=None, prescale=1.0, postscale=1.0, keep=None))]
+    #[pyo3(signature = (call, name, *, inputs=Vec::new(), dtype="uint8", shape=Vec::new(), device="cpu", op="", own=Vec::new(), root=None, prescale=1.0, postscale=1.0, keep=None, stream=None))]
     #[expect(clippy::too_many_arguments, clippy::needless_pass_by_value, reason = "keyword arguments of Python")]
     fn request(
         &self,
@@ -74,6 +76,7 @@ impl PyCoordinator {
         prescale: f64,
         postscale: f64,
         keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
     ) -> PyResult<NamedOperation> {
         drop(self.engine.engine().take_finished());
         let wanted = Wanted {
@@ -90,7 +93,16 @@ impl PyCoordinator {
             postscale,
         };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
-        let named = Named::new(&wanted, self.inner.size(), keep).map_err(python_error)?;
+        let mut named = Named::new(&wanted, self.inner.size(), keep).map_err(python_error)?;
+        if let Some(stream) = stream {
+            if !matches!(wanted.collective, Collective::AllReduce | Collective::Broadcast) {
+                return Err(user_error(format!("{call} of '{name}': takes memory of the host")));
+            }
+            let stage = stage_of(&self.engine, inputs.iter(), call).map_err(python_error)?;
+            // SAFETY: the Python side passes a stream of the device on which the memory lies.
+            let behind = unsafe { named.behind(self.engine.stages(), &stage, CallerStream(stream)) };
+            named = behind.map_err(python_error)?;
+        }
         Ok(self.operation(Arc::new(named)))
     }
 
@@ -179,6 +191,11 @@ impl NamedOperation {
 
     fn done(&self) -> bool {
         self.named.done()
+    }
+
+    /// Once it has been waited for: what this stream is told from now on sees the result.
+    fn hold(&self, stream: u64) -> PyResult<()> {
+        self.named.hold(CallerStream(stream)).map_err(python_error)
     }
 
     fn data(&self) -> PyResult<Data> {

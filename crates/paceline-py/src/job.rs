@@ -13,11 +13,9 @@ use paceline_executor::InStep;
 use paceline_executor::handle::Handle;
 use parking_lot::Mutex;
 
-use paceline_cuda::{CallerStream, Device, Driver};
+use paceline_cuda::{CallerStream, Device, Driver, Stage};
 use paceline_kernels::names::{UnknownName, find};
-use paceline_runtime::communicator::{
-    CollectiveRequest, Communicator, DeviceOperation, IpcOperation, NcclOperation, OnDevice,
-};
+use paceline_runtime::communicator::{CollectiveRequest, Communicator, OnDevice};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
@@ -225,6 +223,34 @@ impl PyEngine {
     }
 }
 
+/// The device on which all of this memory lies. `what` names the call in a message.
+pub(crate) fn stage_of<'a>(
+    job: &Job,
+    regions: impl Iterator<Item = &'a (usize, u64)>,
+    what: &str,
+) -> Result<Arc<Stage>, RunError> {
+    let library = job.engine().cuda_library();
+    let driver = Driver::get(library).map_err(|e| RunError::Usage(e.0))?;
+    let mut devices = Vec::new();
+    for &(address, _) in regions.filter(|region| region.1 > 0) {
+        devices.push(Device::of(&driver, address as u64).map_err(|e| RunError::Failed(e.0))?);
+    }
+    devices.dedup();
+    let ordinal = match devices[..] {
+        [] => 0,
+        [Some(ordinal)] => ordinal,
+        [None] => {
+            return Err(RunError::Usage(format!("{what}: the CUDA driver does not know this memory; was it freed?")));
+        }
+        _ => {
+            return Err(RunError::Usage(format!(
+                "{what}: the arrays lie on several devices; all of one call must lie on one"
+            )));
+        }
+    };
+    job.stages().of(library, ordinal)
+}
+
 /// A group of ranks.
 #[pyclass(frozen, module = "paceline._core", name = "Communicator")]
 pub struct PyCommunicator {
@@ -241,42 +267,11 @@ impl PyCommunicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<State, RunError> {
-        let library = self.engine.engine().cuda_library();
-        let driver = Driver::get(library).map_err(|e| RunError::Usage(e.0))?;
-        let mut devices = Vec::new();
-        for &(address, elements) in request.inputs.iter().chain(request.outputs) {
-            if elements > 0 {
-                devices.push(Device::of(&driver, address as u64).map_err(|e| RunError::Failed(e.0))?);
-            }
-        }
-        devices.dedup();
-        let ordinal = match devices[..] {
-            [] => 0,
-            [Some(ordinal)] => ordinal,
-            [None] => {
-                return Err(RunError::Usage(format!(
-                    "{}: the CUDA driver does not know this memory; was it freed?",
-                    request.collective.name()
-                )));
-            }
-            _ => {
-                return Err(RunError::Usage(format!(
-                    "{}: the arrays lie on several devices; all of one call must lie on one",
-                    request.collective.name()
-                )));
-            }
-        };
-        let stage = self.engine.stages().of(library, ordinal)?;
-        if self.inner.is_for_nccl(request) {
-            // SAFETY: the Python side passes addresses of memory that `keep` owns.
-            return unsafe { self.inner.submit_to_nccl((&stage, stream), request, keep, &how) }.map(State::Nccl);
-        }
-        // SAFETY: as above.
-        let begun = unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) };
-        begun.map(|begun| match begun {
-            OnDevice::Staged(operation) => State::Device(operation),
-            OnDevice::Ipc(operation) => State::Ipc(operation),
-        })
+        let regions = request.inputs.iter().chain(request.outputs);
+        let stage = stage_of(&self.engine, regions, request.collective.name())?;
+        // SAFETY: the Python side passes addresses of memory that `keep` owns.
+        unsafe { self.inner.submit_on_device((self.engine.stages(), &stage, stream), request, keep, how) }
+            .map(State::Device)
     }
 
     fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
@@ -415,11 +410,6 @@ fn wait(py: Python<'_>, communicator: &Communicator, handle: &Arc<Handle>, timeo
     in_slices(py, timeout_s, |until| communicator.wait(handle, Some(until)))
 }
 
-/// The same for an operation on a device.
-fn land(py: Python<'_>, operation: &DeviceOperation, timeout_s: Option<f64>) -> PyResult<bool> {
-    in_slices(py, timeout_s, |until| operation.land(Some(until)))
-}
-
 fn in_slices(
     py: Python<'_>,
     timeout_s: Option<f64>,
@@ -441,9 +431,7 @@ fn in_slices(
 
 enum State {
     Host(Arc<Handle>),
-    Device(Arc<DeviceOperation>),
-    Ipc(Arc<IpcOperation>),
-    Nccl(NcclOperation),
+    Device(OnDevice),
 }
 
 /// An operation in flight.
@@ -460,9 +448,7 @@ impl Operation {
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
         let done = match &self.state {
             State::Host(handle) => wait(py, &self.communicator, handle, timeout_s),
-            State::Device(operation) => land(py, operation, timeout_s),
-            State::Ipc(operation) => in_slices(py, timeout_s, |until| operation.land(Some(until))),
-            State::Nccl(operation) => py.detach(|| operation.land()).map(|()| true).map_err(python_error),
+            State::Device(operation) => in_slices(py, timeout_s, |until| operation.land(Some(until))),
         };
         drop(self.engine.engine().take_finished());
         done
@@ -472,8 +458,6 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
-            State::Ipc(operation) => operation.done(),
-            State::Nccl(operation) => operation.done(),
         }
     }
 
@@ -481,9 +465,7 @@ impl Operation {
     fn ready(&self) -> bool {
         match &self.state {
             State::Host(handle) => handle.done(),
-            State::Device(operation) => operation.done(),
-            State::Ipc(operation) => operation.ready(),
-            State::Nccl(operation) => operation.ready(),
+            State::Device(operation) => operation.ready(),
         }
     }
 
@@ -491,7 +473,6 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.source(),
             State::Device(operation) => operation.source(),
-            State::Ipc(_) | State::Nccl(_) => 0,
         }
     }
 
@@ -500,8 +481,6 @@ impl Operation {
         match &self.state {
             State::Host(_) => Ok(()),
             State::Device(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
-            State::Ipc(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
-            State::Nccl(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
         }
     }
 }

@@ -12,13 +12,11 @@ use std::any::Any;
 use std::collections::HashMap;
 
 #[cfg(feature = "foreign")]
-pub use by_ipc::{IpcCounters, IpcOperation};
-#[cfg(feature = "foreign")]
-pub use by_nccl::NcclOperation;
+pub use by_ipc::IpcCounters;
 pub use deferred::Gate;
 use lowering::Prepared;
 #[cfg(feature = "foreign")]
-pub use on_device::{DeviceOperation, OnDevice, Stages};
+pub use on_device::{OnDevice, Stages};
 use paceline_engine::{EngineShared, Order, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Native, OffloadRequest, Program, Scheduled};
@@ -452,6 +450,13 @@ impl Communicator {
         let built = BuiltAlgorithm::new(algorithm.clone(), &self.topology)?;
         named.insert(algorithm.strategy.clone(), built.clone());
         Ok(built)
+    }
+
+    /// Whether parameter servers carry out this operation.
+    #[cfg(feature = "foreign")]
+    pub(crate) fn is_for_servers(&self, request: &CollectiveRequest<'_>) -> Result<bool> {
+        let built = self.algorithm_for(request)?;
+        Ok(self.served.is_some() || built.is_some_and(|built| built.algorithm.has_servers()))
     }
 
     /// Waits for an operation; `false` at the time limit.

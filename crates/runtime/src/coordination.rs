@@ -12,10 +12,12 @@
 //! | `machine` | the policy, and how its actions are carried out |
 //! | `exchange` | how its actions are carried out between ranks |
 //! | `begin` | turns agreed tensors into an operation of the runtime |
+//! | `begun` | an operation of the runtime, on memory of the host or of a device |
 //! | `planned`, `steps` | the policy `graph`: tensors that follow a plan and need no negotiation |
 //! | `status_words` | words that travel with planned tensors and report deviations from the plan |
 //! | `output` | memory for results whose size is not known in advance |
 mod begin;
+mod begun;
 mod exchange;
 mod machine;
 mod named;
@@ -174,7 +176,7 @@ impl Coordinator {
         let mut names = HashSet::new();
         let twice = operations.iter().find(|operation| {
             let other = flying.get(operation.name()).and_then(Weak::upgrade);
-            other.is_some_and(|other| !other.done()) || !names.insert(operation.name())
+            other.is_some_and(|other| !other.ready()) || !names.insert(operation.name())
         });
         if let Some(twice) = twice {
             // Horovod's words to begin with.
@@ -238,8 +240,8 @@ impl Coordinator {
     pub fn wait(&self, operation: &Named, until: Option<Instant>) -> Result<bool> {
         let mut told = false;
         loop {
-            if let Some(handle) = operation.begun()? {
-                let over = self.data.wait(&handle, until)?;
+            if let Some(begun) = operation.begun()? {
+                let over = begun.wait(&self.data, until)?;
                 return if over { operation.complete().map(|()| true) } else { Ok(false) };
             }
             if operation.over() {

@@ -1,6 +1,8 @@
 //! A process's membership in a job: its engine, and the communicators built on it.
 use paceline_engine::settings::Settings;
 use paceline_engine::{Engine, Exchange};
+#[cfg(feature = "foreign")]
+use paceline_os::sync::Arc;
 use paceline_transport::error::Result;
 
 use crate::clock_sync;
@@ -14,7 +16,7 @@ pub struct Job {
     pub(crate) engine: Engine,
     tuned: Tuned,
     #[cfg(feature = "foreign")]
-    stages: Stages,
+    stages: Arc<Stages>,
 }
 
 impl Job {
@@ -27,7 +29,7 @@ impl Job {
             engine: Engine::start(rank, size, settings, exchange)?,
             tuned: Tuned::default(),
             #[cfg(feature = "foreign")]
-            stages: Stages::default(),
+            stages: Arc::default(),
         })
     }
 
@@ -40,7 +42,7 @@ impl Job {
     /// The CUDA devices that it uses.
     #[cfg(feature = "foreign")]
     #[must_use]
-    pub fn stages(&self) -> &Stages {
+    pub fn stages(&self) -> &Arc<Stages> {
         &self.stages
     }
 

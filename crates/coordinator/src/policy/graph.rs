@@ -307,6 +307,8 @@ pub fn can_be_planned(terms: &Terms) -> bool {
     let is_kept = |factor: f64| (1e-5..=1e5).contains(&factor.abs());
     let is_float = floats.contains(&terms.dtype.as_str());
     terms.call == "all_reduce"
+        // The status words that travel behind planned tensors are in the host's memory.
+        && terms.device == "cpu"
         && terms.neutral
         && terms.fusible
         && is_float

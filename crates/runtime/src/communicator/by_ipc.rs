@@ -1149,6 +1149,10 @@ impl IpcOperation {
         self.met.done()
     }
 
+    pub(super) fn number(&self) -> u64 {
+        self.met.number.load(Ordering::Relaxed)
+    }
+
     /// Waits until all ranks have called it and the stream has been told; what the caller's stream is told from then on sees
     /// the result. `false`: not before this time.
     ///

@@ -14,6 +14,7 @@ use paceline_engine::{Listener, News, Submission};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Barrier;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
+use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
@@ -260,6 +261,10 @@ impl NcclOperation {
     #[must_use]
     pub fn ready(&self) -> bool {
         self.met.done()
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.met.number.load(Ordering::Relaxed)
     }
 
     /// What the caller's stream is told from now on sees the result. It does not wait.

@@ -4,16 +4,19 @@
 //! and the one before returns to it. Ranks with the same elements in the host's memory take part as they do otherwise.
 #![allow(unsafe_code, reason = "the promise about the memory is passed on")]
 use std::any::Any;
+use std::collections::HashMap;
 
-use paceline_cuda::{CallerStream, Copies, CudaError, Driver, Region, Stage, Staged};
+use paceline_cuda::{CallerStream, Copies, CudaError, Driver, Event, Region, Stage, Staged, Stream};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
+use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
 use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
+use super::by_nccl::NcclOperation;
 use super::{CollectiveRequest, Communicator, Gate, Memory};
 
 /// Bytes of an all-reduce that go as one: long enough that a copy takes longer than its call.
@@ -34,6 +37,8 @@ pub struct Stages {
     under_way: Mutex<Vec<Weak<dyn Landing>>>,
     /// Groups whose ranks reach each other's memory.
     groups: Mutex<Vec<Weak<IpcGroup>>>,
+    /// Streams in which operations begin that were called in others: by communicator.
+    behind: Mutex<HashMap<u32, (Arc<Stage>, Stream)>>,
 }
 
 /// An operation on device memory that others may have to wait for.
@@ -65,6 +70,25 @@ impl Stages {
             Some(stage) => Ok(stage.clone()),
             None => Ok(stages[at].insert(Stage::new(&device).map_err(failed)?).clone()),
         }
+    }
+
+    /// A stream of this communicator that comes where it is now once all of these have happened.
+    pub(crate) fn behind<'a>(
+        &self,
+        communicator: u32,
+        stage: &Arc<Stage>,
+        events: impl Iterator<Item = &'a Event>,
+    ) -> Result<CallerStream> {
+        let mut all = self.behind.lock();
+        let known = all.remove(&communicator).filter(|(of, _)| Arc::ptr_eq(of, stage));
+        let (of, stream) = match known {
+            Some(known) => known,
+            None => (stage.clone(), Stream::new(stage.device()).map_err(failed)?),
+        };
+        let waits = events.map(|event| stream.wait_for(event)).collect::<std::result::Result<(), _>>();
+        let caller = stream.caller();
+        all.insert(communicator, (of, stream));
+        waits.map(|()| caller).map_err(failed)
     }
 
     /// What has been copied, by device.
@@ -129,12 +153,80 @@ struct Piece {
     handle: Arc<Handle>,
 }
 
-/// How an operation on device memory is done.
+/// An operation on device memory, by how it is done.
+#[derive(Clone)]
 pub enum OnDevice {
     /// Through the host's memory.
     Staged(Arc<DeviceOperation>),
     /// In each other's memory.
     Ipc(Arc<IpcOperation>),
+    /// By NCCL.
+    Nccl(Arc<NcclOperation>),
+}
+
+impl OnDevice {
+    /// Whether the device has the result, or it has failed.
+    #[must_use]
+    pub fn done(&self) -> bool {
+        match self {
+            OnDevice::Staged(operation) => operation.done(),
+            OnDevice::Ipc(operation) => operation.done(),
+            OnDevice::Nccl(operation) => operation.done(),
+        }
+    }
+
+    /// Whether `land` returns at once. A device may still be at work.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        match self {
+            OnDevice::Staged(operation) => operation.done(),
+            OnDevice::Ipc(operation) => operation.ready(),
+            OnDevice::Nccl(operation) => operation.ready(),
+        }
+    }
+
+    /// Waits until streams can be told to wait for the result, and tells the caller's. `false`: not before this time.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub fn land(&self, until: Option<Instant>) -> Result<bool> {
+        match self {
+            OnDevice::Staged(operation) => operation.land(until),
+            OnDevice::Ipc(operation) => operation.land(until),
+            OnDevice::Nccl(operation) => operation.land().map(|()| true),
+        }
+    }
+
+    /// Once it has landed: what this stream is told from now on sees the result.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn hold(&self, stream: CallerStream) -> Result<()> {
+        match self {
+            OnDevice::Staged(operation) => operation.hold(stream),
+            OnDevice::Ipc(operation) => operation.hold(stream),
+            OnDevice::Nccl(operation) => operation.hold(stream),
+        }
+    }
+
+    /// The sender that a receive from any rank was matched with.
+    #[must_use]
+    pub fn source(&self) -> u32 {
+        match self {
+            OnDevice::Staged(operation) => operation.source(),
+            OnDevice::Ipc(_) | OnDevice::Nccl(_) => 0,
+        }
+    }
+
+    /// Its number in the timeline; 0: not recorded.
+    #[must_use]
+    pub(crate) fn number(&self) -> u64 {
+        match self {
+            OnDevice::Staged(operation) => operation.number(),
+            OnDevice::Ipc(operation) => operation.number(),
+            OnDevice::Nccl(operation) => operation.number(),
+        }
+    }
 }
 
 /// An operation on device memory, through the host's.
@@ -166,6 +258,11 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<OnDevice> {
+        if self.is_for_nccl(request) {
+            // SAFETY: promised by the caller.
+            let begun = unsafe { self.submit_to_nccl((stage, stream), request, keep, &how) };
+            return begun.map(|operation| OnDevice::Nccl(Arc::new(operation)));
+        }
         if let Some(group) = self.ipc_group(stage, request)?
             && let Some(plan) = self.ipc_plan(&group, request)?
         {
@@ -177,11 +274,15 @@ impl Communicator {
         unsafe { self.submit_staged((stages, stage, stream), request, keep, how) }.map(OnDevice::Staged)
     }
 
-    /// Through the host's memory.
+    /// As [`submit_on_device`](Communicator::submit_on_device), through the host's memory: other ranks may have their elements
+    /// there.
+    ///
+    /// # Errors
+    /// As for `submit_on_device`.
     ///
     /// # Safety
     /// As for `submit_on_device`.
-    unsafe fn submit_staged(
+    pub(crate) unsafe fn submit_staged(
         self: &Arc<Communicator>,
         (stages, stage, stream): (&Stages, &Arc<Stage>, CallerStream),
         request: &CollectiveRequest<'_>,
@@ -334,6 +435,10 @@ impl DeviceOperation {
     #[must_use]
     pub fn source(&self) -> u32 {
         self.pieces.first().map_or(0, |piece| piece.handle.source())
+    }
+
+    fn number(&self) -> u64 {
+        self.pieces.first().map_or(0, |piece| piece.handle.number.load(Ordering::Relaxed))
     }
 
     fn failed(&self, error: &CudaError) -> RunError {

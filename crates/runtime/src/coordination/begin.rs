@@ -1,8 +1,7 @@
 //! Turns agreed tensors into an operation of the runtime. A rank that has joined contributes zeros.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on")]
-use paceline_coordinator::{Agreed, AgreedBucket, Terms};
+use paceline_coordinator::{AgreedBucket, Terms};
 use paceline_engine::Submission;
-use paceline_executor::handle::Handle;
 use paceline_executor::timeline::{self, TensorSpan, Timeline};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_kernels::names::UnknownName;
@@ -11,26 +10,28 @@ use paceline_os::sync::atomic::Ordering;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
+use super::begun::{self, Begun};
 use super::named::{Keep, Named};
 use super::output::Output;
 use super::status_words::StatusWords;
 use crate::communicator::{CollectiveRequest, Communicator, Memory};
 
 /// Begins a bucket of at least one tensor. All ranks begin buckets in the same order. `named`: this rank's tensors;
-/// missing ones are replaced by zeros. `number` assigns the bucket to a server. `status` travels behind the tensors.
+/// missing ones are replaced by zeros. `number` assigns the bucket to a server. `status` travels behind the tensors. `alone`:
+/// some rank has joined.
 pub(super) fn begin(
-    data: &Communicator,
+    data: &Arc<Communicator>,
     bucket: &AgreedBucket,
-    named: &[Option<Arc<Named>>],
+    (named, alone): (&[Option<Arc<Named>>], bool),
     (number, how): (u32, Submission),
     status: Option<&Arc<StatusWords>>,
-) -> Result<Arc<Handle>> {
+) -> Result<Begun> {
     let agreed = if data.shared.timeline.on() { timeline::now() } else { 0 };
-    let begun = submit(data, &bucket.tensors[0], bucket, named, (number, how), status);
-    if let Ok(handle) = &begun
+    let begun = submit(data, bucket, (named, alone), (number, how), status);
+    if let Ok(begun) = &begun
         && agreed > 0
     {
-        show(&data.shared.timeline, (bucket, named), agreed, handle.number.load(Ordering::Relaxed));
+        show(&data.shared.timeline, (bucket, named), agreed, begun.number());
     }
     // Other ranks have begun it, so if it cannot begin here, nothing can continue.
     for (place, operation) in named.iter().enumerate() {
@@ -39,7 +40,7 @@ pub(super) fn begin(
             let _ = operation.status.set((status.clone(), place));
         }
         match &begun {
-            Ok(handle) => operation.begin(handle.clone()),
+            Ok(begun) => operation.begin(begun.clone()),
             Err(error) => operation.fail(error.clone()),
         }
     }
@@ -79,13 +80,13 @@ fn understand(terms: &Terms) -> Result<(Collective, ReduceOp, Dtype)> {
 }
 
 fn submit(
-    data: &Communicator,
-    first: &Agreed,
+    data: &Arc<Communicator>,
     bucket: &AgreedBucket,
-    named: &[Option<Arc<Named>>],
+    (named, alone): (&[Option<Arc<Named>>], bool),
     (number, how): (u32, Submission),
     status: Option<&Arc<StatusWords>>,
-) -> Result<Arc<Handle>> {
+) -> Result<Begun> {
+    let first = &bucket.tensors[0];
     let terms = &first.request.terms;
     let (collective, op, dtype) = understand(terms)?;
     let (me, size) = (data.rank() as usize, data.size() as usize);
@@ -155,7 +156,7 @@ fn submit(
         ..CollectiveRequest::default()
     };
     // SAFETY: promised by the caller that submitted the operations; `keeps` owns the rest.
-    unsafe { data.submit(&request, Some(Box::new(keeps)), how) }
+    unsafe { begun::submit(data, (named, alone), &request, Some(Box::new(keeps)), how) }
 }
 
 fn bytes(elements: u64, dtype: Dtype) -> Result<usize> {

@@ -304,7 +304,7 @@ impl Machine {
                 named.iter().flatten().for_each(|operation| operation.ordered(place, some_joined));
                 let patient = named.iter().flatten().all(|operation| operation.request.patient);
                 let how = Submission { timeout: None, background, patient };
-                begin::begin(&self.data, &bucket, &named, (number, how), None)?;
+                begin::begin(&self.data, &bucket, (&named, some_joined), (number, how), None)?;
             }
             Action::Refuse(name, reason) => {
                 if let Some(operation) = self.pending.remove(&name) {

@@ -2,7 +2,8 @@
 use std::any::Any;
 
 use paceline_coordinator::{Request, Terms};
-use paceline_executor::handle::Handle;
+#[cfg(feature = "foreign")]
+use paceline_cuda::{CallerStream, Stage};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::sync::atomic::AtomicU64;
 use paceline_os::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -10,9 +11,14 @@ use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
+#[cfg(feature = "foreign")]
+use super::begun::Moment;
+use super::begun::Begun;
 use super::output::Output;
 use super::status_words::StatusWords;
 use crate::communicator::Memory;
+#[cfg(feature = "foreign")]
+use crate::communicator::Stages;
 
 /// Owner of memory, held until the operation on it has completed.
 pub(super) type Keep = Box<dyn Any + Send>;
@@ -49,7 +55,7 @@ enum State {
     New,
     /// Waits for other ranks.
     Asked,
-    Begun(Arc<Handle>),
+    Begun(Begun),
     /// All ranks have joined; this is the last one to do so.
     Joined(u32),
     Failed(RunError),
@@ -59,6 +65,9 @@ enum State {
 pub struct Named {
     pub(super) request: Request,
     pub(super) inputs: Vec<Memory>,
+    /// Its memory is on a device.
+    #[cfg(feature = "foreign")]
+    moment: Option<Moment>,
     keep: Mutex<Option<Keep>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -157,6 +166,8 @@ impl Named {
         Named {
             request,
             inputs,
+            #[cfg(feature = "foreign")]
+            moment: None,
             keep: Mutex::new(keep),
             state: Mutex::new(State::New),
             changed: Condvar::new(),
@@ -165,6 +176,38 @@ impl Named {
             own: OnceLock::new(),
             order: OnceLock::new(),
             status: OnceLock::new(),
+        }
+    }
+
+    /// Its memory is on a device, and may be read once the stream has come here.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// The stream exists, and is of this device.
+    #[cfg(feature = "foreign")]
+    #[allow(unsafe_code, reason = "the promise about the stream is passed on")]
+    pub unsafe fn behind(mut self, stages: &Arc<Stages>, stage: &Arc<Stage>, stream: CallerStream) -> Result<Named> {
+        // SAFETY: promised by the caller.
+        self.moment = Some(unsafe { Moment::now(stages, stage, stream) }?);
+        Ok(self)
+    }
+
+    #[cfg(feature = "foreign")]
+    pub(super) fn moment(&self) -> Option<&Moment> {
+        self.moment.as_ref()
+    }
+
+    /// Once it has been waited for: what this stream is told from now on sees the result, if that is on a device.
+    ///
+    /// # Errors
+    /// The driver's error.
+    #[cfg(feature = "foreign")]
+    pub fn hold(&self, stream: CallerStream) -> Result<()> {
+        match &*self.state.lock() {
+            State::Begun(Begun::Device(operation)) => operation.hold(stream),
+            _ => Ok(()),
         }
     }
 
@@ -194,7 +237,16 @@ impl Named {
     pub fn done(&self) -> bool {
         match &*self.state.lock() {
             State::New | State::Asked => false,
-            State::Begun(handle) => handle.done(),
+            State::Begun(begun) => begun.done(),
+            State::Joined(_) | State::Failed(_) => true,
+        }
+    }
+
+    /// Whether a wait for it returns at once. A device may still be at work.
+    pub(super) fn ready(&self) -> bool {
+        match &*self.state.lock() {
+            State::New | State::Asked => false,
+            State::Begun(begun) => begun.ready(),
             State::Joined(_) | State::Failed(_) => true,
         }
     }
@@ -229,9 +281,9 @@ impl Named {
         Ok(())
     }
 
-    pub(super) fn begun(&self) -> Result<Option<Arc<Handle>>> {
+    pub(super) fn begun(&self) -> Result<Option<Begun>> {
         match &*self.state.lock() {
-            State::Begun(handle) => Ok(Some(handle.clone())),
+            State::Begun(begun) => Ok(Some(begun.clone())),
             State::Failed(error) => Err(error.clone()),
             State::New => Err(RunError::Usage(format!("'{}' has not been submitted", self.name()))),
             State::Asked | State::Joined(_) => Ok(None),
@@ -268,8 +320,8 @@ impl Named {
         self.changed.notify_all();
     }
 
-    pub(super) fn begin(&self, handle: Arc<Handle>) {
-        self.turn(State::Begun(handle));
+    pub(super) fn begin(&self, begun: Begun) {
+        self.turn(State::Begun(begun));
     }
 
     pub(super) fn joined(&self, last: u32) {

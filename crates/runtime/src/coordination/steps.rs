@@ -249,7 +249,7 @@ impl Planner {
             let places = absent.iter().map(|slot| slot - slots.start);
             let status = Arc::new(StatusWords::new(dtype, slots.len(), irregular, places));
             let how = Submission { timeout: Some(self.patience), background: true, patient: false };
-            let handle = begin::begin(&tensors, bucket, &named, (0, how), Some(&status))?;
+            let handle = begin::begin(&tensors, bucket, (&named, false), (0, how), Some(&status))?.on_host()?;
             paceline_os::reached!("planner: planned bucket begun");
             steps.begun.push((handle, status));
             self.planned.fetch_add(1, Ordering::Relaxed);

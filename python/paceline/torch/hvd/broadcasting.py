@@ -13,9 +13,10 @@ from paceline.hvd.members import Members
 from paceline.hvd.operators import Operator
 from paceline.hvd.process_sets import ProcessSet, global_process_set
 from paceline.hvd.world import members_of, rank, root_in
+from paceline.torch.backend import on_device
 from paceline.torch.backend.buffers import Memory, dense_copy, region
 from paceline.torch.hvd.reducing import ReduceArgs
-from paceline.torch.hvd.tensors import checked, moved, on_host
+from paceline.torch.hvd.tensors import checked, moved, reachable, take, where
 
 Context = Any
 """The values that torch keeps between forward and backward."""
@@ -35,13 +36,14 @@ def _pending(
     members: Members, full: str, tensor: Tensor, root_rank: int, *, in_place: bool
 ) -> PendingOperation[Tensor]:
     tensor = checked(f"'{full}'", tensor)
-    host = on_host(tensor)
     root = members.ranks.index(root_rank)
     own = members.rank == root
-    if host is tensor and not in_place:
-        host = dense_copy(tensor) if own else torch.empty(tensor.shape, dtype=tensor.dtype)
+    values = reachable(tensor)
+    if values is tensor and not in_place:
+        values = dense_copy(tensor) if own else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     memory = Memory([tensor], tensor)
-    dense = memory.read(host) if own else memory.write(host)
+    dense = memory.read(values) if own else memory.write(values)
+    place = on_device.place_of([dense])
     dtype, more, scale = moved(tensor.dtype)
     operation = members.coordinator.request(
         "broadcast",
@@ -51,16 +53,18 @@ def _pending(
         shape=[*tensor.shape, *more],
         root=root,
         keep=memory.keep,
+        **where(place),
     )
 
-    def finish(_: NamedOperation) -> Tensor:
+    def finish(done: NamedOperation) -> Tensor:
+        take(done, place)
         if memory.back:
             memory.copy_back()
         if not in_place:
-            return host.to(tensor.device)
-        if host is not tensor and not own:
+            return values.to(tensor.device)
+        if values is not tensor and not own:
             with torch.no_grad():
-                tensor.copy_(host)
+                tensor.copy_(values)
         return tensor
 
     return PendingOperation(operation, finish)

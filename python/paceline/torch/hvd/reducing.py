@@ -15,11 +15,12 @@ from paceline.hvd.members import Members, Step
 from paceline.hvd.operators import Operator
 from paceline.hvd.process_sets import ProcessSet
 from paceline.hvd.world import members_of
+from paceline.torch.backend import on_device
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, region
 from paceline.torch.backend.sparse import is_sparse
 from paceline.torch.hvd.operators import combination
 from paceline.torch.hvd.sparse import sparse_allreduce
-from paceline.torch.hvd.tensors import checked, on_host
+from paceline.torch.hvd.tensors import checked, reachable, take, where
 
 Context = Any
 """The values that torch keeps between forward and backward."""
@@ -74,14 +75,15 @@ class ReduceArgs:
     def _pending(self, members: Members, full: str, tensor: Tensor, *, in_place: bool) -> PendingOperation[Tensor]:
         what = f"'{full}'"
         tensor = checked(what, tensor)
-        host = on_host(tensor)
-        if host is tensor and not in_place:
-            host = dense_copy(tensor)
+        values = reachable(tensor)
+        if values is tensor and not in_place:
+            values = dense_copy(tensor)
         reduction = combination(
             what, self.op, tensor.dtype, members.size, prescale=self.prescale, postscale=self.postscale
         )
         memory = Memory([tensor], tensor)
-        dense = reduction.update(memory, host)
+        dense = reduction.update(memory, values)
+        place = on_device.place_of([dense])
         operation = members.coordinator.request(
             "all_reduce",
             full,
@@ -92,16 +94,18 @@ class ReduceArgs:
             prescale=reduction.prescale,
             postscale=reduction.postscale,
             keep=memory.keep,
+            **where(place),
         )
 
-        def finish(_: NamedOperation) -> Tensor:
+        def finish(done: NamedOperation) -> Tensor:
+            take(done, place)
             if memory.back:
                 memory.copy_back()
             if not in_place:
-                return host.to(tensor.device)
-            if host is not tensor:
+                return values.to(tensor.device)
+            if values is not tensor:
                 with torch.no_grad():
-                    tensor.copy_(host)
+                    tensor.copy_(values)
             return tensor
 
         return PendingOperation(operation, finish)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
+from paceline._core import NamedOperation
+from paceline.torch.backend import on_device
 from paceline.torch.backend.buffers import REDUCIBLE, name_of
 
 
@@ -25,9 +28,32 @@ def checked(what: str, tensor: object) -> Tensor:
     return tensor
 
 
+class Requested(TypedDict, total=False):
+    """How a request says that a tensor is on a device."""
+
+    device: str
+    stream: int
+
+
+def where(place: on_device.Place | None) -> Requested:
+    """Return the arguments of a request for a tensor at this place."""
+    return {} if place is None else {"device": "cuda", "stream": place.stream}
+
+
+def take(operation: NamedOperation, place: on_device.Place | None) -> None:
+    """Make the current stream of a device wait for the result of a finished operation."""
+    if place is not None:
+        operation.hold(on_device.current_stream(place.device))
+
+
 def on_host(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy of it in host memory."""
     return tensor if tensor.is_cpu else tensor.detach().cpu()
+
+
+def reachable(tensor: Tensor) -> Tensor:
+    """Return the tensor if it is on the host or a CUDA device, otherwise a copy of it in host memory."""
+    return tensor if tensor.is_cuda else on_host(tensor)
 
 
 def moved(dtype: torch.dtype) -> tuple[str, list[int], int]:
