@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from paceline.job import dlpack
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,3 +97,23 @@ class DeviceArray:
 
     def free(self):
         self.device.check(self.device.driver.cuMemFree_v2(self.address))
+
+
+class ByDLPack:
+    """The same array for whom only DLPack is known."""
+
+    def __init__(self, array):
+        self.array = array
+        interface = array.__cuda_array_interface__
+        self.shape = (ctypes.c_int64 * 1)(*interface["shape"])
+        kind = {"f": 2, "i": 0, "u": 1}[interface["typestr"][1]], 8 * int(interface["typestr"][2:]), 1
+        self.tensor = dlpack._Tensor(interface["data"][0], (dlpack.CUDA, 0), 1, kind, self.shape, None, 0)
+
+    def __dlpack_device__(self):
+        return dlpack.CUDA, 0
+
+    def __dlpack__(self, *, stream):
+        assert stream == 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)

@@ -65,6 +65,11 @@ def test_every_other_operation(tmp_path, by, size, transport):
 
 
 @both
+def test_arrays_that_offer_dlpack_alone(tmp_path, by):
+    assert all(result["right"] for result in run(tmp_path, 2, "on_device", "by_dlpack", env=env(by)))
+
+
+@both
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=slow) for seed in range(2, 8))])
 def test_the_order_of_streams_and_calls(tmp_path, by, seed):
     results = run(tmp_path, 2, "on_device", "in_order", by, env=env(by, CUDA_STAND_IN_SEED=str(seed)))

@@ -79,6 +79,17 @@ def test_other_dtypes(job, dtype):
         assert job.all_gather(given.view("uint8")).size == given.nbytes
 
 
+def test_tensors_of_torch_by_dlpack(job):
+    torch = pytest.importorskip("torch")
+    for dtype in ("float32", "float16", "bfloat16", "int64", "uint8"):
+        tensor = torch.arange(6, dtype=getattr(torch, dtype)).reshape(2, 3)
+        assert job.all_reduce(tensor, "average" if dtype.startswith("float") else "sum") is tensor
+        assert tensor.flatten().tolist() == list(range(6))
+    refuses("array: is not contiguous", job.all_reduce, torch.ones(3, 4).t())
+    refuses("Tensor does not give its memory: .* requires? gradient", job.all_reduce, torch.ones(3, requires_grad=True))
+    refuses("complex64 is not one of", job.all_reduce, torch.ones(3, dtype=torch.complex64))
+
+
 def test_what_is_no_array(job):
     refuses("array: int is not an array", job.all_reduce, 3)
     refuses(r"array\[1\]: float is not an array", job.all_reduce, [np.ones(1), 2.0])

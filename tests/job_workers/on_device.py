@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import paceline
-from cuda_stand_in import Device
+from cuda_stand_in import ByDLPack, Device
 from paceline.errors import InvalidArgumentError, JobError
 
 from job_workers.all_reduce import STRATEGIES
@@ -48,6 +48,18 @@ def all_reduce(transports, lengths):
             assert status["cuda"][0]["bytes_to_host"] == status["cuda"][0]["bytes_to_device"] > 0, status
         digests[transport] = digest.text()
     tell(digests=digests)
+
+
+def by_dlpack():
+    """Arrays that offer nothing else."""
+    on = device()
+    with paceline.job.join() as job:
+        for dtype in ("float32", "int64"):
+            array = on.array(np.arange(1000, dtype=dtype) + job.rank)
+            job.all_reduce(ByDLPack(array), "sum")
+            want = job.size * np.arange(1000) + sum(range(job.size))
+            assert array.host().tolist() == want.tolist(), array.host()
+    tell(right=True)
 
 
 def calls(transport):

@@ -6,7 +6,8 @@ contiguous, and writable where a result is written.
 
 An array on a CUDA device is an object with `__cuda_array_interface__` (CuPy, Numba, torch, JAX; CUDA array interface,
 version 3). What was submitted to its stream before the call is done before it is read, and what is submitted to it
-after the operation has been waited for sees the result.
+after the operation has been waited for sees the result. Objects with none of these may offer DLPack, on a device in the
+order of its default stream.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import InvalidArgumentError
+from paceline.job import dlpack
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +47,18 @@ class SupportsArrayInterface(Protocol):
         """Address, shape, strides and type of the elements."""
 
 
+class SupportsDLPack(Protocol):
+    """An array that another library can take over (DLPack, Python specification)."""
+
+    def __dlpack__(self, *, stream: int | None = None) -> object:
+        """Return a capsule that describes the memory."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return kind and number of the device."""
+
+
 if TYPE_CHECKING:
-    ArrayLike = SupportsArrayInterface | SupportsCudaArrayInterface | Buffer
+    ArrayLike = SupportsArrayInterface | SupportsCudaArrayInterface | SupportsDLPack | Buffer
     """One array: numpy's, or another object that exposes its memory."""
     Array = ArrayLike | Sequence[ArrayLike]
     """An array, or several of one dtype that are processed as if they were one."""
@@ -166,6 +178,8 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
     interface, stream = getattr(value, "__array_interface__", None), None
     if interface is None:
         interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None and dlpack.offers(value):
+            return _from_dlpack(value, what)
         if interface is None:
             return *_buffer(value, what, writable), None
         stream = _stream(value, interface)
@@ -182,13 +196,16 @@ def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, obje
     if found is None:
         name = str(getattr(value, "dtype", kind))
         found = "bfloat16" if name == "bfloat16" else f"?{name}"
-    if not _contiguous(shape, interface.get("strides"), DTYPES.get(found, 2)):
-        raise InvalidArgumentError(
-            f"{what}: is not contiguous; pass numpy.ascontiguousarray(...) of it, and copy the result back"
-        )
+    _check_contiguous(shape, interface.get("strides"), DTYPES.get(found, 2), what)
     if writable and read_only:
         raise InvalidArgumentError(f"{what}: is read-only, and the result would be written there; give a copy")
     return address, math.prod(shape), found, value, stream
+
+
+def _from_dlpack(value: object, what: str) -> tuple[int, int, str, object, int | None]:
+    address, count, found, keep, stream, (shape, strides) = dlpack.look(value, what)
+    _check_contiguous(shape, strides, 1, what)
+    return address, count, found, keep, stream
 
 
 def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - any object of another library
@@ -197,6 +214,13 @@ def _stream(value: Any, interface: Mapping[str, Any]) -> int:  # noqa: ANN401 - 
     if torch is not None and isinstance(value, torch.Tensor):
         return int(torch.cuda.current_stream(value.device).cuda_stream)
     return int(interface.get("stream") or 1)
+
+
+def _check_contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int, what: str) -> None:
+    if not _contiguous(shape, strides, item):
+        raise InvalidArgumentError(
+            f"{what}: is not contiguous; pass numpy.ascontiguousarray(...) of it, and copy the result back"
+        )
 
 
 def _contiguous(shape: Sequence[int], strides: Sequence[int] | None, item: int) -> bool:
