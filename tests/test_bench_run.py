@@ -200,6 +200,8 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--engine", "ddp-glo", "-np", "2"], "did you mean ddp-gloo"),
         (["--engine", "ddp-gloo", "--strategy", "ring", "-np", "2"], "--strategy: has no effect"),
         (["--engine", "ddp-gloo", "--servers", "2", "-np", "2"], "--servers: has no effect"),
+        (["--engine", "paceline,ddp-nccl", "--device", "cpu", "-np", "2"], "ddp-nccl computes on GPUs"),
+        (["--engine", "ray-ps", "--device", "cuda", "-np", "2"], "--device cuda: ray-ps computes on CPUs only"),
         (["--num-workers", "2", "-np", "2"], "--num-workers: has no effect"),
         (["--scaling", "weak", "-np", "2"], "--scaling: has no effect"),
         (["--scaling", "strong", "--batch-size", "3", "-np", "1,2"], "take a multiple of 2"),

@@ -1,4 +1,4 @@
-"""What `make gpu` runs on a machine with a CUDA device: correctness, training, and all-reduce beside NCCL and gloo.
+"""What `make gpu` runs on a machine with a CUDA device: correctness, faults, training, and times beside NCCL and gloo.
 
 Several ranks may share one device. Without a device it says so in one line, and exits with 77.
 """
@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from paceline import _core
-from paceline.errors import InvalidArgumentError
+from paceline.catalog.hardware import find_hardware
+from paceline.errors import InvalidArgumentError, PacelineError
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +33,19 @@ SYSTEMS = {
     "gloo": ("gloo", {}),
 }
 ENGINES = ("ipc", "host")
+OTHER_CALLS = ("all_gather", "reduce_scatter", "broadcast")
+SOME_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
+# What happens, the environment, and what at least one rank must say of it; None: nothing goes wrong.
+FAULTS: tuple[tuple[str, dict[str, str], str | None], ...] = (
+    ("die", {"PACELINE_CUDA": "ipc"}, "rank 1 .* died"),
+    ("stuck", {"PACELINE_CUDA": "ipc"}, "cuda:.* of this rank has not reached all_reduce"),
+    ("stuck", {"PACELINE_CUDA": "host"}, "cuda:.* of this rank has not reached all_reduce"),
+    ("differ", {"PACELINE_CUDA": "ipc"}, "101 elements"),
+    ("free", {"PACELINE_CUDA": "ipc"}, None),
+    ("stress", {"PACELINE_CUDA": "ipc"}, None),
+    ("alloc", {"PACELINE_CUDA": "auto", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, None),
+    ("alloc", {"PACELINE_CUDA": "ipc", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments"),
+)
 
 
 def device() -> dict[str, Any]:
@@ -76,7 +90,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run everything; what fails is part of the result. It is saved after each part."""
-    content: dict[str, Any] = {"about": device(), "correct": [], "training": [], "all_reduce": {}}
+    content: dict[str, Any] = {"about": device(), "correct": [], "faults": [], "training": [], "times": {}}
 
     def save() -> None:
         if options.json:
@@ -92,22 +106,70 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             result = found[0] if found and code == 0 else {"said": said[-4000:]}
             content["correct"].append({"ranks": count, "engine": engine, "code": code, **result})
             save()
+    for engine in ENGINES:
+        code, said = ranks(2, str(HERE / "worker.py"), "horovod", limit_s=limit_s, environ={"PACELINE_CUDA": engine})
+        found = documents(said)
+        result = found[0] if found and code == 0 else {"said": said[-4000:]}
+        content["correct"].append({"ranks": 2, "engine": f"{engine}, Horovod's calls", "code": code, **result})
+        save()
+    for name, environ, wanted in FAULTS:
+        content["faults"].append(fault(name, environ, wanted, limit_s))
+        save()
     for system, (backend, environ) in SYSTEMS.items():
         also = {"LD_PRELOAD": options.nccl} if backend == "nccl" and options.nccl else {}
-        sizes = ",".join(map(str, options.sizes))
-        words = (str(HERE / "worker.py"), "time", backend, sizes, str(options.seconds))
-        code, said = ranks(2, *words, limit_s=limit_s, environ={**environ, **also})
-        part = {"code": code, "rows": documents(said)}
-        content["all_reduce"][system] = part if code == 0 else {**part, "said": said[-4000:]}
+        rows, code, said = [], 0, ""
+        for calls, sizes in (("all_reduce", options.sizes), (",".join(OTHER_CALLS), SOME_SIZES)):
+            words = (str(HERE / "worker.py"), "time", backend, calls, ",".join(map(str, sizes)), str(options.seconds))
+            one, more = ranks(2, *words, limit_s=limit_s, environ={**environ, **also})
+            code, said = code or one, said + (more if one else "")
+            rows += documents(more)
+        part = {"code": code, "rows": rows}
+        content["times"][system] = part if code == 0 else {**part, "said": said[-4000:]}
         save()
     with tempfile.TemporaryDirectory() as folder:
         content["training"] = [train(system, options, Path(folder)) for system in options.train]
         save()
     code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=limit_s)
     content["horovod"] = {"code": code, "said": said[-2000:]}
+    content["bench"] = benched(options)
+    save()
     content["recorded"] = recorded(limit_s)
     save()
     return content
+
+
+def fault(name: str, environ: dict[str, str], wanted: str | None, limit_s: float) -> dict[str, Any]:
+    """Let something go wrong, and see whether it is named, or whether nothing goes wrong."""
+    _, said = ranks(2, str(HERE / "faults.py"), name, limit_s=limit_s, environ=environ)
+    found = documents(said)
+    errors = [one["error"] for one in found if one.get("error")]
+    survivors = 1 if name == "die" else 2
+    right = len(found) == survivors and (
+        not errors if wanted is None else any(re.search(wanted, error) for error in errors)
+    )
+    released_s = max((one["released_s"] for one in found), default=None)
+    result = {"fault": name, "environ": environ, "right": right, "errors": errors, "released_s": released_s}
+    return result if right else {**result, "said": said[-4000:]}
+
+
+def benched(options: argparse.Namespace) -> dict[str, Any]:
+    """Run `paceline bench` on the device."""
+    words = ["--model", options.model, "--engine", "paceline,ddp-nccl,ddp-gloo", "--device", "cuda", "-np", "2"]
+    words += ["--num-batches", "20", "--rounds", "2", "--json", "--limit", str(options.limit)]
+    environ = {**os.environ, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    if options.nccl:
+        environ["LD_PRELOAD"] = options.nccl
+    print(f"paceline bench {' '.join(words)}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "paceline", "bench", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"code": done.returncode, "said": (done.stdout + done.stderr)[-3000:]}
+    found = json.loads(done.stdout)
+    kept = ("engine", "images_per_s", "total_images_per_s", "median_step_s", "weights_differ")
+    return {
+        "rows": [{key: row[key] for key in kept if key in row} for row in found["rows"]],
+        "skipped": found["skipped"],
+    }
 
 
 def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -135,11 +197,10 @@ GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocabulary"
 
 def recorded(limit_s: float) -> dict[str, Any]:
     """Record GPT-2 on the device, and as the roofline has it for the same one."""
-    name = re.search(r"[AVHLB]\d{2,3}S?", torch.cuda.get_device_name())
     found: dict[str, Any] = {}
     for what, words in (
         ("device", []),
-        ("roofline", ["--on", name[0].lower() if name else "h100", "--dtype", "bf16"]),
+        ("roofline", ["--on", named(), "--dtype", "bf16"]),
     ):
         with tempfile.TemporaryDirectory() as folder:
             output = str(Path(folder) / "trace.json")
@@ -165,33 +226,70 @@ def show(content: dict[str, Any]) -> None:
     for part in content["correct"]:
         verdict = f"{part['compared']} results are right" if part["code"] == 0 else f"FAILED: {part['said'][-1500:]}"
         console.print(f"{part['ranks']} ranks, {part['engine']}: {verdict}")
+    for part in content["faults"]:
+        how = " ".join(f"{key}={value}" for key, value in part["environ"].items())
+        verdict = "as it should be" if part["right"] else f"WRONG: {part['said'][-1500:]}"
+        first = f": {part['errors'][0][:160]}" if part["errors"] else ""
+        console.print(f"{part['fault']} ({how}): {verdict}, the device free after {part['released_s']} s{first}")
     for part in content["training"]:
         last = part["said"].strip().splitlines()[-1:] or ["nothing"]
         differs = f"; weights differ by {part['differs']:.1e} from the first" if "differs" in part else ""
         console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}{differs}")
     console.print(f"horovod_imagenet.py: exit code {content['horovod']['code']}")
+    for row in content["bench"].get("rows", [content["bench"]]):
+        console.print(f"bench: {row}")
     for what, summary in content["recorded"].items():
         console.print(f"GPT-2, {what}: {summary}")
-    table = Table(title="all-reduce of 2 ranks on one device: median microseconds (GB/s)")
+    for call in ("all_reduce", *OTHER_CALLS):
+        console.print(times(content, call))
+    for system, part in content["times"].items():
+        if part["code"]:
+            console.print(f"{system} FAILED: {part['said'][-1500:]}")
+
+
+def times(content: dict[str, Any], call: str) -> Table:
+    """Return the times of a collective, with a bound for `ipc` beside them.
+
+    The bound is the time of the smallest message, and what the device needs at its peak to read and write its memory:
+    each contribution once, and the result at each rank.
+    """
+    table = Table(title=f"{call} of 2 ranks on one device: median microseconds (GB/s)")
     table.add_column("bytes", justify="right")
     for system in SYSTEMS:
         table.add_column(system, justify="right")
-    times = {
+    table.add_column("bound for ipc", justify="right")
+    found = {
         (system, row["bytes"]): row["median_us"]
-        for system, part in content["all_reduce"].items()
+        for system, part in content["times"].items()
         for row in part["rows"]
-        if "bytes" in row
+        if row.get("call") == call
     }
-    for size in sorted({size for _, size in times}):
+    sizes = sorted({size for _, size in found})
+    moved = {"all_reduce": 4, "all_gather": 3, "reduce_scatter": 3, "broadcast": 2}[call]
+    bytes_per_us = memory_bandwidth() / 1e6
+    for size in sizes:
         cells = []
         for system in SYSTEMS:
-            us = times.get((system, size))
+            us = found.get((system, size))
             cells.append(f"{us:,.1f} ({size / us / 1e3:.2f})" if us else "failed")
-        table.add_row(f"{size:,}", *cells)
-    console.print(table)
-    for system, part in content["all_reduce"].items():
-        if part["code"]:
-            console.print(f"{system} FAILED: {part['said'][-1500:]}")
+        least = found.get(("ipc", sizes[0]))
+        bound = f"{least + moved * size / bytes_per_us:,.1f}" if least and bytes_per_us else ""
+        table.add_row(f"{size:,}", *cells, bound)
+    return table
+
+
+def memory_bandwidth() -> float:
+    """Return the peak of the device's memory in bytes/s, from the file about it; 0 if there is none."""
+    try:
+        return float(find_hardware(named()).memory_bandwidth)
+    except PacelineError:
+        return 0.0
+
+
+def named() -> str:
+    """Return the device's short name."""
+    name = re.search(r"[AVHLB]\d{2,3}S?", torch.cuda.get_device_name())
+    return name[0].lower() if name else "h100"
 
 
 def main() -> None:
@@ -202,6 +300,7 @@ def main() -> None:
         "--sizes", type=lambda text: list(map(int, text.split(","))), default=[4 << 2 * i for i in range(14)]
     )
     parser.add_argument("--train", type=lambda text: text.split(","), default=["ipc", "host", "nccl", "cpu"])
+    parser.add_argument("--model", default="resnet50", help="for `paceline bench`")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size and system")
     parser.add_argument("--limit", type=float, default=240, help="seconds that one program may take")
     parser.add_argument("--nccl", help="NCCL's library in place of torch's; several ranks on one device need 2.30")
@@ -210,6 +309,7 @@ def main() -> None:
     content = measure(options)
     show(content)
     failed = [part for part in content["correct"] if part["code"] != 0]
+    failed += [part for part in content["faults"] if not part["right"]]
     raise SystemExit(1 if failed else 0)
 
 

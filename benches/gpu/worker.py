@@ -1,4 +1,4 @@
-"""A rank of `make gpu`: compares results on a device with the CPU's, or times all-reduces."""
+"""A rank of `make gpu`: compares results on a device with the CPU's, also of Horovod's calls; or times collectives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import paceline
 import paceline.torch  # noqa: F401 - registers the backend
@@ -94,37 +95,91 @@ def combined(parts: Tensor) -> dict[dist.ReduceOp, Tensor]:
     }
 
 
-def timed(device: torch.device, size: int, seconds: float) -> float:
-    """Return the median time of an all-reduce, until the device has the result, in microseconds."""
-    values = torch.ones(max(size // 4, 1), device=device)
+def horovod(device: torch.device) -> int:
+    """Compare Horovod's calls with the CPU's results, many in flight at once; return how many."""
+    import paceline.torch as hvd
+
+    rank, size = hvd.rank(), hvd.size()
+    compared = 0
+    for dtype in DTYPES:
+        parts = [[numbers(dtype, 1000 + 333 * at, source) for source in range(size)] for at in range(24)]
+        tensors = [part[rank].to(device) for part in parts]
+        order = range(24) if rank % 2 else reversed(range(24))  # The ranks agree on one.
+        handles = {at: hvd.allreduce_async_(tensors[at], name=f"{dtype}.{at}", op=hvd.Sum) for at in order}
+        for at, handle in handles.items():
+            got = hvd.synchronize(handle) * 1
+            if not torch.equal(got.cpu(), torch.stack(parts[at]).sum(0, dtype=dtype)):
+                raise SystemExit(f"rank {rank}: allreduce_async_ of {dtype}, tensor {at}, is wrong: {got[:4]}")
+        sent = parts[0][rank].to(device)
+        hvd.broadcast_(sent, size - 1, name=f"sent.{dtype}")
+        if not torch.equal(sent.cpu(), parts[0][-1]):
+            raise SystemExit(f"rank {rank}: broadcast_ of {dtype} is wrong: {sent[:4]}")
+        gathered = hvd.allgather(parts[0][rank].to(device), name=f"gathered.{dtype}")
+        if not torch.equal(gathered.cpu(), torch.cat(parts[0])):
+            raise SystemExit(f"rank {rank}: allgather of {dtype} is wrong: {gathered[:4]}")
+        compared += len(parts) + 2
+    return compared
+
+
+def collective(call: str, size: int, device: torch.device) -> Callable[[], object]:
+    """Return a function that starts a collective whose larger side has so many bytes."""
+    ranks = dist.get_world_size()
+    whole = torch.ones(max(size // 4, ranks) // ranks * ranks, device=device)
+    part = torch.ones(len(whole) // ranks, device=device)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+    }
+    return calls[call]
+
+
+def timed(call: str, device: torch.device, size: int, seconds: float) -> float:
+    """Return the median time of a collective, until the device has the result, in microseconds."""
+    begin = collective(call, size, device)
     for _ in range(3):
-        dist.all_reduce(values)
+        begin()
     torch.cuda.synchronize(device)
     times: list[float] = []
     # All ranks stop together: the number of rounds comes from the first one's measurement.
     began = time.perf_counter()
-    dist.all_reduce(values)
+    begin()
     torch.cuda.synchronize(device)
     count = torch.tensor([max(3, min(2000, int(seconds / (time.perf_counter() - began + 1e-6))))], device=device)
     dist.broadcast(count, 0)
     for _ in range(int(count.item())):
         began = time.perf_counter()
-        dist.all_reduce(values)
+        begin()
         torch.cuda.synchronize(device)
         times.append((time.perf_counter() - began) * 1e6)
     return statistics.median(times)
 
 
-def main(what: str, backend: str = "paceline", sizes: str = "4", seconds: str = "1") -> None:
+def main(what: str, backend: str = "paceline", calls: str = "all_reduce", sizes: str = "4", seconds: str = "1") -> None:
     """Join, do it, and let rank 0 say the results."""
+    if what == "horovod":
+        import paceline.torch as hvd
+
+        hvd.init()
+        device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        compared = horovod(device)
+        if hvd.rank() == 0:
+            print(json.dumps({"compared": compared}), flush=True)
+        hvd.shutdown()
+        return
     dist.init_process_group(backend)
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     if what == "correct":
         said = [{"compared": correct(device), "status": status()}]
     else:
-        each = map(int, sizes.split(","))
-        said = ({"bytes": size, "median_us": timed(device, size, float(seconds))} for size in each)
+        said = (
+            {"call": call, "bytes": size, "median_us": timed(call, device, size, float(seconds))}
+            for call in calls.split(",")
+            for size in map(int, sizes.split(","))
+        )
     for line in said:
         if dist.get_rank() == 0:
             print(json.dumps(line), flush=True)

@@ -454,8 +454,8 @@ class Coordinator:
     ) -> NamedOperation:
         """Describe an operation on a tensor; it is asked for by `submit`.
 
-        `stream`: its memory, of an all-reduce or a broadcast, is on a CUDA device, and is read once this stream has come
-        where it is now.
+        `stream`: its memory, of an all-reduce or a broadcast, is on a CUDA device, and is read once this stream has
+        come where it is now.
 
         Raises InvalidArgumentError for what cannot be.
 

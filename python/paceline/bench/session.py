@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -31,6 +31,7 @@ _PATIENCE_S = 300.0
 """Time limit for a host of the job that does not answer because it exports a model or ends processes."""
 _BATCH, _GPU_BATCH, _BATCHES, _WARMUP, _ROUNDS = 8, 64, 30, 3, 3
 _SMALL_IMAGE = 32
+_NCCL = "ddp-nccl"
 _UNFUSED = ("tensorflow-ps", "ray-ps", "baidu-ring")
 
 
@@ -127,7 +128,8 @@ def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:
     if options["scaling"] is not None and len(workers) < 2:
         raise InvalidArgumentError("--scaling: has no effect with one number of ranks; name several: -np 1,2,4")
     model, image_size = _model(options["model"] or "resnet50", options["image_size"])
-    engines = chosen(options["engines"] or ["paceline"], _of_engines(options, given), options["strategy"] or [None])
+    names = options["engines"] or ["paceline"]
+    engines = chosen(names, _of_engines(options, given, names), options["strategy"] or [None])
     _refuse_idle(options, engines)
     on_gpus = all(engine.spec_fields().get("device") == "cuda" for engine in engines)
     return Plan(
@@ -160,8 +162,9 @@ def _model(name: str, image_size: int | None) -> tuple[str, int]:
     return known, image_size or default_image_size(known)
 
 
-def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
+def _of_engines(options: Mapping[str, Any], given: Settings, names: Sequence[str]) -> Options:
     return Options(
+        device=options["device"] or _device_of(names),
         transport=options["transport"],
         coordinator=options["coordinator"],
         servers=options["servers"] or 1,
@@ -170,12 +173,27 @@ def _of_engines(options: Mapping[str, Any], given: Settings) -> Options:
     )
 
 
+def _device_of(names: Sequence[str]) -> str:
+    """Return where the engines beside NCCL's compute: on GPUs as well, if there are any."""
+    import torch
+
+    return "cuda" if _NCCL in names and torch.cuda.is_available() else "cpu"
+
+
 def _refuse_idle(options: Mapping[str, Any], engines: list[Engine]) -> None:
     """Raise InvalidArgumentError for an option that has no effect."""
     ours = any(engine.name.startswith("paceline") for engine in engines)
     for name in ("strategy", "transport", "coordinator"):
         if options[name] is not None and not ours:
             raise InvalidArgumentError(f"--{name}: has no effect without the engine paceline; leave it out")
+    if options["device"] == "cpu" and any(engine.name == _NCCL for engine in engines):
+        raise InvalidArgumentError(f"--device cpu: {_NCCL} computes on GPUs; leave one of them out")
+    elsewhere = [engine.name for engine in engines if engine.spec_fields().get("device") != "cuda"]
+    if options["device"] == "cuda" and elsewhere:
+        raise InvalidArgumentError(
+            f"--device cuda: {elsewhere[0]} computes on CPUs only; leave it out (paceline, ddp-gloo, ddp-nccl and "
+            "horovod compute on both)"
+        )
     if options["servers"] is not None and not any(engine.servers for engine in engines):
         raise InvalidArgumentError(
             "--servers: has no effect on these engines; name --strategy ps, or the engine tensorflow-ps"

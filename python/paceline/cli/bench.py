@@ -45,6 +45,11 @@ _CANNOT = 77
 )
 @click.option("--rounds", type=_COUNT, help="Rounds; engines take turns.  [default: 3 with several engines, else 1]")
 @click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda")),
+    help="Where engines of torch compute; ranks may share a GPU.  [default: cpu; with ddp-nccl cuda]",
+)
+@click.option(
     "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
 )
 @types.options("bench", "strategy", "transport", "coordinator", "servers")

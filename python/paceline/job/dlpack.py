@@ -1,7 +1,7 @@
 """Arrays that offer DLPack alone: torch's on the host, and those of libraries without an interface of their own.
 
-An array has `__dlpack__` and `__dlpack_device__` (DLPack, Python specification; `DLManagedTensor` of dlpack.h 0.8). What
-it describes is looked at, and the capsule kept until the operation has finished.
+An array has `__dlpack__` and `__dlpack_device__` (DLPack, Python specification; `DLManagedTensor` of dlpack.h 0.8).
+What it describes is looked at, and the capsule kept until the operation has finished.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ use paceline_os::time::Instant;
 use paceline_transport::error::{Result, RunError};
 
 use super::named::Named;
+use crate::communicator::{CollectiveRequest, Communicator};
 #[cfg(feature = "foreign")]
 use crate::communicator::{OnDevice, Stages};
-use crate::communicator::{CollectiveRequest, Communicator};
 
 /// An operation in flight.
 #[derive(Clone)]

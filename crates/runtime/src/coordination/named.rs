@@ -11,9 +11,9 @@ use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
+use super::begun::Begun;
 #[cfg(feature = "foreign")]
 use super::begun::Moment;
-use super::begun::Begun;
 use super::output::Output;
 use super::status_words::StatusWords;
 use crate::communicator::Memory;

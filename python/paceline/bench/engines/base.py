@@ -27,6 +27,8 @@ class Options:
     servers: int = 1
     fusion_bytes: int | None = None
     """Fusion size in bytes, for every engine that has such an option."""
+    device: str = "cpu"
+    """Where engines of torch compute: cpu or cuda."""
     python: str = sys.executable
     secret: str = ""
     """Secret of Paceline's ranks; random if empty."""
@@ -77,6 +79,15 @@ class Engine(ABC):
     @abstractmethod
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return the processes of this host."""
+
+
+def missing_device(options: Options) -> str | None:
+    """Return the remedy if the ranks are to compute on devices of CUDA and torch sees none."""
+    import torch
+
+    if options.device == "cpu" or torch.cuda.is_available():
+        return None
+    return "needs a GPU, and torch with CUDA: pip install torch (https://pytorch.org)"
 
 
 def rank_words(python: str, module: str, spec: RankSpec) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.engines.base import Engine, environments, launcher_words, rank_words
+from paceline.bench.engines.base import Engine, environments, launcher_words, missing_device, rank_words
 from paceline.bench.environments import folder_of
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
@@ -39,11 +39,11 @@ class Horovod(Engine):
                 f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "
                 f"V={folder_of('horovod')}, or with pip into this environment"
             )
-        return None
+        return missing_device(self.options)
 
     def spec_fields(self) -> dict[str, Any]:
         """Return Horovod's interface."""
-        return {"mode": "horovod"}
+        return {"mode": "horovod", "device": self.options.device}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:

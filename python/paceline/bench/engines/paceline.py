@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from paceline.bench.engines import mpirun
-from paceline.bench.engines.base import Engine, Options, environments, rank_words
+from paceline.bench.engines.base import Engine, Options, environments, missing_device, rank_words
 from paceline.bench.engines.tensorflow import missing_tensorflow, tensorflow_python
 from paceline.bench.places import Places, job_of
 from paceline.bench.processes import Process
@@ -48,8 +48,8 @@ class Paceline(Engine):
         return self.name if self._strategy is None else f"{self.name} {self._strategy}"
 
     def missing(self) -> str | None:
-        """Check whether mpirun is missing, for MPI."""
-        return mpirun.missing() if self.own_launcher else None
+        """Check whether mpirun is missing, for MPI, or GPUs."""
+        return (mpirun.missing() if self.own_launcher else None) or missing_device(self.options)
 
     @property
     def servers(self) -> int:
@@ -71,7 +71,7 @@ class Paceline(Engine):
     def spec_fields(self) -> dict[str, Any]:
         """Return DDP, or the optimizer if a coordinator decides on the order; in DDP the order is fixed."""
         mode = "ddp" if self.options.coordinator is None else "optimizer"
-        return {"mode": mode, "backend": "paceline", "servers": self.servers}
+        return {"mode": mode, "backend": "paceline", "device": self.options.device, "servers": self.servers}
 
     def processes(self, spec: RankSpec, places: Places) -> list[Process]:
         """Return ranks and servers, as `paceline run` starts them."""

@@ -25,12 +25,14 @@ def main() -> None:
     """Train."""
     spec, (rank, size, local_rank) = read(), place()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device = torch.device(f"cuda:{local_rank}" if spec.device == "cuda" else "cpu")
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if spec.device == "cuda":
+        # Several ranks may share a device.
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     load = loader(spec, rank, size, device)
     model = build(spec).to(device)
-    job = wrapped(spec, model, local_rank)
+    job = wrapped(spec, model, device)
     criterion = nn.CrossEntropyLoss()
 
     def train(batch: Batch) -> float:

@@ -32,19 +32,19 @@ def sgd(spec: RankSpec, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=spec.momentum)
 
 
-def wrapped(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:
+def wrapped(spec: RankSpec, model: nn.Module, device: torch.device) -> Wrapped:
     """Join the job that the launcher described."""
-    return {"ddp": _ddp, "optimizer": _optimizer, "horovod": _horovod}[spec.mode](spec, model, local_rank)
+    return {"ddp": _ddp, "optimizer": _optimizer, "horovod": _horovod}[spec.mode](spec, model, device)
 
 
-def _ddp(spec: RankSpec, model: nn.Module, local_rank: int) -> Wrapped:
+def _ddp(spec: RankSpec, model: nn.Module, device: torch.device) -> Wrapped:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     if spec.backend == "paceline":
         import paceline.torch  # noqa: F401 - registers the backend
     dist.init_process_group(spec.backend, timeout=timedelta(seconds=spec.limit_s))
-    options: dict[str, Any] = {"device_ids": [local_rank]} if spec.device == "cuda" else {}
+    options: dict[str, Any] = {"device_ids": [device]} if device.type == "cuda" else {}
     if spec.fusion_bytes is not None:
         options["bucket_cap_mb"] = spec.fusion_bytes / (1 << 20)
     # Each rank keeps its own running means, as under Horovod and TensorFlow.
@@ -59,13 +59,13 @@ def _choices() -> list[tuple[int, str]]:
     return world_choices()
 
 
-def _optimizer(spec: RankSpec, model: nn.Module, _: int) -> Wrapped:
+def _optimizer(spec: RankSpec, model: nn.Module, _: torch.device) -> Wrapped:
     import paceline.torch as hvd
 
     return _with(hvd, spec, model)
 
 
-def _horovod(spec: RankSpec, model: nn.Module, _: int) -> Wrapped:
+def _horovod(spec: RankSpec, model: nn.Module, _: torch.device) -> Wrapped:
     import horovod.torch as hvd
 
     return _with(hvd, spec, model)

@@ -1,0 +1,123 @@
+"""A fault among the ranks of `make gpu`, and what they say of it: die, stuck, free, alloc, differ or stress."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import paceline.torch  # noqa: F401 - registers the backend
+import torch
+import torch.distributed as dist
+from paceline.errors import JobError
+
+LIMIT_S = 4
+CLOCK_HZ = 2e9
+"""At least the frequency of today's devices."""
+
+
+def die(rank: int, device: torch.device) -> None:
+    """Rank 1 is killed while streams of others wait for it."""
+    values = torch.ones(1 << 20, device=device)
+    for turn in range(200):
+        dist.all_reduce(values)
+        values /= dist.get_world_size()
+        if turn == 50 and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    torch.cuda.synchronize()
+
+
+def stuck(rank: int, device: torch.device) -> None:
+    """The stream of rank 1 does not come to an operation within the limit."""
+    values = torch.ones(1 << 20, device=device)
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+    if rank == 1:
+        torch.cuda._sleep(int(CLOCK_HZ * 2.5 * LIMIT_S))
+    for _ in range(100):
+        dist.all_reduce(values)
+        time.sleep(0.1)
+
+
+def free(rank: int, device: torch.device) -> None:
+    """Allocations are freed and made anew between operations, at the same addresses and at others."""
+    size = dist.get_world_size()
+    for turn in range(60):
+        elements = (1 << 20) * (1 + turn % 7) + turn % 3 * 40_000_000
+        values = torch.full((elements,), float(rank + turn), device=device)
+        dist.all_reduce(values)
+        assert (values == sum(range(size)) + size * turn).all(), f"turn {turn}: a wrong sum"
+        del values
+        torch.cuda.empty_cache()
+
+
+def alloc(rank: int, device: torch.device) -> None:
+    """Whether memory of torch's allocator can be shared depends on PYTORCH_CUDA_ALLOC_CONF."""
+    values = torch.full((1000,), float(rank), device=device)
+    dist.all_reduce(values)
+    assert values[0].item() == sum(range(dist.get_world_size())), "a wrong sum"
+
+
+def differ(rank: int, device: torch.device) -> None:
+    """The ranks call operations of different sizes."""
+    dist.all_reduce(torch.ones(100 + rank, device=device))
+
+
+def stress(rank: int, device: torch.device) -> None:
+    """Three groups in three streams, behind kernels that take random times."""
+    size = dist.get_world_size()
+    groups = [dist.new_group(list(range(size))) for _ in range(3)]
+    streams = [torch.cuda.Stream() for _ in groups]
+    torch.manual_seed(rank)
+    for turn in range(150):
+        begun = []
+        for number, (group, stream) in enumerate(zip(groups, streams, strict=True)):
+            with torch.cuda.stream(stream):
+                values = torch.full((10_000 * (number + 1) * (1 + turn % 50),), float(rank + turn), device=device)
+                torch.cuda._sleep(int(torch.randint(1, 300_000, ()).item()))
+                values += 1
+                begun.append((dist.all_reduce(values, group=group, async_op=True), values, stream))
+        for work, reduced, stream in begun:
+            with torch.cuda.stream(stream):
+                work.wait()
+                reduced *= 2
+                right = (reduced == 2 * (sum(range(size)) + size * (turn + 1))).all().item()
+            assert right, f"turn {turn}: a wrong sum"
+
+
+FAULTS: dict[str, Callable[[int, torch.device], None]] = {
+    "die": die,
+    "stuck": stuck,
+    "free": free,
+    "alloc": alloc,
+    "differ": differ,
+    "stress": stress,
+}
+
+
+def main(name: str) -> None:
+    """Say as one line of JSON how it ended here, and how long the device took to come free."""
+    dist.init_process_group("paceline", timeout=timedelta(seconds=LIMIT_S))
+    rank, device = dist.get_rank(), torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    said = None
+    try:
+        FAULTS[name](rank, device)
+    except JobError as error:
+        said = str(error)
+    began = time.monotonic()
+    torch.cuda.synchronize()
+    released_s = time.monotonic() - began
+    print(json.dumps({"fault": name, "rank": rank, "error": said, "released_s": round(released_s, 2)}), flush=True)
+    if said is None:
+        dist.destroy_process_group()
+    else:
+        os._exit(0)  # The job has failed, and says so; not again at the end.
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
