@@ -242,12 +242,24 @@ def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tm
     if importlib.util.find_spec("tensorflow"):
         pytest.skip("TensorFlow is in this environment")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    lacking = [engine.missing() for engine in chosen(["tensorflow-ps", "tensorflow-mwm"], Options(), [None])]
-    assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 2
+    engines = ["tensorflow-ps", "tensorflow-mwm", "paceline-tensorflow"]
+    lacking = [engine.missing() for engine in chosen(engines, Options(), [None])]
+    assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 3
 
 
 NO_TENSORFLOW = Mirrored(Options()).missing()
 needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
+
+
+@pytest.mark.process
+@needs_tensorflow
+def test_the_tape_for_tensorflow_ends_with_the_weights_of_ddp():
+    words = (*SMALL, "--num-batches", "3", "--strategy", "ps", "--engine", "ddp-gloo,paceline-tensorflow")
+    found, told = rows(bench(*words, "--json"))
+    assert list(found) == ["ddp-gloo", "paceline-tensorflow ps"] and not told["skipped"]
+    row = found["paceline-tensorflow ps"]
+    assert row["servers"] == 1 and row["ranks_alike"] and row["weights_difference"] < 1e-3
+    assert row["total_images_per_s"] > 0 and len(row["step_seconds"][0]) == 3
 
 
 @pytest.mark.slow

@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
 from paceline.interop.chakra_file import Attribute, ExecutionTrace, Node, NodeType, read, write
+
+pytest.importorskip("google.protobuf", reason="Chakra's files need protobuf: the extra chakra")
 
 DATA = Path(__file__).parent / "data" / "interop"
 
@@ -146,13 +149,27 @@ def test_what_is_written_is_read(tmp_path_factory, nodes):
     assert read(path) == trace
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["data-parallel.0.et", "attributes.0.et"]), st.data())
+def test_damaged_files_are_refused_or_read(tmp_path_factory, name, data):
+    content = bytearray((DATA / name).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("chakra") / "t.et"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        read(path)
+    except InvalidArgumentError as error:
+        assert str(error).startswith(f"{path}: ")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "is empty"),
         (b'{"traceEvents": []}', "import-kineto"),
         (b"\x80", "expected a Chakra execution trace"),
-        (b"\x05abc", "ends in the middle"),
+        (b"\x05abc", "its first message, at byte 0: "),
         (b"\x02\x0f\x00", "expected a Chakra execution trace"),
         (b"\x1f\x8b\x00", "gzip"),
     ],

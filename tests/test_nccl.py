@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -35,6 +36,19 @@ def test_presets_say_what_nccl_needs(name):
     assert found.gpus_per_node == 8 and not found.assumed
     assert found.intra_link == ("nvlink" if name == "dlperf-v100" else "nvswitch")
     assert found.has_nvls == (found.generation.name in ("hopper", "blackwell"))
+
+
+def test_tables_of_each_release_have_the_same_form():
+    """The strategy `native` has 2.8's; a test of crates/schedule computes with them."""
+    releases = json.loads(Path(nccl.__file__).with_name("nccl-tuning.json").read_text())["releases"]
+    assert list(releases) == ["2.8", nccl.RELEASE]
+    for release, figures in releases.items():
+        ways = [figures["base_us"], *figures["step_us"].values()]
+        assert all(len(way[algorithm]) == len(nccl.PROTOCOLS) for way in ways for algorithm in ("tree", "ring"))
+        lacking = {place for way in ways for us in way.values() for place, value in enumerate(us) if value is None}
+        assert lacking == ({nccl.PROTOCOLS.index("LL128")} if release == "2.8" else set())
+        assert {"LL", "Simple"} <= set(figures["tree_share_by_size"])
+    assert nccl.tables().step_us == releases[nccl.RELEASE]["step_us"]
 
 
 def test_latencies_are_those_of_the_table():

@@ -103,6 +103,21 @@ def test_explanations_are_those_of_simulate(tmp_path):
     assert "twice the bandwidth" in text
 
 
+def test_a_legend_says_what_columns_mean(tmp_path):
+    text, _ = made(tmp_path, SMALL)
+    assert "<dt>scaling efficiency</dt><dd>samples/s, divided by workers times" in text
+    assert "<dt>exposed communication</dt>" in text and "memory per GPU" not in text
+    asked = '[[chapter]]\ntrace = "resnet-18"\nworkers = [2, 4]\nstrategy = "ring"\nsharding = ["zero1", "zero3"]\n'
+    text, _ = made(tmp_path, asked)
+    (memory,) = re.findall("<dt>memory per GPU</dt><dd>([^<]*)</dd>", text)
+    assert memory.startswith("at the peak of an iteration: parameters, gradients, optimizer states")
+    rows = re.findall(r"<tr[^>]*><td class=\"name\">ring, (zero\d)</td>.*<td>[\d.]+ MB</td></tr>", text)
+    assert sorted(rows) == ["zero1", "zero1", "zero3", "zero3"] and "<th>memory per GPU</th>" in text
+    assert made(tmp_path, asked.replace("]\n", ']\nmemory = "1MB"\n', 1))[0].count("does not fit") >= 1
+    text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
+    assert '<dl class="legend">' not in text
+
+
 def test_pictures(tmp_path):
     _, told = made(tmp_path, SMALL, "--png", tmp_path / "pictures")
     pictures = sorted((tmp_path / "pictures").iterdir())

@@ -21,7 +21,8 @@ from validate_workers.clusters import Invented, Local
 RATE = 500e6
 NETWORK = Network((RATE,))
 KEYS = {
-    *("trace", "strategy", "sharding", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
+    *("trace", "strategy", "sharding", "compression", "workers", "servers", "ranks_per_host"),
+    *("rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "network", "simulated_fifo_s"),
     *("simulated_fluid_s", "repeats", "disturbed", "undisturbed", "runs", "late_s", "cpu_s", "cpu_share", "steal_s"),
     *("involuntary_switches", "realtime", "fidelity"),
@@ -98,11 +99,77 @@ def test_sharded_cells_fuse_and_name_their_groups():
         (["--sharding", "zero3", "--full"], "--sharding and --full cannot be combined"),
         (["--sharding", "zero3", "--servers", "2"], "--sharding and --servers cannot be combined"),
         (["--sharding", "zero9"], "zero9"),
+        (["--sharding", "zero3", "--compression", "fp16"], "--sharding and --compression cannot be combined"),
+        (["--compression", "fp16", "--full"], "--compression and --full cannot be combined"),
+        (["--compression", "fp16", "--here"], "--compression has no effect with --here: compressed exchanges"),
+        (["--compression", "fp61"], "did you mean 'fp16'?"),
+        (
+            ["--compression", "powersgd:2", "--shrink", "4"],
+            "--compression: powersgd:2 sends what the shapes",
+        ),
     ],
 )
-def test_mistakes_about_sharding_are_named(words, message):
+def test_mistakes_about_plans_are_named(words, message):
     code, _, said = run(*words)
     assert code == 2 and message in said
+
+
+def compressed(*methods, strategies=("all",), traces=("resnet-50",), network=NETWORK):
+    return cells([Selection(traces, strategies, (4,), compressions=methods)], network)
+
+
+def test_what_is_compressed_decides_strategies_buckets_and_bytes():
+    found = compressed("none", "fp16", "int8", "powersgd:4")
+    able = {method: {cell.strategy.name for cell in found if cell.compression == method} for method in ("fp16", "int8")}
+    assert able["int8"] == {"ring", "halving-doubling", "hierarchical"}
+    assert able["fp16"] == {cell.strategy.name for cell in found if cell.compression == "none"} > able["int8"]
+    assert not any(cell.servers or cell.needs_switch for cell in found)
+    ring = {cell.compression: cell for cell in found if cell.strategy.name == "ring"}
+    assert {method: cell.bucket_size for method, cell in ring.items()} == {
+        **dict.fromkeys(("none", "fp16", "int8"), f"{int(25 * 2**20 / ring['fp16'].shrink)}B"),
+        "powersgd:4": f"{25 * 2**20}B",
+    }
+    assert ring["powersgd:4"].shrink == 1 < ring["int8"].shrink
+    assert {(cell.sharding, cell.planned_sharding) for cell in found} == {(None, "none")}
+
+
+@pytest.mark.parametrize(
+    ("selected", "message"),
+    [
+        ({"strategies": ("ps",)}, "ps exchanges by servers or the switch"),
+        ({"strategies": ("tree",)}, "tree has no all-gather, which int8 needs; use ring"),
+        ({"traces": ("netop-vgg-16",)}, "the device of netop-vgg-16 is not known; choose a trace of a GPU"),
+        ({"traces": ("allreduce:8MB",)}, "has no effect on .*, which computes nothing"),
+    ],
+)
+def test_compressions_that_cannot_be_compared_are_refused(selected, message):
+    with pytest.raises(paceline.InvalidArgumentError, match=message):
+        compressed("int8", **selected)
+
+
+def test_compressed_cells_are_replayed_as_they_are_simulated(invented):
+    code, out, _ = run("--compression", "none,topk:0.01", "--strategy", "ring", "--quick", "--json")
+    assert code == 0
+    plain, sparse = json.loads(out)["rows"]
+    assert (plain["compression"], sparse["compression"]) == ("none", "topk:0.01")
+    for row, (command, *_) in zip((plain, sparse), invented.runs, strict=True):
+        words = command[command.index("--sharding") :]
+        assert words[:4] == ["--sharding", "none", "--compression", row["compression"]]
+        simulated = paceline.simulate(
+            all_cells.shrunk(paceline.load_trace("resnet-50"), row["shrink"]),
+            paceline.load_cluster(None, bandwidth="500Mbps"),
+            "ring",
+            workers=4,
+            library="none",
+            bucket_size=words[-1],
+            compression=row["compression"],
+            sharding="none",
+        )
+        assert row["simulated_s"] == pytest.approx(simulated.iteration_s, rel=1e-6)
+    code, out, _ = run("--compression", "none,topk:0.01", "--strategy", "ring", "--quick")
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith(("strategy  comp", "ring  "))][:3] == [
+        *(["strategy", "compression"], ["ring", "none"], ["ring", "topk:0.01"])
+    ]
 
 
 def test_a_hierarchy_has_hosts_with_two_ranks():
@@ -326,6 +393,17 @@ def test_ranks_on_this_machine(monkeypatch, tmp_path):
         for how in (0, 1)
     }
     assert first[0] == pytest.approx(first[1], rel=0.05)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
+def test_ranks_on_this_machine_exchange_what_is_compressed(monkeypatch):
+    monkeypatch.setattr(cli_validate, "emulator", Local)
+    words = ["--workers", "2", "--bandwidth", "100Gbps", "--shrink", "100", "--scale", "2", "--repeats", "3", "--json"]
+    code, out, err = run(*words, "--strategy", "ring", "--compression", "int8")
+    assert code == 0, err
+    (row,) = json.loads(out)["rows"]
+    assert row["compression"] == "int8" and abs(row["error"]) < 0.08
 
 
 @pytest.mark.process

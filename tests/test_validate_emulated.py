@@ -48,6 +48,22 @@ def test_one_strategy_of_each_kind_takes_as_long_as_simulated():
     as_long_as_simulated(["ps", "ps-aggregation", "ps-multicast", "ring", "halving-doubling", "hierarchical"])
 
 
+def test_compressed_exchanges_take_as_long_as_simulated():
+    kinds = ["none", "int8", "topk:0.01", "powersgd:4"]
+    words = ["--strategy", "ring", "--compression", ",".join(kinds), "--bandwidth", "500Mbps", "--quick", "--json"]
+    for _ in range(ATTEMPTS):
+        ended = validate(*words, "--no-check")
+        assert ended.returncode == 0, ended.stderr
+        found = json.loads(ended.stdout)["rows"]
+        assert [row["compression"] for row in found] == kinds
+        off = {row["compression"]: (row["error"], row["undisturbed"]) for row in found if abs(row["error"]) > WITHIN}
+        if not off:
+            return
+    if not any(undisturbed for _, undisturbed in off.values()):
+        pytest.skip(f"the machine's cores were taken by others in all {ATTEMPTS} attempts: {off}")
+    raise AssertionError(off)
+
+
 def test_switches_of_two_racks_and_between_them_take_nearly_as_long_as_simulated():
     """Two processes for each rack's switch, up and down, and one between the racks; one GPU per host.
 

@@ -1,4 +1,4 @@
-"""What is known of NCCL, from nccl.json: the tables with which it chooses, and constants of what it then takes."""
+"""What is known of NCCL: the tables with which it chooses (nccl-tuning.json), what it then takes (nccl.json)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from paceline.catalog.constants import Constant, checked_constants, read_documen
 from paceline.catalog.library import COLLECTIVES
 
 _FILE = Path(__file__).parent / "nccl.json"
+_TUNING = Path(__file__).parent / "nccl-tuning.json"
+"""Compiled into the native module as well, for the strategy `native`."""
+RELEASE = "2.30"
+"""Of NCCL: forecasts follow its tables."""
 Kind = Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]
 Algorithm = Literal["ring", "tree", "nvls", "nvls-tree", "pat"]
 Protocol = Literal["LL", "LL128", "Simple"]
@@ -77,8 +81,9 @@ def _document() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def tables() -> Tables:
-    """Return NCCL's tables."""
-    return Tables(**{name: _document()[name] for name in Tables.__dataclass_fields__})
+    """Return NCCL's tables of `RELEASE`."""
+    figures = read_document(_TUNING, "nccl-tuning")["releases"][RELEASE]
+    return Tables(**{name: figures[name] for name in Tables.__dataclass_fields__})
 
 
 @lru_cache(maxsize=1)

@@ -44,6 +44,7 @@ _ELSEWHERE = {
     "gpus": "the workers are the job's ranks",
     "servers": "set it for the job: paceline run --strategy ps --servers N",
     "sharding": "sharded iterations are compared on emulated clusters",
+    "compression": "compressed exchanges are compared on emulated clusters",
     "bandwidth": "the cluster file sets it",
     "latency": "the cluster file sets it",
     "message_overhead": "the cluster file sets it",
@@ -63,7 +64,7 @@ class CannotDoHereError(click.ClickException):
 @click.option("--quick", is_flag=True, help="One cell for each strategy: under two minutes.")
 @click.option("--full", is_flag=True, help="All models, worker and server counts: one to two hours.")
 @click.option("--trace", type=types.WORDS, help="Names from `paceline traces`, files, or allreduce:SIZE.")
-@types.options("validate", "strategy", "sharding", "workers", "servers")
+@types.options("validate", "strategy", "sharding", "compression", "workers", "servers")
 @types.option("validate", "bandwidth", filled=True)
 @click.option(
     "--shrink", type=types.or_auto(types.SHRINK), default="auto", help="Divide tensor sizes by this.  [default: auto]"
@@ -184,8 +185,8 @@ def _selection(options: dict[str, Any]) -> Sequence[Selection]:
     """Return the cells to compare: a tier, or the product of the named values."""
     from paceline.validate import cells
 
-    if options["sharding"] is not None:
-        return _sharded(options)
+    if options["sharding"] is not None or options["compression"] is not None:
+        return _planned(options)
     named = [name for name in ("trace", "strategy", "workers", "servers") if options[name] is not None]
     if options["quick"] and options["full"]:
         raise click.UsageError("--quick and --full cannot be combined")
@@ -209,19 +210,22 @@ def _selection(options: dict[str, Any]) -> Sequence[Selection]:
     )
 
 
-def _sharded(options: dict[str, Any]) -> Sequence[Selection]:
-    """Return cells of sharded iterations: with --quick on 4 ranks of one model, otherwise on 2, 4 and 8 as well."""
+def _planned(options: dict[str, Any]) -> Sequence[Selection]:
+    """Return cells of sharded or compressed iterations of one model: on 4 ranks with --quick, or on 2, 4 and 8."""
     from paceline.validate import cells
 
-    if options["full"] or options["servers"] is not None:
-        raise click.UsageError(f"--sharding and --{'full' if options['full'] else 'servers'} cannot be combined")
+    asked = "--sharding" if options["sharding"] is not None else "--compression"
+    for name in ("full", "servers", *(["compression"] if asked == "--sharding" else [])):
+        if options[name]:
+            raise click.UsageError(f"{asked} and --{name} cannot be combined")
     workers = options["workers"] or ((4,) if options["quick"] else (2, 4, 8))
     return (
         cells.Selection(
             options["trace"] or cells.QUICK[0].traces,
             options["strategy"] or (("ring",) if options["quick"] else cells.QUICK[0].strategies),
             workers,
-            shardings=tuple(options["sharding"]),
+            shardings=tuple(options["sharding"] or (None,)),
+            compressions=tuple(options["compression"] or (None,)),
         ),
     )
 

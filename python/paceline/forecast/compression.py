@@ -117,6 +117,11 @@ def _hardware(scenario: Scenario, device: str) -> Hardware | None:
     """Return the GPU on which the scenario computes, if it is known."""
     if scenario.workload is not None:
         return scenario.workload.hardware
+    return gpu_of(device)
+
+
+def gpu_of(device: str) -> Hardware | None:
+    """Return the GPU that a trace names as its device, if it is known."""
     found = titled(device)
     for name in [device.removesuffix(_BY_RATE)] if found is None and device else []:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
+from paceline.forecast import compression, sharding
 from paceline.forecast.plotting import save
 from paceline.forecast.simulate import Result
 
@@ -21,8 +22,13 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25em .9em; text-align: right; border-bottom: 1px solid #ddd; }
 th { text-align: right; vertical-align: bottom; } .name { text-align: left; }
 """
+LEGEND_STYLE = """
+.legend { display: grid; grid-template-columns: max-content 1fr; gap: 0 1em; font-size: .85rem; color: #555; }
+.legend dd { margin: 0; }
+@media (max-width: 40rem) { .legend { display: block; } .legend dd { margin: 0 0 .3em 1em; } }
+"""
 _HEADS = ["servers", "workers", "bandwidth", "iteration", "samples/s", "scaling efficiency", "exposed communication"]
-HEADER = '<th class="name">strategy</th>' + "".join(f"<th>{head}</th>" for head in _HEADS)
+_MEMORY = "memory per GPU"
 
 
 def page(results: Sequence[Result], drawn: Figure) -> str:
@@ -31,13 +37,50 @@ def page(results: Sequence[Result], drawn: Figure) -> str:
     save(drawn, out, "svg")
     svg = out.getvalue().decode()
     title = html.escape(f"{results[0].trace} — a forecast by paceline")
-    rows = "\n".join(row(result) for result in results)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n"
+        f"<title>{title}</title><style>{_STYLE}{LEGEND_STYLE}</style></head>\n"
         f"<body><h1>{title}</h1>\n{svg[svg.index('<svg') :]}\n"
-        f"<table><thead><tr>{HEADER}</tr></thead><tbody>\n{rows}\n</tbody></table></body></html>\n"
+        f"{table(results)}\n{legend(results)}</body></html>\n"
     )
+
+
+def table(results: Sequence[Result], best: Collection[int] = ()) -> str:
+    """Return a table of results, in order; `best`: the places of rows to stand out."""
+    memory = _has_memory(results)
+    heads = "".join(f"<th>{head}</th>" for head in [*_HEADS, *([_MEMORY] if memory else [])])
+    rows = "\n".join(
+        _row(result, ' class="best"' if place in best else "", memory=memory) for place, result in enumerate(results)
+    )
+    head = f'<th class="name">strategy</th>{heads}'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+
+
+def legend(results: Sequence[Result]) -> str:
+    """Return what the columns of the table mean that do not explain themselves; empty if there are none."""
+    entries = {}
+    if any(result.compute_s > 0 for result in results):
+        entries = {
+            "scaling efficiency": "samples/s, divided by workers times the samples/s of one worker alone; 100 % is "
+            "linear scaling",
+            "exposed communication": "what an iteration takes beyond the computation of one worker alone",
+        }
+    if _has_memory(results):
+        parts = ["parameters", "gradients", "optimizer states", "gathered units"]
+        plans = [result.sharded for result in results if result.sharded is not None]
+        without = any(plan.memory.activations_bytes is None for plan in plans)
+        known = ", without activations, which the trace does not have" if without else ""
+        entries[_MEMORY] = (
+            f"at the peak of an iteration: {units.listed([*parts, *([] if without else ['activations'])])}{known}"
+        )
+        if any(plan.fits is False for plan in plans):
+            entries[_MEMORY] += "; ! does not fit"
+    lines = "".join(f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in entries.items())
+    return f'<dl class="legend">{lines}</dl>' if lines else ""
+
+
+def _has_memory(results: Sequence[Result]) -> bool:
+    return any(result.sharded is not None for result in results)
 
 
 def summary(result: Result) -> str:
@@ -73,8 +116,8 @@ def summary(result: Result) -> str:
     return f"<table><caption>{caption}</caption><tbody>{rows}</tbody></table>"
 
 
-def row(result: Result, attributes: str = "") -> str:
-    """Return a row of the table of results: strategy, servers, workers, bandwidth, times."""
+def _row(result: Result, attributes: str, *, memory: bool) -> str:
+    """Return a row: strategy, servers, workers, bandwidth, times, and the memory of a GPU."""
     cells = [
         str(result.servers or "–"),
         str(result.workers),
@@ -83,7 +126,10 @@ def row(result: Result, attributes: str = "") -> str:
         "–" if result.samples_per_s is None or not result.compute_s else units.digits(result.samples_per_s),
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s),
+        *([sharding.memory_text(result)] if memory else []),
     ]
-    how = result.strategy if result.coordinator is None else f"{result.strategy}, {result.coordinator}"
-    name = f'<td class="name">{html.escape(how)}</td>'
+    planned = None if result.sharded is None else result.sharded.sharding
+    planned = "no sharding" if planned == sharding.NONE else planned
+    words = [result.strategy, planned, compression.label(result), result.coordinator]
+    name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

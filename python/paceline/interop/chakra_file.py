@@ -1,25 +1,34 @@
 """Reads and writes Chakra execution traces: length-prefixed protocol buffers, one file a rank.
 
 The schema is MLCommons' schema/protobuf/et_def.proto (https://github.com/mlcommons/chakra, Apache License 2.0); the
-numbers below are its field numbers. The wire format is that of https://protobuf.dev/programming-guides/encoding/. It is
-written out here because Paceline needs three messages of it and otherwise no library for protocol buffers.
+messages below have all its fields but a node's inputs and outputs. They are described here, not by generated code:
+that runs only with the releases of protobuf for which it was generated.
 """
 
 from __future__ import annotations
 
 import gzip
-import struct
+import io
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidArgumentError
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
 _MOST_BYTES = 2_000_000_000
+_PACKAGE = "ChakraProtoMsg"
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
+)
+"""Types of an attribute's value. From field 3 on, each has a field and then one for a list."""
 
 
 class NodeType(IntEnum):
@@ -87,64 +96,145 @@ class ExecutionTrace:
     nodes: list[Node]
 
 
-_SCALARS: dict[int, tuple[str, int, str]] = {
-    3: ("double", _FIXED64, "<d"),
-    5: ("float", _FIXED32, "<f"),
-    7: ("int32", _VARINT, "signed"),
-    9: ("int64", _VARINT, "signed"),
-    11: ("uint32", _VARINT, ""),
-    13: ("uint64", _VARINT, ""),
-    15: ("sint32", _VARINT, "zigzag"),
-    17: ("sint64", _VARINT, "zigzag"),
-    19: ("fixed32", _FIXED32, "<I"),
-    21: ("fixed64", _FIXED64, "<Q"),
-    23: ("sfixed32", _FIXED32, "<i"),
-    25: ("sfixed64", _FIXED64, "<q"),
-    27: ("bool", _VARINT, "bool"),
-    29: ("string", _LENGTH, "text"),
-    31: ("bytes", _LENGTH, ""),
-}
-"""`AttributeProto.value` by field number: type, wire type, form. The number after it is the list of that type."""
+def _need_protobuf() -> None:
+    try:
+        from google.protobuf import proto  # noqa: F401 - in protobuf 5.29 and newer
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"Chakra execution traces need protobuf 5.29 or newer ({error}): pip install 'paceline[chakra]'"
+        ) from None
 
-_NUMBERS = {f"{name}_val": number for number, (name, _, _) in _SCALARS.items()} | {
-    f"{name}_list": number + 1 for number, (name, _, _) in _SCALARS.items()
-}
+
+@cache
+def _classes() -> dict[str, type[Message]]:
+    """Return the schema's messages by name."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
+
+    def add(message: Any, name: str, number: int, kind: str, **options: Any) -> None:  # noqa: ANN401
+        options |= {"type": f"TYPE_{kind.upper()}"} if kind in _SCALARS else {"type_name": f".{_PACKAGE}.{kind}"}
+        options.setdefault("label", "LABEL_OPTIONAL")
+        message.field.add(name=name, number=number, **options)
+
+    repeated = {"label": "LABEL_REPEATED"}
+    attribute = file.message_type.add(name="AttributeProto")
+    attribute.oneof_decl.add(name="value")
+    add(attribute, "name", 1, "string")
+    add(attribute, "doc_string", 2, "string")
+    for place, scalar in enumerate(_SCALARS):
+        values = f"{scalar.capitalize()}List"
+        add(file.message_type.add(name=values), "values", 1, scalar, **repeated)
+        add(attribute, f"{scalar}_val", 3 + 2 * place, scalar, oneof_index=0)
+        add(attribute, f"{scalar}_list", 4 + 2 * place, values, oneof_index=0)
+    node = file.message_type.add(name="Node")
+    for number, (name, kind) in enumerate({"id": "uint64", "name": "string", "type": "int32"}.items(), 1):
+        add(node, name, number, kind)
+    add(node, "ctrl_deps", 4, "uint64", **repeated)
+    add(node, "data_deps", 5, "uint64", **repeated)
+    add(node, "start_time_micros", 6, "uint64")
+    add(node, "duration_micros", 7, "uint64")
+    add(node, "attr", 10, "AttributeProto", **repeated)
+    metadata = file.message_type.add(name="GlobalMetadata")
+    add(metadata, "version", 1, "string")
+    add(metadata, "attr", 2, "AttributeProto", **repeated)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in ("GlobalMetadata", "Node")
+    }
 
 
 def write(path: Path, trace: ExecutionTrace) -> None:
-    """Write a file."""
+    """Write a file. Raises InvalidArgumentError without protobuf."""
+    _need_protobuf()
+    from google.protobuf.proto import serialize_length_prefixed
+
+    classes = _classes()
     with path.open("wb") as file:
-        file.write(_delimited(_metadata_bytes(trace)))
+        metadata: Any = classes["GlobalMetadata"](version=trace.version)
+        _fill(metadata.attr, trace.attributes)
+        serialize_length_prefixed(metadata, file)
         for node in trace.nodes:
-            file.write(_delimited(_node_bytes(node)))
+            message: Any = classes["Node"](
+                id=node.id,
+                name=node.name,
+                type=node.type,
+                ctrl_deps=node.ctrl_deps,
+                data_deps=node.data_deps,
+                start_time_micros=node.start_us,
+                duration_micros=node.duration_us,
+            )
+            _fill(message.attr, node.attributes)
+            serialize_length_prefixed(message, file)
+
+
+def _fill(messages: Any, attributes: Mapping[str, Attribute]) -> None:  # noqa: ANN401 - a repeated field
+    for name, attribute in attributes.items():
+        message = messages.add(name=name)
+        if attribute.kind.endswith("_list"):
+            values = getattr(message, attribute.kind)
+            values.SetInParent()  # An empty list is one, too.
+            values.values.extend(attribute.value)
+        else:
+            setattr(message, attribute.kind, attribute.value)
 
 
 def read(path: Path) -> ExecutionTrace:
     """Return a file's content. Raises InvalidArgumentError."""
-    content = _content(path)
-    messages = list(_messages(path, content))
-    if not messages:
+    messages = _messages(path, _content(path))
+    first = next(messages, None)
+    if first is None:
         raise InvalidArgumentError(f"{path}: is empty; expected a Chakra execution trace (.et)")
-    metadata = ExecutionTrace("", {}, [])
-    try:
-        for number, value in _fields(messages[0]):
-            if number == 1:
-                metadata.version = _text(value)
-            elif number == 2:
-                name, attribute = _attribute(value)
-                metadata.attributes[name] = attribute
-        for message in messages[1:]:
-            metadata.nodes.append(_node(message))
-    except _MalformedError as error:
-        where = f"node {len(metadata.nodes)} (from 0)" if metadata.version or metadata.nodes else "its first message"
-        raise InvalidArgumentError(
-            f"{path}: {where}: {error}; expected a Chakra execution trace of schema et_def.proto (.et)"
-        ) from error
-    return metadata
+    return ExecutionTrace(first.version, _attributes(first), [_node(message) for message in messages])
 
 
-class _MalformedError(Exception):
-    """The bytes are not a message of the schema."""
+def _messages(path: Path, content: bytes) -> Iterator[Any]:
+    """Yield the metadata and the nodes."""
+    _need_protobuf()
+    from google.protobuf.message import DecodeError
+    from google.protobuf.proto import parse_length_prefixed
+
+    classes = _classes()
+    stream, kind, count = io.BytesIO(content), classes["GlobalMetadata"], 0
+    while True:
+        begin = stream.tell()
+        try:
+            message = parse_length_prefixed(kind, stream)
+        except (DecodeError, ValueError, EOFError) as error:
+            where = f"node {count - 1} (from 0)" if count else "its first message"
+            raise InvalidArgumentError(
+                f"{path}: {where}, at byte {begin}: {error}; expected a Chakra execution trace of schema et_def.proto "
+                "(.et); if it is one, it is incomplete: copy it again"
+            ) from error
+        if message is None:
+            return
+        yield message
+        kind, count = classes["Node"], count + 1
+
+
+def _node(message: Any) -> Node:  # noqa: ANN401
+    return Node(
+        message.id,
+        message.name,
+        message.type,
+        list(message.data_deps),
+        list(message.ctrl_deps),
+        message.start_time_micros,
+        message.duration_micros,
+        _attributes(message),
+    )
+
+
+def _attributes(message: Any) -> dict[str, Attribute]:  # noqa: ANN401
+    found = {}
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        if kind is not None:
+            value = getattr(attribute, kind)
+            found[attribute.name] = Attribute(kind, list(value.values) if kind.endswith("_list") else value)
+    return found
 
 
 def _content(path: Path) -> bytes:
@@ -165,221 +255,3 @@ def _content(path: Path) -> bytes:
             f"{path}: is JSON; give Chakra's protocol buffers (.et), or torch.profiler's JSON to paceline import-kineto"
         )
     return content
-
-
-def _messages(path: Path, content: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(content):
-        try:
-            size, begin = _varint(content, at)
-        except _MalformedError:
-            size, begin = len(content), at
-        if begin + size > len(content):
-            raise InvalidArgumentError(
-                f"{path}: ends in the middle of a message at byte {at}; it is not a Chakra execution trace (.et), or "
-                "incomplete: copy it again"
-            )
-        yield content[begin : begin + size]
-        at = begin + size
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(content) or shift > 63:
-            _malformed("a number does not end")
-        byte = content[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value & (1 << 64) - 1, at
-        shift += 7
-
-
-def _malformed(why: str) -> NoReturn:
-    raise _MalformedError(why)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield field numbers with an integer, or the bytes of what has a length or is fixed."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(message, at)
-            yield number, value
-            continue
-        if wire == _LENGTH:
-            size, at = _varint(message, at)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
-            _malformed(f"field {number} has wire type {wire}")
-        if at + size > len(message):
-            _malformed(f"field {number} is longer than its message")
-        yield number, message[at : at + size]
-        at += size
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, bytes):
-        _malformed("a text is a number")
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        _malformed("a text is not UTF-8")
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int):
-        _malformed("a number is not a varint")
-    return value
-
-
-def _scalar(number: int, value: object) -> Any:  # noqa: ANN401
-    _, wire, form = _SCALARS[number]
-    if wire == _VARINT:
-        plain = _integer(value)
-        if form == "bool":
-            return bool(plain)
-        if form == "signed":
-            return plain - (1 << 64) if plain >> 63 else plain
-        return (plain >> 1) ^ -(plain & 1) if form == "zigzag" else plain
-    if not isinstance(value, bytes):
-        _malformed("a value has the wrong wire type")
-    if wire == _LENGTH:
-        return _text(value) if form == "text" else value
-    if len(value) != struct.calcsize(form):
-        _malformed("a value has the wrong length")
-    return struct.unpack(form, value)[0]
-
-
-def _repeated(number: int, message: object) -> list[Any]:
-    if not isinstance(message, bytes):
-        _malformed("a list is a number")
-    _, wire, form = _SCALARS[number]
-    values: list[Any] = []
-    for key, value in _fields(message):
-        if key != 1:
-            continue
-        if wire == _LENGTH or isinstance(value, int):
-            values.append(_scalar(number, value))
-        elif wire == _VARINT:  # Packed, as proto3 does by default.
-            values += [_scalar(number, plain) for plain in _packed(value)]
-        else:
-            width = struct.calcsize(form)
-            values += [_scalar(number, value[i : i + width]) for i in range(0, len(value), width)]
-    return values
-
-
-def _packed(value: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        yield number
-
-
-def _attribute(message: object) -> tuple[str, Attribute]:
-    if not isinstance(message, bytes):
-        _malformed("an attribute is a number")
-    name, found = "", Attribute("", None)
-    for number, value in _fields(message):
-        if number == 1:
-            name = _text(value)
-        elif number in _SCALARS:
-            found = Attribute(f"{_SCALARS[number][0]}_val", _scalar(number, value))
-        elif number - 1 in _SCALARS:
-            found = Attribute(f"{_SCALARS[number - 1][0]}_list", _repeated(number - 1, value))
-    return name, found
-
-
-def _node(message: bytes) -> Node:
-    node = Node(0, "", 0)
-    for number, value in _fields(message):
-        if number == 1:
-            node.id = _integer(value)
-        elif number == 2:
-            node.name = _text(value)
-        elif number == 3:
-            node.type = _integer(value)
-        elif number in (4, 5):
-            ids = node.ctrl_deps if number == 4 else node.data_deps
-            ids += [value] if isinstance(value, int) else list(_packed(value))
-        elif number == 6:
-            node.start_us = _integer(value)
-        elif number == 7:
-            node.duration_us = _integer(value)
-        elif number == 10:
-            name, attribute = _attribute(value)
-            node.attributes[name] = attribute
-    return node
-
-
-def _encoded(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _delimited(message: bytes) -> bytes:
-    return _encoded(len(message)) + message
-
-
-def _field(number: int, wire: int, content: bytes) -> bytes:
-    key = _encoded(number << 3 | wire)
-    return key + (_delimited(content) if wire == _LENGTH else content)
-
-
-def _scalar_bytes(number: int, value: Any) -> bytes:  # noqa: ANN401
-    _, wire, form = _SCALARS[number]
-    if wire == _VARINT:
-        plain = int(value)
-        return _encoded((plain << 1) ^ (plain >> 63) if form == "zigzag" else plain)
-    if wire == _LENGTH:
-        return value.encode() if form == "text" else bytes(value)
-    return struct.pack(form, value)
-
-
-def _attribute_bytes(name: str, attribute: Attribute) -> bytes:
-    number = _NUMBERS[attribute.kind]
-    if number in _SCALARS:
-        value = _field(number, _SCALARS[number][1], _scalar_bytes(number, attribute.value))
-    else:
-        value = _field(number, _LENGTH, _list_bytes(number - 1, attribute.value))
-    return _field(1, _LENGTH, name.encode()) + value
-
-
-def _list_bytes(number: int, values: Sequence[Any]) -> bytes:
-    if _SCALARS[number][1] == _LENGTH:
-        return b"".join(_field(1, _LENGTH, _scalar_bytes(number, value)) for value in values)
-    return _field(1, _LENGTH, b"".join(_scalar_bytes(number, value) for value in values))
-
-
-def _metadata_bytes(trace: ExecutionTrace) -> bytes:
-    return _field(1, _LENGTH, trace.version.encode()) + b"".join(
-        _field(2, _LENGTH, _attribute_bytes(name, attribute)) for name, attribute in trace.attributes.items()
-    )
-
-
-def _node_bytes(node: Node) -> bytes:
-    def ids(number: int, values: Iterable[int]) -> bytes:
-        packed = b"".join(_encoded(value) for value in values)
-        return _field(number, _LENGTH, packed) if packed else b""
-
-    return b"".join(
-        [
-            _field(1, _VARINT, _encoded(node.id)),
-            _field(2, _LENGTH, node.name.encode()),
-            _field(3, _VARINT, _encoded(node.type)),
-            ids(4, node.ctrl_deps),
-            ids(5, node.data_deps),
-            _field(6, _VARINT, _encoded(node.start_us)),
-            _field(7, _VARINT, _encoded(node.duration_us)),
-            *(_field(10, _LENGTH, _attribute_bytes(name, value)) for name, value in node.attributes.items()),
-        ]
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import plotting, style
+from paceline.forecast import plotting, style, table
 from paceline.forecast.simulate import Result
 from paceline.report.chapters import Simulated
 from paceline.report.lanes import draw as draw_lanes
@@ -138,7 +138,7 @@ def _breakdown(ranked: Sequence[Result]) -> Figure:
         colour = style.PARTS["computation" if name == "compute" else name]
         entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colour), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(ranked)), [result.strategy for result in ranked])
+    axes.set_yticks(range(len(ranked)), [table.label(result, ranked) for result in ranked])
     axes.invert_yaxis()
     axes.set_xlabel(f"critical path ({word})")
     style.grid(axes, "x")

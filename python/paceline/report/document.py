@@ -12,7 +12,8 @@ from paceline import __version__
 from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.forecast import plotting
-from paceline.forecast.html import HEADER, row
+from paceline.forecast.html import LEGEND_STYLE, legend, table
+from paceline.forecast.simulate import Result
 from paceline.report.chapters import Simulated
 from paceline.report.charts import Chart, charts
 from paceline.report.spec import Spec
@@ -66,7 +67,7 @@ def _document(spec: Spec, chapters: Sequence[Simulated], drawn: Sequence[Sequenc
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
+        f"<title>{title}</title><style>{_STYLE}{LEGEND_STYLE}</style></head>\n<body><h1>{title}</h1>\n"
         f"{_paragraphs([spec.text])}{f'<nav>{links}</nav>' if len(chapters) > 1 else ''}\n{body}\n"
         f"<footer>Forecasts by paceline {html.escape(__version__)}: what they assume is in "
         "docs/explanation/models.md and docs/explanation/limitations.md. They are optimistic.</footer></body></html>\n"
@@ -121,10 +122,9 @@ def _explained(chapter: Simulated) -> str:
 
 
 def _table(chapter: Simulated) -> str:
-    rows = [
-        row(result, "" if place else ' class="best"')
-        for group in chapter.groups
-        for place, result in enumerate(group.fastest_first())
-    ]
-    lines = "\n".join(rows)
-    return f'<div class="scroll"><table><thead><tr>{HEADER}</tr></thead><tbody>\n{lines}\n</tbody></table></div>'
+    results: list[Result] = []
+    best = []
+    for group in chapter.groups:
+        best.append(len(results))
+        results += group.fastest_first()
+    return f'<div class="scroll">{table(results, best)}</div>\n{legend(results)}'

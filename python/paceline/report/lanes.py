@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LANES = 16
-COLOURS = {kind: style.PARTS[kind] for kind in ("forward", "backward", "optimizer", "wait", "message")}
+_KINDS = ("forward", "backward", "optimizer", "wait", "message", "collective", "compression")
+COLOURS = {kind: style.PARTS[kind] for kind in _KINDS}
 _WORDS = {"wait": "waiting"}
 
 

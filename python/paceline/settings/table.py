@@ -678,6 +678,7 @@ _ALL: tuple[Setting, ...] = (
             simulate=_COMPRESSIONS,
             report=_COMPRESSIONS,
             sweep=_COMPRESSIONS,
+            validate=replace(_COMPRESSIONS, help="Replay and simulate compressed gradients: int8, powersgd:4, …."),
         ),
     ),
     Setting(

@@ -13,9 +13,11 @@ from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.system import cores
 from paceline.catalog import libraries
+from paceline.catalog.compression import NONE, parse
 from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import compression as compressions
 from paceline.forecast.sharding import in_groups, only_able
 from paceline.replay.traces import MOST_SHRINK, shrunk
 
@@ -45,6 +47,13 @@ class Cell:
     """Racks among which the hosts are divided."""
     sharding: str | None = None
     """None: gradients are all-reduced, or go to servers."""
+    compression: str | None = None
+    """How gradients are compressed: `none`, `powersgd:4`, …; None if this is not compared."""
+
+    @property
+    def planned_sharding(self) -> str | None:
+        """The sharding whose plan is played; a compressed exchange is one of a plan without sharding."""
+        return self.sharding if self.compression is None else NONE
 
     @property
     def hosts(self) -> int:
@@ -69,8 +78,13 @@ class Cell:
         """Return a title for people."""
         where = units.count(self.workers, "worker")
         where += f", {units.count(self.servers, 'server')}" if self.servers else ""
-        where += f", {self.sharding}" if self.sharding is not None else ""
+        where += "".join(f", {word}" for word in (self.sharding, self.compressed) if word is not None)
         return f"{self.trace}, {self.strategy.name}, {where}"
+
+    @property
+    def compressed(self) -> str | None:
+        """The compression in prose, in which `none` would be read as a word."""
+        return "no compression" if self.compression == NONE else self.compression
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that identify it in JSON."""
@@ -78,6 +92,7 @@ class Cell:
             "trace": self.trace,
             "strategy": self.strategy.name,
             "sharding": self.sharding,
+            "compression": self.compression,
             "workers": self.workers,
             "servers": self.servers,
             "ranks_per_host": self.ranks_per_host,
@@ -110,6 +125,7 @@ class Selection:
     workers: Sequence[int]
     servers: Sequence[int] = (1,)
     shardings: Sequence[str | None] = (None,)
+    compressions: Sequence[str | None] = (None,)
 
 
 @dataclass(frozen=True)
@@ -150,20 +166,67 @@ def cells(wanted: Iterable[Selection], network: Network) -> list[Cell]:
         if one.shardings != (None,):
             named = () if ALL in one.strategies else strategies
             strategies = only_able(strategies, named, strategies_of([ALL]))
+        able = {
+            compressed: _only_able(strategies, compressed, named=ALL not in one.strategies)
+            for compressed in one.compressions
+        }
         for bandwidth, trace in product(network.bandwidths_bps, one.traces):
             loaded = load_trace(trace)
-            sizes = {
-                workers: chosen(loaded, workers, bandwidth, network.shrink, network.scale) for workers in one.workers
-            }
-            for workers, strategy in product(one.workers, strategies):
+            for workers, strategy, compressed in product(one.workers, strategies, one.compressions):
+                if strategy not in able[compressed]:
+                    continue
+                shrink, scale = _sizes(loaded, workers, bandwidth, network, compressed)
                 every = product(one.servers if "servers" in strategy.knobs else (0,), one.shardings)
                 for servers, sharding in every:
                     ranks = _ranks_per_host(strategy, workers, sharding)
-                    shrink, scale = sizes[workers]
-                    size = network.bucket_size if sharding is None else network.bucket_size or _bucket(shrink)
+                    fused = sharding is not None or compressed is not None
+                    size = network.bucket_size or (_bucket(shrink) if fused else None)
                     where = (workers, servers, bandwidth, shrink, scale, ranks, size, network.racks)
-                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks))] = None
+                    found[Cell(trace, strategy, *where, _with_group(sharding, ranks), compressed)] = None
     return list(found)
+
+
+def _only_able(strategies: Sequence[Strategy], compressed: str | None, *, named: bool) -> list[Strategy]:
+    """Leave out strategies that cannot exchange what is compressed, or the same uncompressed in a plan.
+
+    Raises InvalidArgumentError for one that the user named.
+    """
+    if compressed is None:
+        return list(strategies)
+    options = {"compression": "fp16" if compressed == NONE else compressed}
+    obstacles = {strategy: compressions.obstacle(options, strategy) for strategy in strategies}
+    for strategy, why in obstacles.items():
+        if why and named:
+            raise InvalidArgumentError(
+                f"{strategy.name} {why}; use ring, or leave out --compression", setting="strategy"
+            )
+    return [strategy for strategy, why in obstacles.items() if not why]
+
+
+def _sizes(
+    trace: Trace, workers: int, bandwidth_bps: float, network: Network, compressed: str | None
+) -> tuple[float, float]:
+    """Return the divisor of bytes and the factor of times. Raises InvalidArgumentError."""
+    if compressed in (None, NONE):
+        return chosen(trace, workers, bandwidth_bps, network.shrink, network.scale)
+    summary = json.loads(trace.summary())
+    if not _computes(trace):
+        raise InvalidArgumentError(f"has no effect on {summary['name']}, which computes nothing", setting="compression")
+    if compressions.gpu_of(summary["device"]) is None:
+        raise InvalidArgumentError(
+            f"what {compressed} takes to compute on the device of {summary['name']} is not known; choose a trace of a "
+            "GPU that `paceline gpus` lists",
+            setting="compression",
+        )
+    if parse(compressed or NONE).method != "powersgd":
+        return chosen(trace, workers, bandwidth_bps, network.shrink, network.scale)
+    if network.shrink not in (None, 1):
+        raise InvalidArgumentError(
+            f"{compressed} sends what the shapes of tensors decide, which are lost when bytes are divided; leave out "
+            "--shrink",
+            setting="compression",
+        )
+    return chosen(trace, workers, bandwidth_bps, 1.0, network.scale)
 
 
 def chosen(

@@ -16,7 +16,8 @@ from paceline.validate.real import MOST_RUNS, Observed
 BAND = 0.08
 """The plot's band of good forecasts."""
 _CSV = (
-    *("trace", "strategy", "sharding", "workers", "servers", "ranks_per_host", "rate_bps", "shrink", "scale"),
+    *("trace", "strategy", "sharding", "compression", "workers", "servers", "ranks_per_host"),
+    *("rate_bps", "shrink", "scale"),
     *("measured_s", "measured_min_s", "measured_max_s", "simulated_s", "error", "repeats", "disturbed", "runs"),
 )
 

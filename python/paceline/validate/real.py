@@ -189,7 +189,8 @@ def command(run: CellRun, folder: Path) -> list[str]:
     words = [sys.executable, "-m", "paceline.replay", cell.trace]
     words += ["--scale", f"{cell.scale:g}", "--shrink", f"{cell.shrink:g}", "--output", str(folder)]
     words += ["--iterations", str(run.iterations), "--warmup", str(run.warmup)]
-    words += ["--sharding", cell.sharding] if cell.sharding is not None else []
+    words += ["--sharding", cell.planned_sharding] if cell.planned_sharding is not None else []
+    words += ["--compression", cell.compression] if cell.compression is not None else []
     return words + (["--bucket-size", cell.bucket_size] if cell.bucket_size is not None else [])
 
 

@@ -10,6 +10,8 @@ from paceline.validate.cells import Skipped
 from paceline.validate.outcome import Errors, Row, Validation
 
 _HEADERS = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error")
+_OPTIONAL = ("sharding", "compression")
+"""Columns that stand after the strategy if a row has them."""
 
 
 def text(result: Validation, width: int) -> list[str]:
@@ -41,19 +43,18 @@ def _title(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    sharded = any(row.cell.sharding is not None for row in rows)
-    names = [*_HEADERS[:1], *(["sharding"] if sharded else []), *_HEADERS[1:]]
-    columns = [Column(name, left=name in ("strategy", "sharding")) for name in names]
-    return render(columns, [[_cells(row, sharded=sharded) for row in rows]], highlight_first=False)
+    shown = [name for name in _OPTIONAL if any(getattr(row.cell, name) is not None for row in rows)]
+    columns = [Column(name, left=name in ("strategy", *_OPTIONAL)) for name in (*_HEADERS[:1], *shown, *_HEADERS[1:])]
+    return render(columns, [[_cells(row, shown) for row in rows]], highlight_first=False)
 
 
-def _cells(row: Row, *, sharded: bool) -> list[str]:
+def _cells(row: Row, shown: Sequence[str]) -> list[str]:
     low, *_, high = row.observed.seconds * 2
     spread = (high - low) / 2 / row.measured_s
     several = f" ({row.cell.ranks_per_host} a host)" if row.cell.ranks_per_host > 1 else ""
     return [
         row.cell.strategy.name,
-        *([row.cell.sharding or "none"] if sharded else []),
+        *(getattr(row.cell, name) or "none" for name in shown),
         f"{row.cell.workers}{several}",
         str(row.cell.servers or "-"),
         units.duration(row.measured_s),

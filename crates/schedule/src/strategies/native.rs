@@ -1,10 +1,14 @@
 //! The all-reduce of the underlying library: for each size, NCCL's choice between one ring over all ranks and trees.
 //!
 //! NCCL chooses with its own model of the time, latency + bytes / bandwidth, and the figures of its
-//! `src/graph/tuning.cc` (2.8, repository NVIDIA/nccl at 01afd20a77b5), for the protocols LL (8-byte stores with a
-//! flag, low latency, a quarter of the bandwidth) and Simple. LL128 is left out: it is enabled only for NVLink machines
-//! of two generations. A tree is a chain inside each node and a double binary tree between the nodes (S. Jeaugey,
+//! `src/graph/tuning.cc` ([`RELEASE`]), for the protocols LL (8-byte stores with a flag, low latency, a quarter of the
+//! bandwidth) and Simple. LL128 is left out: it is enabled only for NVLink machines of two generations. A tree is a chain inside each node and a double binary tree between the nodes (S. Jeaugey,
 //! "Massively scale your deep learning training with NCCL 2.4", 2019). A reduce-scatter and an all-gather are always a ring.
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
 use crate::collective::Collective;
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
 use crate::schedule::{Least, Links, Roles, Schedule, Volume};
@@ -57,36 +61,70 @@ const WAYS: [Way; 4] = [
     (Algorithm::Ring, Protocol::Simple),
 ];
 
-/// `baseLat`, microseconds before the first byte of an all-reduce moves.
-fn base_us(way: Way) -> f64 {
-    match way {
-        (Algorithm::Tree, Protocol::Ll) => 4.4,
-        (Algorithm::Tree, Protocol::Simple) => 0.0,
-        (Algorithm::Ring, Protocol::Ll) => 3.6,
-        (Algorithm::Ring, Protocol::Simple) => 8.4,
+/// NCCL's release whose figures are used. Its successors choose by the generation of the GPU, which a plan does not know.
+const RELEASE: &str = "2.8";
+
+/// The figures, from the file in which `paceline.catalog.nccl` has those of a later release.
+static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
+    let mut tables: Tables = serde_json::from_str(include_str!("../../../../python/paceline/catalog/nccl-tuning.json"))
+        .expect("a valid table");
+    tables.releases.remove(RELEASE).expect("the table of the release")
+});
+
+#[derive(Deserialize)]
+struct Tables {
+    releases: HashMap<String, Figures>,
+}
+
+#[derive(Deserialize)]
+struct Figures {
+    base_us: ByAlgorithm,
+    step_us: ByLink,
+    tree_share_by_size: SharesBySize,
+}
+
+/// Microseconds of LL, LL128 and Simple.
+#[derive(Deserialize)]
+struct ByAlgorithm {
+    tree: [Option<f64>; 3],
+    ring: [Option<f64>; 3],
+}
+
+impl ByAlgorithm {
+    fn of(&self, (algorithm, protocol): Way) -> f64 {
+        let us = if algorithm == Algorithm::Tree { &self.tree } else { &self.ring };
+        us[if protocol == Protocol::Ll { 0 } else { 2 }].expect("figures of LL and Simple")
     }
 }
 
-/// `hwLat` of NVLink, PCI and NET, microseconds per step. That of (tree, Simple) includes the time of a 256 kB chunk.
-fn step_us(way: Way) -> [f64; 3] {
-    match way {
-        (Algorithm::Tree, Protocol::Ll) => [0.52, 1.0, 5.0],
-        (Algorithm::Tree, Protocol::Simple) => [28.0, 28.0, 50.0],
-        (Algorithm::Ring, Protocol::Ll) => [0.47, 1.0, 2.7],
-        (Algorithm::Ring, Protocol::Simple) => [3.4, 5.7, 9.6],
-    }
+/// `hwLat`, microseconds per step. That of (tree, Simple) includes the time of a 256 kB chunk.
+#[derive(Deserialize)]
+struct ByLink {
+    nvlink: ByAlgorithm,
+    pci: ByAlgorithm,
+    net: ByAlgorithm,
+}
+
+/// `treeCorrectionFactor`: the fraction of its bandwidth that a tree achieves, for 64 B, 128 B, … 128 MB.
+#[derive(Deserialize)]
+struct SharesBySize {
+    #[serde(rename = "LL")]
+    ll: Vec<f64>,
+    #[serde(rename = "Simple")]
+    simple: Vec<f64>,
+}
+
+/// `baseLat`, microseconds before the first byte of an all-reduce moves.
+fn base_us(way: Way) -> f64 {
+    FIGURES.base_us.of(way)
 }
 
 /// Steps inside a node take longer under LL if there are several nodes.
 const LL_INSIDE: f64 = 1.8;
 
-/// `treeCorrectionFactor`: the fraction of its bandwidth that a tree achieves, for 64 B, 128 B, … 128 MB.
 fn tree_share(protocol: Protocol, bytes: u64) -> f64 {
-    const LL: [f64; 22] =
-        [1., 1., 1., 1., 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1., 1., 1.];
-    const SIMPLE: [f64; 22] =
-        [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8, 0.9];
-    let shares = if protocol == Protocol::Ll { LL } else { SIMPLE };
+    let SharesBySize { ll, simple } = &FIGURES.tree_share_by_size;
+    let shares = if protocol == Protocol::Ll { ll } else { simple };
     shares.get((bytes >> 6).checked_ilog2().unwrap_or(0) as usize).copied().unwrap_or(1.0)
 }
 
@@ -124,8 +162,8 @@ fn seconds(collective: Collective, topology: &Topology, rates: Rates, way: Way, 
 
 /// Microseconds of a step inside the node and between nodes.
 fn steps(rates: Rates, way: Way) -> (f64, f64) {
-    let [nvlink, pci, net] = step_us(way);
-    (if rates.inside > PCI_MOST { nvlink } else { pci }, net)
+    let ByLink { nvlink, pci, net } = &FIGURES.step_us;
+    (if rates.inside > PCI_MOST { nvlink } else { pci }.of(way), net.of(way))
 }
 
 /// NCCL's choice; trees only for an all-reduce.

@@ -23,6 +23,10 @@ _METHODS = {
 ROOT = "root"
 """The block of parameters that belong to no other."""
 _here = threading.local()
+_originals: dict[str, Callable[..., Any]] = {}
+"""The methods, while they are wrapped."""
+_users: set[Blocks] = set()
+"""Those for which they are wrapped."""
 
 
 def current() -> str | None:
@@ -31,32 +35,29 @@ def current() -> str | None:
 
 
 class Blocks:
-    """FSDP2's methods, wrapped from the first call of `find` on that finds them, until `remove`."""
-
-    def __init__(self) -> None:
-        """Nothing is wrapped yet."""
-        self._originals: dict[str, Callable[..., Any]] = {}
-        self._owner: Any = None
+    """Has FSDP2's methods wrapped from the first call of `find` on that finds them, until `remove`."""
 
     def find(self) -> None:
         """Wrap the methods if FSDP2 has been imported. Idempotent, and cheap until then."""
-        if self._owner is not None or _MODULE not in sys.modules:
+        if self in _users or _MODULE not in sys.modules:
             return
         owner = getattr(sys.modules[_MODULE], "FSDPParamGroup", None)
         if owner is None:
             return
-        self._owner = owner
-        for name, collective in _METHODS.items():
-            if not hasattr(owner, name):  # another version of torch
-                continue
-            self._originals[name] = getattr(owner, name)
-            setattr(owner, name, _named(self._originals[name], collective))
+        if not _users:
+            for name, collective in _METHODS.items():
+                if hasattr(owner, name):  # not in another version of torch
+                    _originals[name] = getattr(owner, name)
+                    setattr(owner, name, _named(_originals[name], collective))
+        _users.add(self)
 
     def remove(self) -> None:
-        """Put the methods back."""
-        for name, method in self._originals.items():
-            setattr(self._owner, name, method)
-        self._originals, self._owner = {}, None
+        """Put the methods back, unless another needs them. Idempotent."""
+        _users.discard(self)
+        if not _users:
+            while _originals:
+                name, method = _originals.popitem()
+                setattr(sys.modules[_MODULE].FSDPParamGroup, name, method)
 
 
 def _named(method: Callable[..., Any], collective: str) -> Callable[..., Any]:

@@ -84,7 +84,10 @@ class Collectives(Group):
             return False
         if self._job.completion.wanted:
             self._job.completion.begin(self._name)
+        began = self._job.completion.wait_begins()
         self._comm.all_reduce(tensor.data_ptr(), tensor.numel(), dtype, operator)
+        if began:
+            self._job.completion.waited(self._label("all_reduce", [tensor]), began)
         return True
 
     def broadcast(

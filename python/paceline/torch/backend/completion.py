@@ -29,6 +29,7 @@ NOTICE_WAIT_S = 1.0
 """How long a listener sleeps at most; the end of the engine wakes it."""
 SPARE = 1
 """Listeners that are kept in addition to the one that is needed, once callbacks wait."""
+WaitListener = Callable[[str, int], None]
 PATIENCE_S = 0.1
 """After this time a callback is assumed to be waiting. At most twice this time is lost, once per job."""
 
@@ -99,6 +100,9 @@ class Completion:
         """Whether a future has been requested: from then on asynchronous operations send notices."""
         self.ended = False
         """Whether futures can only be completed with an error any more."""
+        self.wait_listeners: list[WaitListener] = []
+        """Called after each wait for an operation of this job, in the thread that has waited, with the operation's name
+        and when the wait began, by time.monotonic_ns()."""
         self._engine = engine
         self._numbers = itertools.count(1)
         self._expected: dict[int, Work] = {}
@@ -113,6 +117,15 @@ class Completion:
         self._end = threading.Event()
         self._last: dict[str, int] = {}
         """The last operation begun in each group, once futures are in use."""
+
+    def wait_begins(self) -> int:
+        """Return the moment for `waited`, or 0 if nobody listens."""
+        return time.monotonic_ns() if self.wait_listeners else 0
+
+    def waited(self, name: str, began: int) -> None:
+        """Tell listeners that this thread has waited for an operation since `began`; nothing if that is 0."""
+        for listener in tuple(self.wait_listeners) if began else ():
+            listener(name, began)
 
     def expect(self, token: int, work: Work) -> None:
         """Expect the notice `token` for `work`."""

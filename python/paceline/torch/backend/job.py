@@ -80,7 +80,7 @@ class Job:
         job = cls(engine, world, settings.timeout_s)
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
-            job.timeline, job.marks = settings.timeline, Marks(engine)
+            job.timeline, job.marks = settings.timeline, Marks(engine, job.completion)
         return job
 
     def group(self, ranks: list[int], name: str) -> Communicator:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from paceline.torch.backend.completion import Completion
     from paceline.torch.backend.estimate import Estimated
     from paceline.torch.backend.on_device import Place
-
-_waits: Callable[[int], None] | None = None
-
-
-def tell_waits(to: Callable[[int], None] | None) -> None:
-    """Call `to` after each wait with the moment when it began, by time.monotonic_ns(); None: no more."""
-    global _waits  # noqa: PLW0603
-    _waits = to
 
 
 class Work(C10dWork):
@@ -77,15 +68,14 @@ class Work(C10dWork):
         What the current stream of a device is told from then on sees the result.
         """
         seconds = timeout.total_seconds() if timeout is not None else 0.0
-        began = 0 if _waits is None else time.monotonic_ns()
+        began = self._completion.wait_begins()
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
         if self._place is not None:
             self._operation.hold(on_device.current_stream(self._place.device))
         if self._memory is not None or self._refused is not None:
             self._copy_back()
-        if began and _waits is not None:
-            _waits(began)
+        self._completion.waited(self._label, began)
         return True
 
     def is_completed(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -138,7 +138,7 @@ class _Collectives:
     """Marks the collectives that a script calls by torch.distributed's functions, while it watches.
 
     The functions are replaced only between the backward pass and the optimizer, and between steps, where no compiled
-    code of the model runs that would have to be compiled again.
+    code of the model runs that would have to be compiled again. Recorders share what they replace.
     """
 
     _NAMES = (
@@ -150,36 +150,46 @@ class _Collectives:
     _RUN_ON = ("batch_isend_irecv", "irecv", "isend")
     """Functions that always return before the operation has ended."""
 
+    _watching: ClassVar[list[_Collectives]] = []
+    _replaced: ClassVar[list[tuple[object, str, object]]] = []
+
     def __init__(self, mark: Callable[[EventKind, int], None]) -> None:
         self._mark = mark
-        self._replaced: list[tuple[object, str, object]] = []
 
     def watch(self) -> None:
         """Start, unless already started."""
-        if self._replaced:
+        if self in self._watching:
             return
-        for name in self._NAMES:
-            for module in (dist, dist.distributed_c10d):
-                original = getattr(module, name, None)
-                if original is not None:
-                    self._replaced.append((module, name, original))
-                    setattr(module, name, self._marked(original, runs_on=name in self._RUN_ON))
+        if not self._watching:
+            for name in self._NAMES:
+                for module in (dist, dist.distributed_c10d):
+                    original = getattr(module, name, None)
+                    if original is not None:
+                        self._replaced.append((module, name, original))
+                        setattr(module, name, self._marked(original, runs_on=name in self._RUN_ON))
+        self._watching.append(self)
 
     def leave(self) -> None:
         """Stop. Idempotent."""
-        while self._replaced:
+        if self in self._watching:
+            self._watching.remove(self)
+        while self._replaced and not self._watching:
             module, name, original = self._replaced.pop()
             setattr(module, name, original)
 
-    def _marked(self, original: Callable[..., Any], *, runs_on: bool) -> Callable[..., Any]:
+    @classmethod
+    def _marked(cls, original: Callable[..., Any], *, runs_on: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's function
             later = runs_on or bool(kwargs.get("async_op")) or any(each is True for each in args)
-            self._mark(EventKind.COLLECTIVE_START, int(later))
+            watching = tuple(cls._watching)
+            for each in watching:
+                each._mark(EventKind.COLLECTIVE_START, int(later))
             try:
                 return original(*args, **kwargs)
             finally:
-                self._mark(EventKind.COLLECTIVE_END, 0)
+                for each in watching:
+                    each._mark(EventKind.COLLECTIVE_END, 0)
 
         return called
 

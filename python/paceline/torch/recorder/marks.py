@@ -1,34 +1,45 @@
-"""Marks phases of a training script in the timeline: input, forward, backward, optimizer, waiting.
+"""Marks phases of a training script in the timeline: input, forward, backward, clipping, optimizer, waiting.
 
-It uses torch's global hooks for modules and optimizers; only calls of the outermost module count.
+It uses torch's global hooks for modules and optimizers; only calls of the outermost module count. Clipping gradients is
+a part of the optimizer's work, as in recorded traces, with a name of its own. A collective that the script waits for is
+marked within the phase that calls it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from paceline._core import Engine
-from paceline.torch.backend import blocks, work
+from paceline.torch.backend import blocks
+from paceline.torch.recorder.clipping import on_clipping
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
+
+if TYPE_CHECKING:
+    from paceline.torch.backend.completion import Completion
 
 
 class Marks:
     """Writes marks to an engine's timeline until it is removed."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Register the hooks."""
-        self._engine = engine
+    def __init__(self, engine: Engine, completion: Completion | None = None) -> None:
+        """Register the hooks. `completion`: that of the job of torch.distributed whose timeline it is, if it is one."""
+        self._engine, self._completion = engine, completion
+        self._thread: int | None = None
+        """The one that computes the forward pass."""
         self._depth = 0
         self._began = 0
         self._forward_end: int | None = None
         self._step_began: int | None = None
         self._step_end: int | None = None
         self._blocks = blocks.Blocks()
-        work.tell_waits(self._waited_for_block)
+        if completion is not None:
+            completion.wait_listeners.append(self._waited_for)
+        self._unclip = on_clipping(self._clipped)
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -42,7 +53,10 @@ class Marks:
             hook.remove()
         self._hooks = []
         self._blocks.remove()
-        work.tell_waits(None)
+        self._unclip()
+        if self._completion is not None:
+            self._completion.wait_listeners.remove(self._waited_for)
+            self._completion = None
 
     def waited(self, began: int) -> None:
         """Mark that the script has waited for sums since `began`, by time.monotonic_ns()."""
@@ -54,10 +68,19 @@ class Marks:
         if self._step_began is not None:
             self._step_began = now
 
-    def _waited_for_block(self, began: int) -> None:
-        """Mark that the script has waited for an operation of a block of FSDP2 since `began`."""
+    def _waited_for(self, operation: str, began: int) -> None:
+        """Mark that the script has waited since `began`, for an operation of a block of FSDP2 or for its own."""
         if (name := blocks.current()) is not None:
             self._engine.mark("wait", f"wait for {name}", began, time.monotonic_ns())
+        elif threading.get_ident() == self._thread:
+            self._engine.mark("collective", operation, began, time.monotonic_ns())
+
+    def _clipped(self, function: str, began: int) -> None:
+        """Mark that the script has clipped gradients since `began`: their backward pass had ended."""
+        if self._forward_end is not None:
+            self._mark("backward", self._forward_end, began)
+            self._forward_end = None
+        self._engine.mark("optimizer", function, began, time.monotonic_ns())
 
     def _mark(self, name: str, begin: int, end: int) -> None:
         self._engine.mark(name, name, begin, end)
@@ -65,6 +88,7 @@ class Marks:
     def _enter(self, *_: Any) -> None:  # noqa: ANN401 - whatever torch passes
         if self._depth == 0:
             self._blocks.find()
+            self._thread = threading.get_ident()
             self._began = time.monotonic_ns()
             if self._step_end is not None:
                 self._mark("input", self._step_end, self._began)
