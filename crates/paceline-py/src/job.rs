@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use paceline_cuda::{CallerStream, Device, Driver};
 use paceline_kernels::names::{UnknownName, find};
 use paceline_runtime::communicator::{
-    CollectiveRequest, Communicator, DeviceOperation, IpcOperation, NcclOperation, OnDevice,
+    CollectiveRequest, Communicator, DeviceOperation, IpcOperation, MpiOperation, NcclOperation, OnDevice,
 };
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
@@ -188,6 +188,10 @@ impl PyEngine {
                 "allocations_open_already": ipc.open,
             });
         }
+        let (operations, bytes) = self.0.stages().mpi_counters();
+        if operations > 0 {
+            status["cuda_mpi"] = serde_json::json!({ "operations": operations, "bytes": bytes });
+        }
         status.to_string()
     }
 
@@ -276,6 +280,7 @@ impl PyCommunicator {
         begun.map(|begun| match begun {
             OnDevice::Staged(operation) => State::Device(operation),
             OnDevice::Ipc(operation) => State::Ipc(operation),
+            OnDevice::Mpi(operation) => State::Mpi(operation),
         })
     }
 
@@ -369,6 +374,7 @@ impl PyCommunicator {
             label,
             notify,
             handle: None,
+            device: None,
         };
         let how = Submission { timeout: timeout_s.map(seconds), background, patient: false };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
@@ -443,6 +449,7 @@ enum State {
     Host(Arc<Handle>),
     Device(Arc<DeviceOperation>),
     Ipc(Arc<IpcOperation>),
+    Mpi(Arc<MpiOperation>),
     Nccl(NcclOperation),
 }
 
@@ -462,6 +469,7 @@ impl Operation {
             State::Host(handle) => wait(py, &self.communicator, handle, timeout_s),
             State::Device(operation) => land(py, operation, timeout_s),
             State::Ipc(operation) => in_slices(py, timeout_s, |until| operation.land(Some(until))),
+            State::Mpi(operation) => in_slices(py, timeout_s, |until| operation.land(Some(until))),
             State::Nccl(operation) => py.detach(|| operation.land()).map(|()| true).map_err(python_error),
         };
         drop(self.engine.engine().take_finished());
@@ -473,6 +481,7 @@ impl Operation {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
             State::Ipc(operation) => operation.done(),
+            State::Mpi(operation) => operation.done(),
             State::Nccl(operation) => operation.done(),
         }
     }
@@ -483,6 +492,7 @@ impl Operation {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
             State::Ipc(operation) => operation.ready(),
+            State::Mpi(operation) => operation.done(),
             State::Nccl(operation) => operation.ready(),
         }
     }
@@ -491,7 +501,7 @@ impl Operation {
         match &self.state {
             State::Host(handle) => handle.source(),
             State::Device(operation) => operation.source(),
-            State::Ipc(_) | State::Nccl(_) => 0,
+            State::Ipc(_) | State::Mpi(_) | State::Nccl(_) => 0,
         }
     }
 
@@ -501,6 +511,7 @@ impl Operation {
             State::Host(_) => Ok(()),
             State::Device(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
             State::Ipc(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
+            State::Mpi(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
             State::Nccl(operation) => operation.hold(CallerStream(stream)).map_err(python_error),
         }
     }
