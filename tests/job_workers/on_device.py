@@ -294,7 +294,6 @@ def by_mpi():
             handle.wait()
         assert (array.host() == size).all()
         # What the stream still does comes first.
-        array.write(np.full(100_000, 3.0))
         later = np.full(100_000, 5.0)
         array.write(later)
         job.all_reduce(array)
@@ -303,7 +302,12 @@ def by_mpi():
         one = on.array(np.array([reverse.rank], "int32"), stream)
         reverse.broadcast(one, root=0)
         assert one.host().tolist() == [0]
-        operations += 5
+        # Contributions are multiplied, too: torch's PREMUL_SUM.
+        array = on.array(np.full(100_000, 2.0 * rank), stream)
+        where = {"inputs": [(array.address, array.size)], "dtype": "float64", "stream": stream}
+        job._communicator.submit("all_reduce", **where, prescale=0.5, postscale=3.0, keep=array).wait()
+        assert (array.host() == 3.0 * sum(range(size))).all()
+        operations += 6
         status = job.status()
         assert status["cuda_mpi"]["operations"] == operations, (status, operations)
         [copied] = status["cuda"]

@@ -1,7 +1,8 @@
 //! Whether the library takes addresses of the memory of CUDA devices (CUDA-aware MPI).
 //!
 //! The standard has no function for that. Open MPI and MPICH have one of their own; MPICH's library of the standard ABI has
-//! not. There the hint `mpi_memory_alloc_kinds` says it (MPI 4.1, 12.4.3), if `mpiexec -memory-alloc-kinds` asks for it.
+//! not. There the hint `mpi_memory_alloc_kinds` says it (MPI 4.1; the kind `cuda` is in the forum's side document on memory
+//! allocation kinds), if `mpiexec -memory-alloc-kinds` asks for it.
 use paceline_transport::offload::{DeviceSupport, OnDevices};
 
 use super::abi::OPEN_MPI;

@@ -33,12 +33,28 @@ pub(super) struct MpiStreams {
     stage: Arc<Stage>,
     before: Stream,
     after: Stream,
+    /// Owners of memory that is multiplied before MPI gets it, each with the event after which it is not.
+    kept: Mutex<Vec<(Event, Keep)>>,
 }
+
+/// The owner of an operation's memory.
+type Keep = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 
 impl MpiStreams {
     fn new(stage: &Arc<Stage>) -> std::result::Result<Arc<MpiStreams>, CudaError> {
         let (before, after) = (Stream::new(stage.device())?, Stream::new(stage.device())?);
-        Ok(Arc::new(MpiStreams { stage: stage.clone(), before, after }))
+        Ok(Arc::new(MpiStreams { stage: stage.clone(), before, after, kept: Mutex::default() }))
+    }
+
+    /// Keeps memory until the first stream has come here, also if the operation fails meanwhile.
+    fn keep(&self, keep: &Keep) -> std::result::Result<(), CudaError> {
+        let until = Event::new(self.stage.device())?;
+        until.record(&self.before)?;
+        let mut kept = self.kept.lock();
+        // After an error of the context nothing uses it any more.
+        kept.retain(|(until, _)| !until.happened().unwrap_or(true));
+        kept.push((until, keep.clone()));
+        Ok(())
     }
 }
 
@@ -139,11 +155,13 @@ impl Communicator {
         let done = (postscaled && request.collective.reduces() && here).then(|| Event::new(stage.device()));
         let done = done.transpose().map_err(wrong)?;
         let scaling = done.map(|done| Scaling { dtype, op, factor: request.postscale, done: Arc::new(done) });
+        let keep = Arc::new(Mutex::new(keep));
         // SAFETY: promised by the caller; the contributions are this operation's from here on.
         unsafe {
             stage.follow(&streams.before, stream, &[&inputs, &writes]).map_err(wrong)?;
             if prescaled && request.collective.reduces() {
                 multiply(&streams.before, &inputs, (dtype, op), request.prescale).map_err(wrong)?;
+                streams.keep(&keep).map_err(wrong)?;
             }
         }
         let mut awaited = Awaited::new(self, request, &how);
@@ -152,7 +170,7 @@ impl Communicator {
         let enter: EnterDevice = Arc::new(move || device.make_current().map_err(|error| error.0));
         let on_device = CollectiveRequest { device: Some(&enter), ..*request };
         // SAFETY: promised by the caller.
-        let handle = unsafe { self.submit_behind(&gate, &on_device, keep, how) };
+        let handle = unsafe { self.submit_behind(&gate, &on_device, Some(Box::new(keep)), how) };
         if let Err(error) = streams.before.call(ready) {
             // Its place in the order is taken.
             let why = wrong(error);
