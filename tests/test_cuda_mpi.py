@@ -68,8 +68,9 @@ def test_as_elsewhere(mpi, what, word):
 
 
 def test_it_is_the_default_where_the_library_combines(mpi):
-    told = all_good(mpi.worker(2, "given", by="auto"), 2)
-    assert told == [{"mpi": 2, "host": 0, "ipc": 0}] * 2
+    result = mpi.worker(2, "given", by="auto", env={"PACELINE_VERBOSE": "1"})
+    assert all_good(result, 2) == [{"mpi": 2, "host": 0, "ipc": 0}] * 2
+    assert "MPI moves and combines the memory of CUDA devices: rank 0: MPIX_Query_cuda_support" in result.stderr
     told = all_good(mpi.worker(2, "given", by="auto", env={"MPI_ON_DEVICES_SAYS": "0"}), 2)
     assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in told), told
 

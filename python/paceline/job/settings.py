@@ -301,7 +301,6 @@ _ELSEWHERE = frozenset(
         "unfused",
         "coordinator",
         "timeline",
-        "verbose",
         "server_processes",
         "switch_processes",
         "disturbance",
