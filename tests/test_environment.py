@@ -191,6 +191,7 @@ def test_settings_by_default():
         "multicast": None,
         "nodes_per_rack": None,
         "tls": None,
+        "verbose": False,
     }
 
 

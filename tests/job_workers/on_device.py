@@ -258,6 +258,104 @@ def by_nccl():
     tell(right=True)
 
 
+def by_mpi():
+    """What MPI has is given to it on the device, in every dtype; what it lacks goes through the host."""
+    on = device()
+    with paceline.job.join() as job:
+        rank, size = job.rank, job.size
+        stream = on.stream()
+        operations = 0
+
+        def reduced(dtype, length, number, op):
+            array = on.array(values(dtype, length, rank, number), stream)
+            job.all_reduce(array, op, name=f"{dtype} {op}", **said(dtype))
+            check_combined(array.host(), op, dtype, [(other, number) for other in range(size)], "MPI")
+            array.free()
+
+        known = [dtype for dtype in DTYPES if dtype in ("float32", "float64", "int32", "int64")]
+        for dtype in known:
+            for number, op in enumerate(OPS):
+                for length in (0, 1, 1000, 200_001):
+                    reduced(dtype, length, number, op)
+                    operations += 1
+        for dtype in DTYPES:
+            # MPI moves bytes: whatever they are.
+            root = on.array(values(dtype, 999, size - 1, 7) if rank == size - 1 else values(dtype, 999, 99), stream)
+            job.broadcast(root, root=size - 1, **said(dtype))
+            assert (root.host() == values(dtype, 999, size - 1, 7)).all(), dtype
+            whole = on.array(np.zeros(3 * size, root.dtype), stream)
+            job.all_gather(on.array(values(dtype, 3, rank, 8), stream), whole, **said(dtype))
+            assert (whole.host().reshape(size, 3) == [values(dtype, 3, other, 8) for other in range(size)]).all(), dtype
+            operations += 2
+        for op, factor in [("sum", 1), ("average", 1 / size)]:
+            summed = on.array(np.array([rank, size], "float64"), stream)
+            job.reduce(summed, op, root=size - 1)
+            want = np.array([sum(range(size)), size * size]) * factor if rank == size - 1 else [rank, size]
+            assert np.allclose(summed.host(), want), (op, summed.host())
+            part = on.array(np.zeros(70_000, "float32"), stream)
+            job.reduce_scatter(on.array(np.arange(70_000.0 * size).astype("float32"), stream), op, out=part)
+            want = np.arange(70_000.0 * rank, 70_000.0 * (rank + 1)).astype("float32") * size * factor
+            assert np.allclose(part.host(), want), op
+            operations += 2
+        # Several arrays at once; back to back; and a group in the opposite order.
+        several = [on.array(np.full(length, rank + 1.0), stream) for length in (5, 0, 1000)]
+        job.all_reduce(several, "average")
+        assert all((array.host() == (size + 1) / 2).all() for array in several)
+        array = on.array(np.ones(100_000), stream)
+        for handle in [job.all_reduce(array, "average", async_=True), job.all_reduce(array, async_=True)]:
+            handle.wait()
+        assert (array.host() == size).all()
+        # What the stream still does comes first.
+        later = np.full(100_000, 5.0)
+        array.write(later)
+        job.all_reduce(array)
+        assert (array.host() == 5.0 * size).all()
+        reverse = job.group(list(reversed(range(size))), name="reverse")
+        one = on.array(np.array([reverse.rank], "int32"), stream)
+        reverse.broadcast(one, root=0)
+        assert one.host().tolist() == [0]
+        # Contributions are multiplied, too: torch's PREMUL_SUM.
+        array = on.array(np.full(100_000, 2.0 * rank), stream)
+        where = {"inputs": [(array.address, array.size)], "dtype": "float64", "stream": stream}
+        job._communicator.submit("all_reduce", **where, prescale=0.5, postscale=3.0, keep=array).wait()
+        assert (array.host() == 3.0 * sum(range(size))).all()
+        operations += 6
+        status = job.status()
+        assert status["cuda_mpi"]["operations"] == operations, (status, operations)
+        [copied] = status["cuda"]
+        assert copied["operations"] == copied["bytes_to_host"] == copied["bytes_to_device"] == 0, status
+        # And what MPI lacks.
+        for dtype in (dtype for dtype in DTYPES if dtype not in known):
+            reduced(dtype, 1000, 0, "sum")
+        theirs = on.array(np.full(size, -1, "int64"), stream)
+        job.all_to_all(on.array(np.array([100 * rank + to for to in range(size)], "int64"), stream), theirs)
+        assert theirs.host().tolist() == [100 * other + rank for other in range(size)]
+        assert job.all_reduce(np.ones(3)).tolist() == [size] * 3
+        status = job.status()
+        assert status["cuda"][0]["operations"] == 4, status
+        assert status["cuda_mpi"]["operations"] == operations, status
+    tell(right=True, cuda=status["mpi"]["cuda"])
+
+
+def given():
+    """How many operations of each kind were given to MPI, and how many went through the host."""
+    on = device()
+    try:
+        job = paceline.job.join(timeout_s=10)
+    except InvalidArgumentError as error:
+        return tell(failed=str(error))
+    with job:
+        array = on.array(np.full(1000, job.rank + 1.0), on.stream())
+        job.all_reduce(array)
+        assert (array.host() == sum(range(1, job.size + 1))).all()
+        job.broadcast(array)
+        status = job.status()
+        through_host = sum(device["operations"] for device in status.get("cuda", ()))
+        by_ipc = status.get("cuda_ipc", {}).get("operations", 0)
+        tell(mpi=status.get("cuda_mpi", {}).get("operations", 0), host=through_host, ipc=by_ipc)
+    return None
+
+
 def differing():
     """Ranks that call different things are told, and their streams go on."""
     on = device()

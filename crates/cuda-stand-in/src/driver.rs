@@ -245,6 +245,13 @@ pub extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
     SUCCESS
 }
 
+/// In place of the thread's current one.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> c_int {
+    CURRENT.with_borrow_mut(Vec::pop);
+    cuCtxPushCurrent_v2(context)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int {
     let popped = CURRENT.with_borrow_mut(Vec::pop);

@@ -61,6 +61,7 @@ functions! {
     primary_context_retain = "cuDevicePrimaryCtxRetain" (*mut Opaque, DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2" (DeviceNumber);
     context_push = "cuCtxPushCurrent_v2" (Opaque);
+    context_set = "cuCtxSetCurrent" (Opaque);
     context_pop = "cuCtxPopCurrent_v2" (*mut Opaque);
     pointer_get_attribute = "cuPointerGetAttribute" (*mut c_void, c_int, Address);
     host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);

@@ -76,6 +76,16 @@ impl Device {
         self.check("cuCtxPushCurrent_v2", pushed).map(|()| Entered(self))
     }
 
+    /// Makes its context current in this thread for good: for libraries that look for one whenever they are called.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn make_current(&self) -> Result<(), CudaError> {
+        // SAFETY: the driver keeps its devices, and with them their contexts, until the process ends.
+        let set = unsafe { (self.driver.call.context_set)(self.context) };
+        self.check("cuCtxSetCurrent", set)
+    }
+
     pub(crate) fn check(&self, call: &str, status: abi::Status) -> Result<(), CudaError> {
         if status == SUCCESS {
             return Ok(());
@@ -250,13 +260,17 @@ impl Stream {
 
     /// Calls a function on a thread of the driver once the stream has come here. It must not call the driver, and not
     /// block. It is not called if the context has failed.
-    pub(crate) fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// The driver's error; the function is then not called.
+    pub fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<(), CudaError> {
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: made by `into_raw` below, and passed here once.
             let function = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
             // Unwinding into the driver would end the process.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
         }
+        let _entered = self.device.enter()?;
         let data = Box::into_raw(Box::new(function)).cast::<c_void>();
         // SAFETY: `run` takes what `data` is.
         let status = unsafe { (self.device.driver.call.launch_host_function)(self.raw, run, data) };

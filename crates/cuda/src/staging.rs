@@ -108,22 +108,8 @@ impl Stage {
         let bytes = |regions: &[Region]| regions.iter().map(|region| region.1).sum::<u64>() as usize;
         let input = self.pool.take(bytes(copies.reads).max(if copies.in_place { bytes(copies.writes) } else { 0 }))?;
         let output = (!copies.in_place).then(|| self.pool.take(bytes(copies.writes))).transpose()?;
-        let reached = Event::new(&self.device)?;
         // SAFETY: promised by the caller.
-        unsafe { reached.record_in(stream.raw())? };
-        self.inwards.wait_for(&reached)?;
-        let mut ordered = false;
-        self.flights.lock().retain(|(writes, event)| {
-            if event.happened().unwrap_or(true) {
-                return false;
-            }
-            if overlap(writes, copies.reads) || overlap(writes, copies.writes) {
-                ordered = true;
-                // A stream that has failed is noticed by whoever waits.
-                let _ = self.inwards.wait_for(event);
-            }
-            true
-        });
+        let ordered = unsafe { self.follow(&self.inwards, stream, &[copies.reads, copies.writes])? };
         self.counters[0].fetch_add(1, Ordering::Relaxed);
         self.counters[3].fetch_add(u64::from(ordered), Ordering::Relaxed);
         Ok(Staged {
@@ -137,6 +123,41 @@ impl Stage {
             output: output.map(Arc::new),
             done: Arc::new(Event::new(&self.device)?),
         })
+    }
+}
+
+impl Stage {
+    /// What a stream of ours is told from now on begins once the caller's stream has come here, and once results that are
+    /// under way into any of these regions are there; returns whether there are such.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// The caller's stream exists, and is of this device.
+    pub unsafe fn follow(&self, ours: &Stream, caller: CallerStream, regions: &[&[Region]]) -> Result<bool, CudaError> {
+        let reached = Event::new(&self.device)?;
+        // SAFETY: promised by the caller.
+        unsafe { reached.record_in(caller.raw())? };
+        ours.wait_for(&reached)?;
+        let mut ordered = false;
+        self.flights.lock().retain(|(writes, event)| {
+            if event.happened().unwrap_or(true) {
+                return false;
+            }
+            if regions.iter().any(|regions| overlap(writes, regions)) {
+                ordered = true;
+                // A stream that has failed is noticed by whoever waits.
+                let _ = ours.wait_for(event);
+            }
+            true
+        });
+        Ok(ordered)
+    }
+
+    /// A result is under way into these regions until the event: what begins later waits for it.
+    pub fn lands(&self, writes: &[Region], done: &Arc<Event>) {
+        self.flights.lock().push((writes.to_vec(), done.clone()));
     }
 }
 
@@ -241,7 +262,7 @@ impl Staged {
     /// # Errors
     /// The driver's error.
     pub fn end(&self) -> Result<(), CudaError> {
-        self.stage.flights.lock().push((self.writes.clone(), self.done.clone()));
+        self.stage.lands(&self.writes, &self.done);
         self.hold(self.stream)
     }
 

@@ -9,6 +9,7 @@ use paceline_rendezvous::Mesh;
 use paceline_transport::channel::Channel;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Key, Multicast, Port, Sizes};
+use paceline_transport::offload::DeviceSupport;
 use paceline_transport::shm::{Segment, ShmChannel, Waker};
 use paceline_transport::tcp::TcpChannel;
 
@@ -37,6 +38,7 @@ pub(super) fn assemble(
     (peers, hosts, local): (Vec<Peer>, Vec<u32>, Vec<u32>),
     (segment, waker, opened, shared_with): (Arc<Segment>, Waker, Vec<Opened>, Vec<bool>),
     (mesh, called, multicast, library): (Mesh, Option<grpc::Connected>, Option<Multicasting>, Option<Arc<mpi::Thread>>),
+    devices: Option<DeviceSupport>,
 ) -> Result<Engine> {
     let place = |r: u32| local.iter().position(|&l| l == r).unwrap_or(0) as u32;
     let neighbours = |lower: bool| {
@@ -124,6 +126,7 @@ pub(super) fn assemble(
         orders,
         forked: AtomicBool::new(false),
         library: library.as_ref().map(|thread| thread.about.clone()),
+        devices,
         sockets,
     });
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {

@@ -1,9 +1,10 @@
 //! Settings that contradict each other or what the ranks found out about each other.
 use super::peers::Peer;
-use crate::settings::{Settings, Transport};
+use crate::settings::{CudaBy, Settings, Transport};
 use paceline_schedule::{Knob, find};
 
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::offload::{DeviceSupport, OnDevices};
 
 /// A rank among ranks, of which at least one trains.
 pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<()> {
@@ -40,6 +41,23 @@ pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], sh
             peers[peer].describe()
         ))),
         _ => Ok(()),
+    }
+}
+
+/// Rejects `cuda mpi` where MPI is not used, or takes no memory of devices. `devices`: what it takes on all ranks.
+pub(super) fn check_cuda(settings: &Settings, devices: Option<&DeviceSupport>) -> Result<()> {
+    let refused = |why: &str| {
+        let remedy = "use --cuda host, or leave it out";
+        Err(RunError::Usage(format!("cuda mpi: {why}; {remedy}")))
+    };
+    let native = settings.strategy.as_deref().and_then(find).is_some_and(|entry| entry.uses(Knob::Rates));
+    match devices {
+        _ if settings.cuda != CudaBy::Mpi => Ok(()),
+        Some(devices) if native && devices.takes == OnDevices::Nothing => {
+            refused(&format!("the MPI library does not take the memory of CUDA devices: {}", devices.said))
+        }
+        Some(_) if native => Ok(()),
+        _ => refused("needs transport mpi and strategy native"),
     }
 }
 

@@ -77,7 +77,7 @@ pub mod mpi {
     use paceline_os::time::Duration;
     use paceline_transport::channel::Channel;
     use paceline_transport::error::Result;
-    use paceline_transport::offload::{Offload, OffloadTicket};
+    use paceline_transport::offload::{DeviceCall, DeviceSupport, Offload, OffloadTicket};
     use paceline_transport::space::Space;
 
     #[derive(Clone, Debug)]
@@ -87,6 +87,7 @@ pub mod mpi {
         pub abi: &'static str,
         pub rank: u32,
         pub size: u32,
+        pub devices: DeviceSupport,
     }
 
     pub struct Thread {
@@ -136,7 +137,10 @@ pub mod mpi {
         ) -> std::result::Result<OffloadTicket, String> {
             match *self {}
         }
-        fn all_reduced(&mut self, _ticket: &OffloadTicket, _space: &mut Space) -> std::result::Result<bool, String> {
+        fn on_device(&mut self, _group: u32, _call: &DeviceCall) -> std::result::Result<OffloadTicket, String> {
+            match *self {}
+        }
+        fn done(&mut self, _ticket: &OffloadTicket, _space: &mut Space) -> std::result::Result<bool, String> {
             match *self {}
         }
         fn abandon(&mut self, _ticket: &OffloadTicket) {}

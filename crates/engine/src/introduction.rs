@@ -3,6 +3,7 @@ use paceline_executor::timeline;
 use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Port;
+use paceline_transport::offload::DeviceSupport;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -30,6 +31,8 @@ pub(super) struct Introduction {
     pub(super) grpc: Option<grpc::Offer>,
     /// What it can send and receive at once by multicast: payload of a datagram, bytes that the system buffers.
     pub(super) multicast: Option<(usize, usize)>,
+    /// What its MPI does with the memory of CUDA devices.
+    pub(super) devices: Option<DeviceSupport>,
 }
 
 /// Where other ranks connect to this one.
@@ -37,6 +40,7 @@ pub(super) struct Endpoints {
     pub(super) listener: Listener,
     pub(super) grpc: Option<grpc::GrpcListener>,
     pub(super) multicast: Option<Port>,
+    pub(super) devices: Option<DeviceSupport>,
 }
 
 /// One round of the exchange, in JSON.
@@ -77,6 +81,7 @@ pub(super) fn introduce(
         settings: told(settings),
         grpc: endpoints.grpc.as_ref().map(|listener| listener.offer().clone()),
         multicast: endpoints.multicast.as_ref().map(|port| (port.payload, port.buffer)),
+        devices: endpoints.devices.clone(),
     };
     let all = round(exchange, &mine)?;
     if all.len() != size as usize {

@@ -60,6 +60,7 @@ use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::offload::DeviceSupport;
 pub use peers::Peer;
 pub use start::exchange_over_mpi;
 
@@ -87,6 +88,8 @@ pub struct EngineShared {
     forked: AtomicBool,
     /// Which MPI was loaded, if it carries messages.
     library: Option<mpi::About>,
+    /// What MPI does with the memory of CUDA devices on all ranks, if it carries messages.
+    pub devices: Option<DeviceSupport>,
     /// Descriptors that a forked child must not keep open: peers would not see this process end.
     sockets: Vec<i32>,
 }
@@ -200,6 +203,7 @@ impl Engine {
                 "library": about.library,
                 "version": about.version,
                 "abi": about.abi,
+                "cuda": about.devices,
             })),
             "bytes_sent": bytes[0],
             "bytes_received": bytes[1],

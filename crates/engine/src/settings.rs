@@ -82,6 +82,8 @@ pub enum CudaBy {
     Ipc,
     /// NCCL, for the collectives that it has.
     Nccl,
+    /// MPI, for the collectives that it has; it is given addresses of devices.
+    Mpi,
 }
 
 /// All of them.

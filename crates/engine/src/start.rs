@@ -8,10 +8,11 @@ use paceline_rendezvous::{
 use paceline_schedule::{Knob, look_up};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::{Port, Sizes};
+use paceline_transport::offload::{DeviceSupport, OnDevices};
 use paceline_transport::shm::{Segment, Waker};
 
 use super::assemble::{assemble, system};
-use super::checks::{check_grpc, check_place, check_streams, check_transport};
+use super::checks::{check_cuda, check_grpc, check_place, check_streams, check_transport};
 use super::foreign::{grpc, mpi};
 use super::introduction::{Endpoints, Exchange, Introduction, introduce};
 use super::memory::{agree, open_memory};
@@ -87,8 +88,19 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let multicast = open_port(rank, size, &settings, &listener)?;
     let by_grpc = settings.transport.controls_by_grpc();
     let grpc_listener = by_grpc.then(|| grpc::GrpcListener::open(&settings.interface, settings.tls)).transpose()?;
-    let endpoints = Endpoints { listener, grpc: grpc_listener, multicast };
+    let devices = library.as_ref().map(|thread| thread.about.devices.clone());
+    let endpoints = Endpoints { listener, grpc: grpc_listener, multicast, devices };
     let introductions = introduce(rank, size, &settings, &endpoints, exchange)?;
+    let devices = least_support(&introductions);
+    check_cuda(&settings, devices.as_ref())?;
+    if let Some(DeviceSupport { takes, said }) = devices.as_ref().filter(|_| settings.verbose && rank == 0) {
+        let does = match takes {
+            OnDevices::Nothing => "takes no memory of CUDA devices",
+            OnDevices::Moves => "moves the memory of CUDA devices",
+            OnDevices::Combines => "moves and combines the memory of CUDA devices",
+        };
+        paceline_os::report!("paceline: MPI {does}: {said}");
+    }
     let peers: Vec<Peer> = introductions.iter().map(|i| i.peer.clone()).collect();
     let hosts: Vec<u32> = introductions
         .iter()
@@ -117,7 +129,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     check_transport(rank, &settings, &peers, &shared_with)?;
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
-    let Endpoints { listener, grpc: grpc_listener, multicast: port } = endpoints;
+    let Endpoints { listener, grpc: grpc_listener, multicast: port, .. } = endpoints;
     let job = introductions[0].job;
     let mesh = if by_grpc && !settings.transport.tensors_by_sockets() {
         drop(listener);
@@ -141,7 +153,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));
     let memory = (segment, waker, opened, shared_with);
-    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library))?;
+    let engine = assemble(rank, settings, (peers, hosts, local), memory, (mesh, called, multicast, library), devices)?;
     let EngineShared { monitor, peers, .. } = &*engine.shared;
     monitor.joining.wait(rank, peers, (begun, deadline)).inspect_err(|error| {
         // What the others are told when this rank leaves.
@@ -197,6 +209,13 @@ fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> 
     }
     let trains = rank < size - settings.helpers();
     Port::open(address, listener.address().ip(), trains).map(Some)
+}
+
+/// The least that the MPI of any rank does with the memory of CUDA devices, and which rank's says so.
+fn least_support(introductions: &[Introduction]) -> Option<DeviceSupport> {
+    let all = introductions.iter().filter_map(|one| one.devices.as_ref().map(|devices| (one.peer.rank, devices)));
+    let (rank, least) = all.min_by_key(|(_, devices)| devices.takes)?;
+    Some(DeviceSupport { takes: least.takes, said: format!("rank {rank}: {}", least.said) })
 }
 
 /// The least that all ranks can send and receive.

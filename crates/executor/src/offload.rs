@@ -23,24 +23,41 @@ pub(super) fn advance(
     earlier: bool,
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
-    let failed = |why: String| RunError::Failed(why);
-    let missing = || RunError::Failed("no offload library is loaded".into());
+    let rank = wires.rank();
+    go_on(operation, group, ranks, earlier, wires).map_err(|why| {
+        let label = if operation.label.is_empty() { String::new() } else { format!(" of '{}'", operation.label) };
+        RunError::Failed(format!("rank {rank}: {why}, in {}{label}", operation.signature.collective.name()))
+    })
+}
+
+fn go_on(
+    operation: &mut Operation,
+    group: u32,
+    ranks: &[u32],
+    earlier: bool,
+    wires: &mut Wires,
+) -> Result<bool, String> {
+    let missing = || String::from("no offload library is loaded");
     match &operation.offload {
         Stage::Done => return Ok(false),
         Stage::Waits(_) if earlier || !operation.parts.iter().all(Part::is_done) => return Ok(false),
         Stage::Waits(OffloadRequest::Join(duplicates)) => {
-            wires.offload().ok_or_else(missing)?.join(group, ranks, *duplicates).map_err(failed)?;
+            wires.offload().ok_or_else(missing)?.join(group, ranks, *duplicates)?;
             operation.offload = Stage::Done;
         }
         Stage::Waits(OffloadRequest::AllReduce) => {
             let kind = (operation.signature.dtype, operation.signature.op);
             let Some(part) = operation.parts.first_mut() else { return Ok(false) };
             let library = wires.offload().ok_or_else(missing)?;
-            operation.offload = Stage::Runs(library.all_reduce(group, kind, &mut part.space).map_err(failed)?);
+            operation.offload = Stage::Runs(library.all_reduce(group, kind, &mut part.space)?);
+        }
+        Stage::Waits(OffloadRequest::OnDevice(call)) => {
+            let library = wires.offload().ok_or_else(missing)?;
+            operation.offload = Stage::Runs(library.on_device(group, call)?);
         }
         Stage::Runs(ticket) => {
             let Some(part) = operation.parts.first_mut() else { return Ok(false) };
-            if !wires.offload().ok_or_else(missing)?.all_reduced(ticket, &mut part.space).map_err(failed)? {
+            if !wires.offload().ok_or_else(missing)?.done(ticket, &mut part.space)? {
                 return Ok(false);
             }
             operation.offload = Stage::Done;

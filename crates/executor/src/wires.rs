@@ -155,6 +155,11 @@ impl Wires {
         self.offload = Some(offload);
     }
 
+    /// This process's rank.
+    pub(super) fn rank(&self) -> u32 {
+        self.me
+    }
+
     /// The offload library, if there is one.
     pub(super) fn offload(&mut self) -> Option<&mut (dyn Offload + 'static)> {
         self.offload.as_deref_mut()

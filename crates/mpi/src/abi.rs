@@ -69,6 +69,14 @@ functions! {
     cancel = "MPI_Cancel" (*mut Handle);
     get_count = "MPI_Get_count" (*const c_void, Handle, *mut c_int);
     iallreduce = "MPI_Iallreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
+    ibcast = "MPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);
+    ireduce = "MPI_Ireduce" (*const c_void, *mut c_void, c_int, Handle, Handle, c_int, Handle, *mut Handle);
+    ireduce_scatter_block = "MPI_Ireduce_scatter_block" (
+        *const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle
+    );
+    comm_get_info = "MPI_Comm_get_info" (Handle, *mut Handle);
+    info_get_string = "MPI_Info_get_string" (Handle, *const c_char, *mut c_int, *mut c_char, *mut c_int);
+    info_free = "MPI_Info_free" (*mut Handle);
     iallgather = "MPI_Iallgather" (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle, *mut Handle);
     iallgatherv = "MPI_Iallgatherv" (
         *const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, Handle, *mut Handle
@@ -92,11 +100,32 @@ pub(super) struct Handles {
     pub prod: Handle,
 }
 
+/// Functions that are no part of the standard: they say whether the library takes the memory of CUDA devices.
+pub(super) struct Queries {
+    /// `MPIX_Query_cuda_support`, of Open MPI and MPICH.
+    pub cuda: Option<unsafe extern "C" fn() -> c_int>,
+    /// `MPIX_GPU_query_support`, of MPICH: a kind of device, and the answer.
+    pub gpu: Option<unsafe extern "C" fn(c_int, *mut c_int) -> c_int>,
+}
+
+impl Queries {
+    fn load(library: &Library) -> Queries {
+        // SAFETY: the signatures are those of both libraries' headers.
+        unsafe {
+            Queries {
+                cuda: library.get(b"MPIX_Query_cuda_support\0").ok().map(|function| *function),
+                gpu: library.get(b"MPIX_GPU_query_support\0").ok().map(|function| *function),
+            }
+        }
+    }
+}
+
 /// A loaded library.
 pub(super) struct Abi {
     /// The name of its interface, for messages.
     pub name: &'static str,
     pub functions: Functions,
+    pub queries: Queries,
     pub handles: Handles,
     /// `MPI_THREAD_FUNNELED`, `MPI_THREAD_MULTIPLE`.
     pub funneled: c_int,
@@ -105,6 +134,8 @@ pub(super) struct Abi {
     pub status_words: usize,
 }
 
+/// The name of Open MPI's interface.
+pub(super) const OPEN_MPI: &str = "Open MPI";
 /// Buffer size: at least `MPI_MAX_LIBRARY_VERSION_STRING` and `MPI_MAX_ERROR_STRING` of both.
 pub(super) const TEXT_BYTES: usize = 8192;
 /// `MPI_UNDEFINED` in both.
@@ -123,11 +154,12 @@ impl Abi {
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| plain(&e))?;
         // It stays loaded: its threads and exit handlers may run until the process ends.
         let library: &'static Library = Box::leak(Box::new(library));
+        let queries = Queries::load(library);
         if let Some(handles) = open_mpi(library) {
             // SAFETY: Open MPI's types are pointers and ints.
             let functions = unsafe { Functions::load(library)? };
-            let name = "Open MPI";
-            return Ok(Abi { name, functions, handles, funneled: 1, multiple: 3, status_words: 3 });
+            let name = OPEN_MPI;
+            return Ok(Abi { name, functions, queries, handles, funneled: 1, multiple: 3, status_words: 3 });
         }
         if !has_standard_abi(library) {
             return Err("has neither the standard ABI of MPI 5 nor Open MPI's; use libmpi_abi.so.1 of MPICH 5 or \
@@ -137,7 +169,7 @@ impl Abi {
         // SAFETY: it reports the standard ABI, whose types are pointers and ints.
         let functions = unsafe { Functions::load(library)? };
         let (name, handles) = ("standard", standard());
-        Ok(Abi { name, functions, handles, funneled: 1024, multiple: 4096, status_words: 4 })
+        Ok(Abi { name, functions, queries, handles, funneled: 1024, multiple: 4096, status_words: 4 })
     }
 }
 

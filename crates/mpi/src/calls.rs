@@ -299,6 +299,114 @@ impl Mpi {
         self.check("MPI_Iallreduce", code).map(|()| request)
     }
 
+    /// Begins a broadcast of bytes.
+    ///
+    /// # Safety
+    /// The address has so many bytes, and nothing else accesses them until the request completes.
+    pub unsafe fn broadcast(&self, address: *mut u8, bytes: usize, root: u32, comm: Handle) -> Called<Handle> {
+        let (mut request, byte) = (Handle::NOTHING, self.abi.handles.byte);
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            (self.functions().ibcast)(address.cast(), bytes as c_int, byte, root as c_int, comm, &raw mut request)
+        };
+        self.check("MPI_Ibcast", code).map(|()| request)
+    }
+
+    /// Begins a reduction to a root, in place. `is_root`: this process is it.
+    ///
+    /// # Safety
+    /// As for `all_reduce`.
+    pub unsafe fn reduce(
+        &self,
+        address: *mut u8,
+        count: usize,
+        (dtype, op): (Handle, Handle),
+        (root, is_root): (u32, bool),
+        comm: Handle,
+    ) -> Called<Handle> {
+        let mut request = Handle::NOTHING;
+        let place = address.cast::<c_void>();
+        let (from, to) = if is_root { (IN_PLACE, place) } else { (place.cast_const(), null_mut()) };
+        // SAFETY: promised by the caller; only the root's result is written.
+        let code = unsafe {
+            (self.functions().ireduce)(from, to, count as c_int, dtype, op, root as c_int, comm, &raw mut request)
+        };
+        self.check("MPI_Ireduce", code).map(|()| request)
+    }
+
+    /// Begins a reduction of which each rank gets `count` elements.
+    ///
+    /// # Safety
+    /// `to` has `count` elements of the type and `from` as many for each rank; neither is accessed until the request
+    /// completes.
+    pub unsafe fn reduce_scatter(
+        &self,
+        (from, to): (*const u8, *mut u8),
+        count: usize,
+        (dtype, op): (Handle, Handle),
+        comm: Handle,
+    ) -> Called<Handle> {
+        let mut request = Handle::NOTHING;
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            let (from, to) = (from.cast(), to.cast());
+            (self.functions().ireduce_scatter_block)(from, to, count as c_int, dtype, op, comm, &raw mut request)
+        };
+        self.check("MPI_Ireduce_scatter_block", code).map(|()| request)
+    }
+
+    /// Begins to gather this many bytes from each rank, in rank order.
+    ///
+    /// # Safety
+    /// `from` has so many bytes and `to` as many for each rank; neither is accessed until the request completes.
+    pub unsafe fn all_gather(&self, (from, to): (*const u8, *mut u8), bytes: usize, comm: Handle) -> Called<Handle> {
+        let (mut request, byte) = (Handle::NOTHING, self.abi.handles.byte);
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            let (from, to, bytes) = (from.cast(), to.cast(), bytes as c_int);
+            (self.functions().iallgather)(from, bytes, byte, to, bytes, byte, comm, &raw mut request)
+        };
+        self.check("MPI_Iallgather", code).map(|()| request)
+    }
+
+    /// What `MPIX_Query_cuda_support` or `MPIX_GPU_query_support` answers; `None`: the library has neither.
+    pub fn takes_device_memory(&self) -> Option<(&'static str, bool)> {
+        /// `MPIX_GPU_SUPPORT_CUDA`.
+        const CUDA: c_int = 0;
+        assert!(IS_THE_THREAD.get(), "MPI is called on one thread only");
+        let queries = &self.abi.queries;
+        if let Some(query) = queries.cuda {
+            // SAFETY: MPI is initialised.
+            return Some(("MPIX_Query_cuda_support", unsafe { query() } == 1));
+        }
+        let query = queries.gpu?;
+        let mut takes = 0;
+        // SAFETY: a pointer to a local.
+        let code = unsafe { query(CUDA, &raw mut takes) };
+        Some(("MPIX_GPU_query_support", code == 0 && takes != 0))
+    }
+
+    /// A hint of `MPI_COMM_WORLD`, if it has that.
+    pub fn hint(&self, key: &CStr) -> Called<Option<String>> {
+        let (mut info, mut length, mut known) = (Handle::NOTHING, TEXT_BYTES as c_int, 0);
+        let mut value = vec![0u8; TEXT_BYTES];
+        let functions = self.functions();
+        // SAFETY: pointers to locals; the buffer is as long as stated.
+        unsafe {
+            self.check("MPI_Comm_get_info", (functions.comm_get_info)(self.world(), &raw mut info))?;
+            let got = (functions.info_get_string)(
+                info,
+                key.as_ptr(),
+                &raw mut length,
+                value.as_mut_ptr().cast(),
+                &raw mut known,
+            );
+            (functions.info_free)(&raw mut info);
+            self.check("MPI_Info_get_string", got)?;
+        }
+        Ok((known != 0).then(|| text(&value)))
+    }
+
     /// Begins to gather one number from each rank.
     ///
     /// # Safety

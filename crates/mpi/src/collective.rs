@@ -1,4 +1,5 @@
-//! The library's own all-reduce (`MPI_Iallreduce`), on a communicator for each group of ranks.
+//! The library's own all-reduce (`MPI_Iallreduce`), on a communicator for each group of ranks; and more collectives on the
+//! memory of devices, whose addresses the library is given as they are.
 //!
 //! It uses the caller's memory if that is contiguous, otherwise a copy. The 16-bit types, which some libraries lack,
 //! are widened to float32, reduced, and rounded once; bytes are widened to int32, and wrap as they do elsewhere.
@@ -13,7 +14,8 @@ use half::{bf16, f16};
 use super::abi::Handle;
 use super::calls::Mpi;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_transport::offload::OffloadTicket;
+use paceline_transport::header::Collective;
+use paceline_transport::offload::{DeviceCall, OffloadTicket};
 use paceline_transport::space::Space;
 
 /// MPI counts elements in an `int`; a larger buffer takes several calls, in the same order on all ranks.
@@ -21,7 +23,7 @@ const MOST_ELEMENTS: usize = 1 << 30;
 /// Every library accepts tags of `MPI_Comm_create_group` up to this (MPI 5.0, 9.1.2).
 const TAGS: u32 = 32_767;
 
-/// An all-reduce was abandoned in flight: from then on this process must not call MPI again.
+/// A collective was abandoned in flight: from then on this process must not call MPI again.
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 /// Whether MPI must not be called any more.
@@ -40,6 +42,8 @@ enum Buffer {
 
 struct Running {
     requests: Vec<Handle>,
+    /// Why not all of its calls were made.
+    failed: Option<String>,
     buffer: Buffer,
     dtype: Dtype,
 }
@@ -89,11 +93,16 @@ impl Collectives {
         group.duplicates.into_iter().chain([group.own]).for_each(|comm| self.mpi.free(comm));
     }
 
-    pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {
-        let comm = self.groups.get(&group).ok_or(
+    fn communicator(&self, group: u32) -> Result<Handle, String> {
+        self.groups.get(&group).map(|group| group.own).ok_or_else(|| {
             "strategy native: this group has no MPI communicator; set the strategy for the whole job \
-             (PACELINE_STRATEGY=native)",
-        )?;
+             (PACELINE_STRATEGY=native)"
+                .into()
+        })
+    }
+
+    pub fn begin(&mut self, group: u32, kind: (Dtype, ReduceOp), space: &mut Space) -> Result<OffloadTicket, String> {
+        let comm = self.communicator(group)?;
         let ((own, op), elements) = (self.mpi.arithmetic(kind.0, kind.1), space.len() as usize);
         let mut buffer = choose_buffer(space, kind.0, own.is_some());
         let (address, element) = match &mut buffer {
@@ -104,20 +113,65 @@ impl Collectives {
         };
         let wide = if kind.0 == Dtype::Uint8 { Dtype::Int32 } else { Dtype::Float32 };
         let dtype = own.or(self.mpi.arithmetic(wide, kind.1).0).unwrap_or(Handle::NOTHING);
-        let mut requests = Vec::with_capacity(1);
-        for from in (0..elements).step_by(MOST_ELEMENTS) {
-            let count = MOST_ELEMENTS.min(elements - from);
-            // SAFETY: within the memory. `running` holds the copy and the operation the caller's memory until the
-            // request completes, or `abandon` ensures that MPI is never called again.
-            requests.push(unsafe { self.mpi.all_reduce(address.add(from * element), count, (dtype, op), comm.own)? });
+        // SAFETY: within the memory. `running` holds the copy and the operation the caller's memory until the request
+        // completes, or `abandon` ensures that MPI is never called again.
+        let calls = cut(address, elements, element)
+            .map(|(at, count)| unsafe { self.mpi.all_reduce(at, count, (dtype, op), comm) });
+        let (requests, failed) = take(calls);
+        self.run(Running { requests, failed, buffer, dtype: kind.0 })
+    }
+
+    /// Begins a collective on the memory of a device.
+    pub fn begin_on_device(&mut self, group: u32, call: &DeviceCall) -> Result<OffloadTicket, String> {
+        let (comm, mpi) = (self.communicator(group)?, &self.mpi);
+        let (dtype, op) = mpi.arithmetic(call.dtype, call.op);
+        let kind = dtype.map(|dtype| (dtype, op));
+        let kind = || kind.ok_or_else(|| format!("MPI has no {} for {}", call.collective.name(), call.dtype.name()));
+        let size = call.dtype.size();
+        // The library may look for a context when it is called first, and whenever it is called again.
+        (call.enter)()?;
+        let elements = call.inputs.iter().flat_map(|&(address, count)| cut(address as *mut u8, count as usize, size));
+        let bytes = call.inputs.iter().flat_map(|&(address, count)| cut(address as *mut u8, count as usize * size, 1));
+        let one =
+            |memory: &[(usize, u64)]| memory.first().map_or((0, 0), |&(address, count)| (address, count as usize));
+        let ((from, given), (to, taken)) = (one(&call.inputs), one(&call.outputs));
+        let pair = (from as *const u8, to as *mut u8);
+        // SAFETY: the caller of the operation has promised the device's memory, which the operation holds until the
+        // requests have completed; if it is given up before, it is never freed.
+        let (requests, failed) = unsafe {
+            match call.collective {
+                Collective::AllReduce => {
+                    let kind = kind()?;
+                    take(elements.map(|(at, count)| mpi.all_reduce(at, count, kind, comm)))
+                }
+                Collective::Reduce => {
+                    let (kind, root) = (kind()?, (call.root, call.root == call.me));
+                    take(elements.map(|(at, count)| mpi.reduce(at, count, kind, root, comm)))
+                }
+                Collective::Broadcast => take(bytes.map(|(at, count)| mpi.broadcast(at, count, call.root, comm))),
+                Collective::AllGather => take([mpi.all_gather(pair, given * size, comm)]),
+                Collective::ReduceScatter => take([mpi.reduce_scatter(pair, taken, kind()?, comm)]),
+                other => return Err(format!("{} does not run on the memory of devices", other.name())),
+            }
+        };
+        self.run(Running { requests, failed, buffer: Buffer::Callers, dtype: call.dtype })
+    }
+
+    /// Keeps what MPI may be working on. Where no call was made, nothing is.
+    fn run(&mut self, running: Running) -> Result<OffloadTicket, String> {
+        if let (Some(why), []) = (&running.failed, &running.requests[..]) {
+            return Err(why.clone());
         }
         self.next += 1;
-        self.running.insert(self.next, Running { requests, buffer, dtype: kind.0 });
+        self.running.insert(self.next, running);
         Ok(OffloadTicket(self.next))
     }
 
     pub fn over(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String> {
         let Some(running) = self.running.get_mut(&ticket.0) else { return Ok(true) };
+        if let Some(why) = &running.failed {
+            return Err(why.clone());
+        }
         for request in &mut running.requests {
             if *request != self.mpi.none() && !self.mpi.test(request)? {
                 return Ok(false);
@@ -142,6 +196,24 @@ impl Collectives {
             self.free(group);
         }
     }
+}
+
+/// Memory in pieces that MPI can count: address and elements of each.
+fn cut(address: *mut u8, elements: usize, element: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    let pieces = (0..elements).step_by(MOST_ELEMENTS);
+    pieces.map(move |from| (address.wrapping_add(from * element), MOST_ELEMENTS.min(elements - from)))
+}
+
+/// The requests of calls, up to the first that fails.
+fn take(calls: impl IntoIterator<Item = Result<Handle, String>>) -> (Vec<Handle>, Option<String>) {
+    let mut requests = Vec::with_capacity(1);
+    for call in calls {
+        match call {
+            Ok(request) => requests.push(request),
+            Err(why) => return (requests, Some(why)),
+        }
+    }
+    (requests, None)
 }
 
 /// The memory to reduce in: the caller's if it is one run of whole elements of a type that MPI has.

@@ -10,7 +10,8 @@
 //! | `abi` | functions and constants of the MPI 5 standard ABI and of Open MPI's ABI |
 //! | `calls` | safe wrappers: errors as text, on the right thread only |
 //! | `requests` | messages in flight and the buffers they own |
-//! | `collective` | the library's own all-reduce, and the communicators it needs |
+//! | `collective` | the library's own all-reduce, its collectives on device memory, and the communicators it needs |
+//! | `devices` | whether the library takes the memory of CUDA devices |
 //! | `port` | a job's messages, by rank, and polling for them |
 //! | `channel` | the channel to one rank, for the executor |
 //! | `thread` | the thread: start, commands, finalising MPI |
@@ -19,6 +20,7 @@ mod abi;
 mod calls;
 mod channel;
 mod collective;
+mod devices;
 mod find;
 mod meet;
 mod port;

@@ -17,7 +17,7 @@ use super::requests::Requests;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::{FragmentHeader, HEADER_BYTES};
-use paceline_transport::offload::{Offload, OffloadTicket};
+use paceline_transport::offload::{DeviceCall, Offload, OffloadTicket};
 use paceline_transport::space::Space;
 
 /// Payload of a fragment: as over TCP. Larger ones are not faster, and smaller ones need more handshakes.
@@ -136,7 +136,12 @@ impl Offload for Port {
         self.collectives.begin(group, kind, space)
     }
 
-    fn all_reduced(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String> {
+    fn on_device(&mut self, group: u32, call: &DeviceCall) -> Result<OffloadTicket, String> {
+        self.since = Instant::now();
+        self.collectives.begin_on_device(group, call)
+    }
+
+    fn done(&mut self, ticket: &OffloadTicket, space: &mut Space) -> Result<bool, String> {
         self.collectives.over(ticket, space)
     }
 
@@ -145,7 +150,7 @@ impl Offload for Port {
         self.collectives.abandon(ticket);
         let mut messages = self.messages.lock();
         for peer in &mut messages.peers {
-            peer.lost.get_or_insert_with(|| "an all-reduce of the MPI library was abandoned".into());
+            peer.lost.get_or_insert_with(|| "a collective of the MPI library was abandoned".into());
         }
     }
 

@@ -11,8 +11,10 @@ use parking_lot::Mutex;
 use super::abi::Abi;
 use super::calls::{Mpi, Owner, claim_thread, version};
 use super::collective::abandoned;
+use super::devices::support;
 use super::find::{OTHERS, candidates, is_loaded};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::offload::DeviceSupport;
 
 /// How long process exit waits for `MPI_Finalize`, which waits for all ranks: another may still be saving a checkpoint,
 /// and launchers kill all others when a rank ends without it.
@@ -35,6 +37,8 @@ pub struct About {
     pub rank: u32,
     /// Number of ranks in MPI.
     pub size: u32,
+    /// What it does with the memory of CUDA devices.
+    pub devices: DeviceSupport,
 }
 
 /// A handle to the thread.
@@ -119,7 +123,7 @@ impl Thread {
         }
         if abandoned() {
             return usage(
-                "MPI cannot be used in this process any more: it failed during an all-reduce of the library, \
+                "MPI cannot be used in this process any more: it failed during a collective of the library, \
                  which MPI cannot cancel; restart the processes"
                     .into(),
             );
@@ -214,7 +218,7 @@ fn run(abi: Abi, library: PathBuf, sender: &Sender<Begun>, queue: &Receiver<Task
         launched_by_its_own(mpi.abi())?;
         let owner = mpi.init()?;
         let (rank, size) = mpi.place()?;
-        Ok((About { library, version: mpi.version(), abi: mpi.abi(), rank, size }, owner))
+        Ok((About { library, version: mpi.version(), abi: mpi.abi(), rank, size, devices: support(&mpi) }, owner))
     };
     let begun = begin();
     let failed = begun.is_err();

@@ -186,6 +186,10 @@ impl PyEngine {
                 "allocations_open_already": ipc.open,
             });
         }
+        let (operations, bytes) = self.0.stages().mpi_counters();
+        if operations > 0 {
+            status["cuda_mpi"] = serde_json::json!({ "operations": operations, "bytes": bytes });
+        }
         status.to_string()
     }
 
@@ -364,6 +368,7 @@ impl PyCommunicator {
             label,
             notify,
             handle: None,
+            device: None,
         };
         let how = Submission { timeout: timeout_s.map(seconds), background, patient: false };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);

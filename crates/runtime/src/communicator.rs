@@ -2,6 +2,8 @@
 #[cfg(feature = "foreign")]
 mod by_ipc;
 #[cfg(feature = "foreign")]
+mod by_mpi;
+#[cfg(feature = "foreign")]
 mod by_nccl;
 mod deferred;
 mod lowering;
@@ -67,6 +69,9 @@ pub struct Communicator {
     /// The same ranks in each other's device memory, once that was tried; none if they do not reach it.
     #[cfg(feature = "foreign")]
     ipc: Mutex<Option<Option<Arc<by_ipc::IpcGroup>>>>,
+    /// Streams for what MPI is given, once it was given something.
+    #[cfg(feature = "foreign")]
+    mpi: Mutex<Option<Arc<by_mpi::MpiStreams>>>,
 }
 
 impl Communicator {
@@ -186,6 +191,8 @@ impl Communicator {
             nccl: Mutex::new(None),
             #[cfg(feature = "foreign")]
             ipc: Mutex::new(None),
+            #[cfg(feature = "foreign")]
+            mpi: Mutex::new(None),
         })
     }
 
@@ -270,6 +277,10 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<Arc<Handle>> {
+        #[cfg(feature = "foreign")]
+        if let Some(enter) = request.device {
+            return self.submit_to_library(enter, request, keep, &how);
+        }
         let built = self.algorithm_for(request)?;
         if (request.step.is_some() || request.pull_only)
             && !built.as_ref().is_some_and(|built| built.algorithm.has_servers())

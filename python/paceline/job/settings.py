@@ -223,7 +223,14 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
         )
     if settings.cuda != "nccl" and "nccl_library" in sources:
         raise InvalidArgumentError("has no effect without --cuda nccl; leave it out", setting="nccl_library")
-    if settings.cuda in {"host", "nccl"} and "cuda_pointer_cache" in sources:
+    if settings.cuda == "mpi" and not (
+        settings.transport in OVER_MPI and settings.strategy and find_strategy(settings.strategy).is_offloaded
+    ):
+        raise InvalidArgumentError(
+            "needs transport mpi and strategy native: MPI's own collectives get the addresses of devices",
+            setting="cuda",
+        )
+    if settings.cuda in {"host", "nccl", "mpi"} and "cuda_pointer_cache" in sources:
         raise InvalidArgumentError(
             f"has no effect with --cuda {settings.cuda}; leave it out", setting="cuda_pointer_cache"
         )
@@ -294,7 +301,6 @@ _ELSEWHERE = frozenset(
         "unfused",
         "coordinator",
         "timeline",
-        "verbose",
         "server_processes",
         "switch_processes",
         "disturbance",

@@ -1,17 +1,21 @@
 //! Operations that the offload library runs. All ranks first meet at a barrier whose messages carry each rank's signature
 //! of the operation. That reports mismatched calls, and it keeps the wait for a missing rank where an operation can still be
 //! abandoned. MPI can do neither.
+use paceline_os::sync::Arc;
 use paceline_schedule::Step;
+use paceline_transport::offload::DeviceCall;
 
 use super::{Barrier, Program};
 
 /// What the library is asked to do once all ranks have met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum OffloadRequest {
     /// Create a communicator for the group, and this many duplicates for later groups of the same ranks.
     Join(usize),
     /// All-reduce the memory of the operation.
     AllReduce,
+    /// Run a collective on the memory of a device.
+    OnDevice(Arc<DeviceCall>),
 }
 
 /// A barrier, then a call of the library.
@@ -32,6 +36,6 @@ impl Program for Native {
     }
 
     fn offload(&self) -> Option<OffloadRequest> {
-        Some(self.then)
+        Some(self.then.clone())
     }
 }

@@ -30,7 +30,7 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
 
-use super::on_device::{Landing, Stages};
+use super::on_device::{Landing, Stages, regions};
 use super::{CollectiveRequest, Communicator, Memory};
 use crate::digest::digest;
 
@@ -286,7 +286,7 @@ impl Communicator {
     /// same on all ranks.
     fn suits_ipc(&self, request: &CollectiveRequest<'_>) -> bool {
         let of_servers = request.step.is_some() || request.bucket.is_some() || request.pull_only;
-        let uneven = request.counts.is_some_and(|counts| counts.windows(2).any(|pair| pair[0] != pair[1]));
+        let uneven = request.is_uneven();
         #[expect(clippy::float_cmp, reason = "exactly one means that nothing was asked")]
         let scaled = request.prescale != 1.0;
         let hosts = &self.shared.hosts;
@@ -497,11 +497,8 @@ impl Communicator {
         let size = u64::from(group.size);
         let element = request.dtype.size() as u64;
         let count = plan.count;
-        let regions = |memory: &[Memory]| -> Vec<Region> {
-            memory.iter().map(|&(address, elements)| (address as u64, elements * element)).collect()
-        };
-        let mut buffers = regions(request.inputs);
-        buffers.extend(regions(request.outputs));
+        let mut buffers = regions(request.inputs, element);
+        buffers.extend(regions(request.outputs, element));
         let writes = if request.outputs.is_empty() { &buffers[..] } else { &buffers[request.inputs.len()..] };
         let writes = writes.to_vec();
         stages.settle(&buffers, Some(group.id))?;
@@ -577,10 +574,7 @@ impl Communicator {
             state: Mutex::new(Told::NotYet),
             keep: Mutex::new(keep),
             spare,
-            label: match request.label {
-                "" => request.collective.name().to_owned(),
-                label => format!("{} of '{label}'", request.collective.name()),
-            },
+            label: request.described(),
             timeout: how.timeout.unwrap_or_else(|| self.shared.settings.timeout()),
         });
         let spec = OperationSpec {
@@ -634,24 +628,7 @@ impl Communicator {
         group: &IpcGroup,
         request: &CollectiveRequest<'_>,
     ) -> Result<Option<(Arc<Plan>, u32)>> {
-        let size = u64::from(group.size);
-        let total = |memory: &[Memory]| memory.iter().map(|&(_, elements)| elements).sum::<u64>();
-        let (inputs, outputs) = (total(request.inputs), total(request.outputs));
-        let wrong = |what: &str, is: u64, wanted: u64| {
-            RunError::Usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
-        };
-        let count = match request.collective {
-            Collective::AllGather if outputs != inputs * size => return Err(wrong("output", outputs, inputs * size)),
-            Collective::ReduceScatter if inputs != outputs * size => {
-                return Err(wrong("input", inputs, outputs * size));
-            }
-            Collective::AllGather => outputs,
-            _ => inputs,
-        };
-        if request.collective.rooted() && request.root >= group.size {
-            let (what, root) = (request.collective.name(), request.root);
-            return Err(RunError::Usage(format!("{what}: rank {root} is not in a group of {size}")));
-        }
+        let count = request.count(group.size)?;
         let built = self.algorithm_of_device(request)?;
         let element = request.dtype.size();
         let digest = built.as_ref().map_or(0, |built| built.digest);

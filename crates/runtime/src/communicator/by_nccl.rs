@@ -104,7 +104,7 @@ impl Communicator {
     /// Whether NCCL is to run this operation on device memory: it has it, and the job wants that. The same on all ranks.
     pub fn is_for_nccl(&self, request: &CollectiveRequest<'_>) -> bool {
         let of_servers = request.step.is_some() || request.bucket.is_some() || request.strategy.is_some();
-        let uneven = request.counts.is_some_and(|counts| counts.windows(2).any(|pair| pair[0] != pair[1]));
+        let uneven = request.is_uneven();
         let one = |memory: &[Memory]| memory.len() <= 1;
         self.shared.settings.cuda == CudaBy::Nccl
             && !of_servers
@@ -133,29 +133,16 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: &Submission,
     ) -> Result<NcclOperation> {
-        let size = u64::from(self.size());
+        let count = request.count(self.size())?;
         let at = |memory: &[Memory]| memory.first().map_or((0, 0), |&(address, elements)| (address as u64, elements));
         let buffers: Vec<(u64, u64)> =
             request.inputs.iter().map(|&(address, elements)| (address as u64, elements)).collect();
-        let count: u64 = match request.collective {
-            Collective::AllGather => at(request.outputs).1,
-            _ => buffers.iter().map(|buffer| buffer.1).sum(),
-        };
-        let usage = |what: &str, is: u64, wanted: u64| {
-            RunError::Usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
-        };
         let op = operator(request, self.size()).unwrap_or(NcclOp::Sum);
         let (input, output) = (at(request.inputs), at(request.outputs));
         let call = match request.collective {
             Collective::Broadcast => NcclCall::Broadcast(&buffers, request.root),
             Collective::Reduce => NcclCall::Reduce(&buffers, op, request.root),
-            Collective::AllGather if output.1 != input.1 * size => {
-                return Err(usage("output", output.1, input.1 * size));
-            }
             Collective::AllGather => NcclCall::AllGather(input.0, output.0, input.1),
-            Collective::ReduceScatter if input.1 != output.1 * size => {
-                return Err(usage("input", input.1, output.1 * size));
-            }
             Collective::ReduceScatter => NcclCall::ReduceScatter(input.0, output.0, output.1, op),
             _ => NcclCall::AllReduce(&buffers, op),
         };

@@ -13,6 +13,7 @@ use paceline_os::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use paceline_os::sync::{Arc, Mutex};
 use paceline_transport::error::RunError;
 use paceline_transport::header::Collective;
+use paceline_transport::offload::EnterDevice;
 
 use super::{CollectiveRequest, Communicator, Memory};
 
@@ -69,6 +70,7 @@ struct OwnedRequest {
     pull_only: bool,
     label: String,
     handle: Arc<Handle>,
+    device: Option<EnterDevice>,
 }
 
 impl OwnedRequest {
@@ -95,6 +97,7 @@ impl OwnedRequest {
             pull_only,
             label: request.label.to_owned(),
             handle: handle.clone(),
+            device: request.device.cloned(),
         }
     }
 
@@ -122,6 +125,7 @@ impl OwnedRequest {
             label: &self.label,
             notify: self.handle.notify,
             handle: Some(&self.handle),
+            device: self.device.as_ref(),
         }
     }
 }

@@ -94,11 +94,6 @@ fn expect(request: &CollectiveRequest<'_>, what: &str, is: u64, wanted: u64) -> 
     usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
 }
 
-/// The counts of all ranks that are given and differ.
-fn uneven<'a>(request: &CollectiveRequest<'a>) -> Option<&'a [u64]> {
-    request.counts.filter(|counts| counts.windows(2).any(|pair| pair[0] != pair[1]))
-}
-
 /// What a strategy has a schedule for, if the request is such a collective: shards must be equal.
 pub(crate) fn of_strategies(request: &CollectiveRequest<'_>) -> Option<paceline_schedule::Collective> {
     match request.collective {
@@ -107,7 +102,7 @@ pub(crate) fn of_strategies(request: &CollectiveRequest<'_>) -> Option<paceline_
         Collective::ReduceScatter => Some(paceline_schedule::Collective::ReduceScatter),
         _ => None,
     }
-    .filter(|_| uneven(request).is_none())
+    .filter(|_| !request.is_uneven())
 }
 
 /// Checks a request and lays out its memory. Elements that stay at this rank are copied here. `scheduled`: the program

@@ -6,16 +6,17 @@
 use std::any::Any;
 use std::collections::HashMap;
 
-use paceline_cuda::{CallerStream, Copies, CudaError, Driver, Event, Region, Stage, Staged, Stream};
+use paceline_cuda::{CallerStream, Copies, CudaError, Device, Driver, Event, Region, Stage, Staged, Stream};
 use paceline_engine::Submission;
 use paceline_executor::handle::Handle;
-use paceline_os::sync::atomic::Ordering;
+use paceline_os::sync::atomic::{AtomicU64, Ordering};
 use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
 
 use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
+use super::by_mpi::MpiOperation;
 use super::by_nccl::NcclOperation;
 use super::{CollectiveRequest, Communicator, Gate, Memory};
 
@@ -26,6 +27,43 @@ const SLICE: Duration = Duration::from_millis(100);
 
 fn failed(error: CudaError) -> RunError {
     RunError::Failed(error.0)
+}
+
+impl CollectiveRequest<'_> {
+    /// `all_reduce of 'weights'`.
+    pub(super) fn described(&self) -> String {
+        match self.label {
+            "" => self.collective.name().to_owned(),
+            label => format!("{} of '{label}'", self.collective.name()),
+        }
+    }
+
+    /// Elements that all ranks of a group of this size must agree on, for a collective of equal shares.
+    ///
+    /// # Errors
+    /// Input and output do not fit, or there is no such root.
+    pub(super) fn count(&self, size: u32) -> Result<u64> {
+        let total = |memory: &[Memory]| memory.iter().map(|&(_, elements)| elements).sum::<u64>();
+        let (inputs, outputs, ranks) = (total(self.inputs), total(self.outputs), u64::from(size));
+        let wrong = |what: &str, is: u64, wanted: u64| {
+            RunError::Usage(format!("{}: the {what} has {is} elements; it needs {wanted}", self.collective.name()))
+        };
+        if self.collective.rooted() && self.root >= size {
+            let (what, root) = (self.collective.name(), self.root);
+            return Err(RunError::Usage(format!("{what}: rank {root} is not in a group of {size}")));
+        }
+        match self.collective {
+            Collective::AllGather if outputs != inputs * ranks => Err(wrong("output", outputs, inputs * ranks)),
+            Collective::ReduceScatter if inputs != outputs * ranks => Err(wrong("input", inputs, outputs * ranks)),
+            Collective::AllGather => Ok(outputs),
+            _ => Ok(inputs),
+        }
+    }
+}
+
+/// Where memory lies, in bytes.
+pub(super) fn regions(memory: &[Memory], element: u64) -> Vec<Region> {
+    memory.iter().map(|&(address, elements)| (address as u64, elements * element)).collect()
 }
 
 /// The devices that a job uses.
@@ -39,6 +77,8 @@ pub struct Stages {
     groups: Mutex<Vec<Weak<IpcGroup>>>,
     /// Streams in which operations begin that were called in others: by communicator.
     behind: Mutex<HashMap<u32, (Arc<Stage>, Stream)>>,
+    /// Operations whose memory was given to MPI, and their bytes.
+    by_mpi: [AtomicU64; 2],
 }
 
 /// An operation on device memory that others may have to wait for.
@@ -141,6 +181,18 @@ impl Stages {
         })
     }
 
+    /// Counts an operation whose memory is given to MPI.
+    pub(super) fn count_mpi(&self, bytes: u64) {
+        self.by_mpi[0].fetch_add(1, Ordering::Relaxed);
+        self.by_mpi[1].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Operations whose memory was given to MPI, and the bytes of it.
+    #[must_use]
+    pub fn mpi_counters(&self) -> (u64, u64) {
+        (self.by_mpi[0].load(Ordering::Relaxed), self.by_mpi[1].load(Ordering::Relaxed))
+    }
+
     /// Remembers an operation for those after it.
     pub(super) fn note(&self, operation: &Arc<dyn Landing>) {
         self.under_way.lock().push(Arc::downgrade(operation));
@@ -162,6 +214,8 @@ pub enum OnDevice {
     Ipc(Arc<IpcOperation>),
     /// By NCCL.
     Nccl(Arc<NcclOperation>),
+    /// By MPI.
+    Mpi(Arc<MpiOperation>),
 }
 
 impl OnDevice {
@@ -172,6 +226,7 @@ impl OnDevice {
             OnDevice::Staged(operation) => operation.done(),
             OnDevice::Ipc(operation) => operation.done(),
             OnDevice::Nccl(operation) => operation.done(),
+            OnDevice::Mpi(operation) => operation.done(),
         }
     }
 
@@ -182,6 +237,7 @@ impl OnDevice {
             OnDevice::Staged(operation) => operation.done(),
             OnDevice::Ipc(operation) => operation.ready(),
             OnDevice::Nccl(operation) => operation.ready(),
+            OnDevice::Mpi(operation) => operation.done(),
         }
     }
 
@@ -194,6 +250,7 @@ impl OnDevice {
             OnDevice::Staged(operation) => operation.land(until),
             OnDevice::Ipc(operation) => operation.land(until),
             OnDevice::Nccl(operation) => operation.land().map(|()| true),
+            OnDevice::Mpi(operation) => operation.land(until),
         }
     }
 
@@ -206,6 +263,7 @@ impl OnDevice {
             OnDevice::Staged(operation) => operation.hold(stream),
             OnDevice::Ipc(operation) => operation.hold(stream),
             OnDevice::Nccl(operation) => operation.hold(stream),
+            OnDevice::Mpi(operation) => operation.hold(stream),
         }
     }
 
@@ -214,7 +272,7 @@ impl OnDevice {
     pub fn source(&self) -> u32 {
         match self {
             OnDevice::Staged(operation) => operation.source(),
-            OnDevice::Ipc(_) | OnDevice::Nccl(_) => 0,
+            OnDevice::Ipc(_) | OnDevice::Nccl(_) | OnDevice::Mpi(_) => 0,
         }
     }
 
@@ -225,21 +283,95 @@ impl OnDevice {
             OnDevice::Staged(operation) => operation.number(),
             OnDevice::Ipc(operation) => operation.number(),
             OnDevice::Nccl(operation) => operation.number(),
+            OnDevice::Mpi(operation) => operation.number(),
         }
+    }
+}
+
+/// That a device comes to an operation is awaited.
+pub(super) struct Awaited {
+    communicator: Arc<Communicator>,
+    gates: Vec<Arc<Gate>>,
+    label: String,
+    began: Instant,
+    timeout: Duration,
+}
+
+impl Awaited {
+    pub fn new(communicator: &Arc<Communicator>, request: &CollectiveRequest<'_>, how: &Submission) -> Awaited {
+        Awaited {
+            communicator: communicator.clone(),
+            gates: Vec::new(),
+            label: request.described(),
+            began: Instant::now(),
+            timeout: how.timeout.unwrap_or_else(|| communicator.shared.settings.timeout()),
+        }
+    }
+
+    /// A gate, and what opens it.
+    pub fn gate(&mut self) -> (Arc<Gate>, Box<dyn FnOnce() + Send>) {
+        let gate = Arc::new(Gate::default());
+        self.gates.push(gate.clone());
+        let (opened, communicator) = (gate.clone(), Arc::downgrade(&self.communicator));
+        let open = Box::new(move || {
+            opened.open();
+            if let Some(communicator) = communicator.upgrade() {
+                communicator.go_on();
+            }
+        });
+        (gate, open)
+    }
+
+    /// Waits for a part of the operation, in which the device is looked at with `healthy`; `false`: not before this time.
+    pub fn wait(
+        &self,
+        handle: &Arc<Handle>,
+        until: Option<Instant>,
+        device: &Device,
+        healthy: impl Fn() -> std::result::Result<(), CudaError>,
+    ) -> Result<bool> {
+        loop {
+            let slice = Instant::now() + SLICE;
+            if self.communicator.wait(handle, Some(until.map_or(slice, |until| until.min(slice))))? {
+                return Ok(true);
+            }
+            self.look(device, healthy())?;
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Fails the communicator if the device will not reach the operation.
+    fn look(&self, device: &Device, healthy: std::result::Result<(), CudaError>) -> Result<()> {
+        let late = self.gates.iter().any(|gate| !gate.is_open()) && self.began.elapsed() > self.timeout;
+        let why = match healthy {
+            Err(error) => format!("{error}; {} is waiting for it", self.label),
+            Ok(()) if late => format!(
+                "{device:?} of this rank has not reached {} within {:.0} s: something that was submitted to it before does \
+                 not end",
+                self.label,
+                self.timeout.as_secs_f64()
+            ),
+            Ok(()) => return Ok(()),
+        };
+        let why = format!("rank {}: {why}", self.communicator.shared.rank);
+        self.communicator.abandon(&why);
+        Err(RunError::Failed(why))
+    }
+
+    pub fn failed(&self, error: &CudaError) -> RunError {
+        RunError::Failed(format!("rank {}: {error}, in {}", self.communicator.shared.rank, self.label))
     }
 }
 
 /// An operation on device memory, through the host's.
 pub struct DeviceOperation {
-    communicator: Arc<Communicator>,
+    awaited: Awaited,
     staged: Arc<Staged>,
     pieces: Vec<Piece>,
     /// Pieces whose result is on its way to the device, and whether all are and the caller's stream waits for them.
     landed: Mutex<(usize, bool)>,
-    gates: Vec<Arc<Gate>>,
-    label: String,
-    began: Instant,
-    timeout: Duration,
 }
 
 impl Communicator {
@@ -262,6 +394,10 @@ impl Communicator {
             // SAFETY: promised by the caller.
             let begun = unsafe { self.submit_to_nccl((stage, stream), request, keep, &how) };
             return begun.map(|operation| OnDevice::Nccl(Arc::new(operation)));
+        }
+        if self.is_for_mpi(request) {
+            // SAFETY: promised by the caller.
+            return unsafe { self.submit_by_mpi((stages, stage, stream), request, keep, how) }.map(OnDevice::Mpi);
         }
         if let Some(group) = self.ipc_group(stage, request)?
             && let Some(plan) = self.ipc_plan(&group, request)?
@@ -290,11 +426,8 @@ impl Communicator {
         how: Submission,
     ) -> Result<Arc<DeviceOperation>> {
         let element = request.dtype.size() as u64;
-        let regions = |memory: &[Memory]| -> Vec<Region> {
-            memory.iter().map(|&(address, elements)| (address as u64, elements * element)).collect()
-        };
         let total = |memory: &[Memory]| memory.iter().map(|&(_, elements)| elements).sum::<u64>();
-        let (inputs, outputs) = (regions(request.inputs), regions(request.outputs));
+        let (inputs, outputs) = (regions(request.inputs, element), regions(request.outputs, element));
         let in_place = request.outputs.is_empty() && !(request.collective == Collective::SendRecv && request.sends);
         let writes = if in_place { &inputs } else { &outputs };
         let copies = Copies { reads: &inputs, writes, in_place };
@@ -308,24 +441,17 @@ impl Communicator {
         let whole = request.collective != Collective::AllReduce || request.step.is_some() || request.bucket.is_some();
         let each = if whole { elements.max(1) } else { PIECE / element };
         let mut operation = DeviceOperation {
-            communicator: self.clone(),
+            awaited: Awaited::new(self, request, &how),
             staged: staged.clone(),
             pieces: Vec::new(),
             landed: Mutex::default(),
-            gates: Vec::new(),
-            label: match request.label {
-                "" => request.collective.name().to_owned(),
-                label => format!("{} of '{label}'", request.collective.name()),
-            },
-            began: Instant::now(),
-            timeout: how.timeout.unwrap_or_else(|| self.shared.settings.timeout()),
         };
         let keep = Arc::new(Mutex::new(keep));
         let mut from = 0;
         loop {
             let upto = (from + each).min(elements);
             let last = upto == elements;
-            let gate = Arc::new(Gate::default());
+            let (gate, ready) = operation.awaited.gate();
             let address = |base: *mut u8, element_at: u64| base as usize + (element_at * element) as usize;
             let input = [(address(staged.input(), from), upto - from)];
             let output = [(staged.output() as usize, results)];
@@ -340,16 +466,8 @@ impl Communicator {
             let kept: Box<dyn Any + Send> = Box::new((staged.clone(), staged.memory(), keep.clone()));
             // SAFETY: `kept` owns the host's memory, and the caller has promised that of the device.
             let handle = unsafe { self.submit_behind(&gate, &piece, Some(kept), how) };
-            operation.gates.push(gate.clone());
             let bytes = if in_place { upto * element } else { results * element };
             operation.pieces.push(Piece { upto: bytes, handle });
-            let (opened, communicator) = (gate, Arc::downgrade(self));
-            let ready = Box::new(move || {
-                opened.open();
-                if let Some(communicator) = communicator.upgrade() {
-                    communicator.go_on();
-                }
-            });
             if let Err(error) = staged.read(upto * element, ready) {
                 // What has been called before may still be needed by others, but its place in the order is taken.
                 let why = self.of_device(&error, request);
@@ -382,7 +500,7 @@ impl Landing for DeviceOperation {
 }
 
 impl Communicator {
-    fn of_device(&self, error: &CudaError, request: &CollectiveRequest<'_>) -> RunError {
+    pub(super) fn of_device(&self, error: &CudaError, request: &CollectiveRequest<'_>) -> RunError {
         let (rank, call, label) = (self.shared.rank, request.collective.name(), request.label);
         let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
         RunError::Failed(format!("rank {rank}: {error}, in {call}{label}"))
@@ -404,20 +522,14 @@ impl DeviceOperation {
     pub fn land(&self, until: Option<Instant>) -> Result<bool> {
         let mut landed = self.landed.lock();
         while let Some(piece) = self.pieces.get(landed.0) {
-            let slice = Instant::now() + SLICE;
-            if !self.communicator.wait(&piece.handle, Some(until.map_or(slice, |until| until.min(slice))))? {
-                if until.is_none_or(|until| Instant::now() < until) {
-                    self.look_at_the_device()?;
-                    continue;
-                }
-                drop(landed);
-                return self.look_at_the_device().map(|()| false);
+            if !self.awaited.wait(&piece.handle, until, self.staged.device(), || self.staged.healthy())? {
+                return Ok(false);
             }
-            self.staged.write(piece.upto).map_err(|error| self.failed(&error))?;
+            self.staged.write(piece.upto).map_err(|error| self.awaited.failed(&error))?;
             landed.0 += 1;
         }
         if !landed.1 {
-            self.staged.end().map_err(|error| self.failed(&error))?;
+            self.staged.end().map_err(|error| self.awaited.failed(&error))?;
             landed.1 = true;
         }
         Ok(true)
@@ -428,7 +540,7 @@ impl DeviceOperation {
     /// # Errors
     /// The driver's error.
     pub fn hold(&self, stream: CallerStream) -> Result<()> {
-        self.staged.hold(stream).map_err(|error| self.failed(&error))
+        self.staged.hold(stream).map_err(|error| self.awaited.failed(&error))
     }
 
     /// The sender that a receive from any rank was matched with.
@@ -439,28 +551,5 @@ impl DeviceOperation {
 
     fn number(&self) -> u64 {
         self.pieces.first().map_or(0, |piece| piece.handle.number.load(Ordering::Relaxed))
-    }
-
-    fn failed(&self, error: &CudaError) -> RunError {
-        RunError::Failed(format!("rank {}: {error}, in {}", self.communicator.shared.rank, self.label))
-    }
-
-    /// Fails the communicator if the device will not reach the operation.
-    fn look_at_the_device(&self) -> Result<()> {
-        let device = self.staged.device();
-        let late = self.gates.iter().any(|gate| !gate.is_open()) && self.began.elapsed() > self.timeout;
-        let why = match self.staged.healthy() {
-            Err(error) => format!("{error}; {} is waiting for it", self.label),
-            Ok(()) if late => format!(
-                "{device:?} of this rank has not reached {} within {:.0} s: something that was submitted to it before does \
-                 not end",
-                self.label,
-                self.timeout.as_secs_f64()
-            ),
-            Ok(()) => return Ok(()),
-        };
-        let why = format!("rank {}: {why}", self.communicator.shared.rank);
-        self.communicator.abandon(&why);
-        Err(RunError::Failed(why))
     }
 }

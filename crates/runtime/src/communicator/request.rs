@@ -4,6 +4,7 @@ use paceline_executor::handle::Handle;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_os::sync::Arc;
 use paceline_transport::header::Collective;
+use paceline_transport::offload::EnterDevice;
 
 /// Memory of the caller: an address and elements.
 pub type Memory = (usize, u64);
@@ -51,6 +52,16 @@ pub struct CollectiveRequest<'a> {
     pub notify: Option<u64>,
     /// The operation's handle, if the caller has one already; then it says whether a notice is wanted.
     pub handle: Option<&'a Arc<Handle>>,
+    /// The memory is that of a device, and the offload library is given its addresses. Contributions have been multiplied,
+    /// and results are not.
+    pub device: Option<&'a EnterDevice>,
+}
+
+impl CollectiveRequest<'_> {
+    /// Whether ranks have shares of different lengths.
+    pub(super) fn is_uneven(&self) -> bool {
+        self.counts.is_some_and(|counts| counts.windows(2).any(|pair| pair[0] != pair[1]))
+    }
 }
 
 impl Default for CollectiveRequest<'_> {
@@ -76,6 +87,7 @@ impl Default for CollectiveRequest<'_> {
             label: "",
             notify: None,
             handle: None,
+            device: None,
         }
     }
 }
