@@ -13,7 +13,7 @@ from datetime import timedelta
 import paceline.torch  # noqa: F401 - registers the backend
 import torch
 import torch.distributed as dist
-from paceline.errors import JobError
+from paceline.errors import PacelineError
 
 LIMIT_S = 4
 CLOCK_HZ = 2e9
@@ -107,7 +107,7 @@ def main(name: str) -> None:
     said = None
     try:
         FAULTS[name](rank, device)
-    except JobError as error:
+    except PacelineError as error:
         said = str(error)
     began = time.monotonic()
     torch.cuda.synchronize()

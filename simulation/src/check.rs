@@ -247,7 +247,9 @@ fn nobody_oversleeps(scenario: &Scenario, run: &Run, found: &mut Vec<String>) {
 fn noticed_in_time(scenario: &Scenario, guilty: &BTreeSet<usize>, run: &Run, found: &mut Vec<String>) {
     let [fault] = &scenario.faults[..] else { return };
     let What::Kill(dead) = fault.what else { return };
-    if guilty.len() > 1 {
+    // A rank that has left before does not die.
+    let left = run.stories[dead].ended.is_some_and(|at| at <= fault.at * 1000 + SECOND);
+    if guilty.len() > 1 || left {
         return;
     }
     for (process, story) in run.stories.iter().enumerate().filter(|(process, _)| !guilty.contains(process)) {

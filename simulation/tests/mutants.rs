@@ -308,6 +308,16 @@ fn who_leaves_counts_only_whole_fragments_of_what_it_has_sent() {
 }
 
 #[test]
+fn who_has_left_because_a_rank_takes_nothing_is_blamed() {
+    find_near("who takes nothing is no reason to leave", "took nothing of what it had sent");
+}
+
+#[test]
+fn datagrams_behind_a_missing_one_do_not_count() {
+    find_near("datagrams do not move", "its datagrams came");
+}
+
+#[test]
 fn what_a_starved_rank_sends_to_itself_does_not_count() {
     find_near("what goes to itself does not move", "passed its sum on to itself");
 }

@@ -284,7 +284,15 @@ impl FailureDetector {
 
     fn leave(mut self) {
         let (done, undelivered) = std::mem::take(&mut *self.ledger.stock.lock());
-        let cause = self.ledger.operations().cause.clone();
+        // What these have not taken, others may miss as well: this rank leaves because of them.
+        let stuck =
+            (!undelivered.is_empty() && !paceline_os::mutant("who takes nothing is no reason to leave")).then(|| {
+                paceline_os::reached!("detector: left because a rank takes nothing");
+                let (who, have) =
+                    (describe(&self.peers, &undelivered), if undelivered.len() == 1 { "has" } else { "have" });
+                format!("{who} {have} not taken what {} sent before it left", self.peers[self.rank as usize].describe())
+            });
+        let cause = self.ledger.operations().cause.clone().or(stuck);
         for rank in 0..self.controls.len() as u32 {
             let mut room = MOST_SENT;
             let done = done.iter().map(|(group, all)| {

@@ -63,13 +63,15 @@ pub(super) struct Group {
     ahead: u64,
     /// Whether operations have belonged to training steps. Only then is the end of a step looked for.
     steps: bool,
+    /// Datagrams that have come for it, also those that wait for an earlier one.
+    datagrams: u64,
 }
 
 impl Group {
     pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
         let (base, ops, point_to_point, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
-        let (past, steps) = (Past::default(), false);
-        Group { id, ranks, me, base, ops, point_to_point, counters, past, broken, depth, ahead, steps }
+        let (past, steps, datagrams) = (Past::default(), false, 0);
+        Group { id, ranks, me, base, ops, point_to_point, counters, past, broken, depth, ahead, steps, datagrams }
     }
 
     pub fn busy(&self) -> bool {
@@ -239,6 +241,7 @@ impl Group {
             return Ok(false);
         }
         let mut any = false;
+        self.datagrams = wires.multicast().map_or(0, |multicast| multicast.came_for(self.id));
         let (mut lanes, mut ahead, mut earlier) = (0, 0, false);
         let order = if self.steps { self.order() } else { None };
         for at in 0..self.ops.len() {
@@ -373,7 +376,7 @@ impl Group {
                 conclude(operation, self.id, None, completions);
             } else {
                 if !paceline_os::mutant("transfers do not move") {
-                    operation.publish();
+                    operation.publish(0);
                 }
                 index += 1;
             }
@@ -385,7 +388,7 @@ impl Group {
     fn settle(&mut self, index: usize, completions: &mut Vec<Completion>) -> bool {
         if !self.ops[index].operation.as_ref().is_some_and(Operation::is_done) {
             if let Some(operation) = &self.ops[index].operation {
-                operation.publish();
+                operation.publish(self.datagrams);
             }
             return false;
         }

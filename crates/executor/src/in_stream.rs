@@ -114,6 +114,8 @@ enum State {
 struct Compiler<'a> {
     program: &'a dyn Program,
     ranks: u32,
+    /// By rank: whose stream does its work.
+    by: &'a [u32],
     events: Vec<Vec<Event>>,
     /// By rank: what its stream knows of the others.
     known: Vec<Vec<usize>>,
@@ -126,14 +128,16 @@ struct Compiler<'a> {
     spare: Vec<u64>,
 }
 
-/// The program of `roles` roles, of which rank r plays r, r + `ranks`, …, as commands for the streams of the ranks. `scaled`:
-/// elements of a rank's first role that are multiplied at the end.
+/// The program of `roles` roles, of which rank r plays r, r + `ranks`, …, as commands for the streams of the ranks. `by`: the
+/// rank whose stream does a rank's work, one of those that share its device: these take turns on it, and would only wait for each
+/// other. `scaled`: elements of a rank's first role that are multiplied at the end.
 ///
 /// `None`: the program does not end; every strategy's does.
 #[must_use]
 pub fn in_stream(
     program: &dyn Program,
     (roles, ranks): (u32, u32),
+    by: &[u32],
     scaled: impl Fn(u32) -> Option<Piece>,
 ) -> Option<InStream> {
     let start = |rank: u32| {
@@ -145,6 +149,7 @@ pub fn in_stream(
     let mut compiler = Compiler {
         program,
         ranks,
+        by,
         events: (0..ranks).map(first).collect(),
         known: (0..ranks).map(start).collect(),
         writes: BTreeMap::new(),
@@ -159,7 +164,7 @@ pub fn in_stream(
         let place = Place::Role(rank);
         let own = vec![Extent { place, off: piece.off }];
         let action = Command::Combine { to: own.clone(), from: own, len: piece.len, complete: true };
-        let at = compiler.emit(rank, compiler.before_write(place, piece), Some(action));
+        let at = compiler.emit(by[rank as usize], compiler.before_write(place, piece), Some(action));
         compiler.write(place, piece, at);
     }
     Some(compiler.finish())
@@ -174,7 +179,12 @@ impl Compiler<'_> {
         role % self.ranks
     }
 
-    /// The rank whose stream owns a place.
+    /// The rank whose stream does a role's work.
+    fn stream(&self, role: u32) -> u32 {
+        self.by[self.host(role) as usize]
+    }
+
+    /// The rank to which a place belongs.
     fn owner(&self, place: Place) -> u32 {
         match place {
             Place::Role(role) => self.host(role),
@@ -236,7 +246,7 @@ impl Compiler<'_> {
     }
 
     fn send(&mut self, (lane, slot, role): (u32, u16, u32), to: Peers, piece: Piece) {
-        let (own, rank) = (Place::Role(role), self.host(role));
+        let (own, rank) = (Place::Role(role), self.stream(role));
         let after = self.before_read(own, piece);
         // What was written to a receiver's memory when it was combined is there already.
         let open: Vec<u32> =
@@ -281,7 +291,7 @@ impl Compiler<'_> {
     }
 
     fn receive(&mut self, (lane, slot, role): (u32, u16, u32), from: Peers, op: Op, piece: Piece, pc: u32) -> bool {
-        let (own, rank) = (Place::Role(role), self.host(role));
+        let (own, rank) = (Place::Role(role), self.stream(role));
         let keys: Vec<Key> = from.iter().map(|sender| (lane, slot, sender, role)).collect();
         let front = |key: &Key| self.pending.get(key).and_then(VecDeque::front);
         if !keys.iter().all(|key| front(key).is_some()) {
@@ -439,7 +449,7 @@ impl Compiler<'_> {
             len: piece.len,
             complete: false,
         };
-        let at = self.emit(owner, after, (piece.len > 0).then_some(action));
+        let at = self.emit(self.by[owner as usize], after, (piece.len > 0).then_some(action));
         self.reads.entry(place).or_default().push(Use { piece, at });
         let aside = Piece { off, len: piece.len };
         self.writes.entry(copy.place).or_default().push(Use { piece: aside, at });

@@ -257,10 +257,10 @@ impl Operation {
         self.arriving = 0;
     }
 
-    /// Tells the failure detector how far it is.
-    pub fn publish(&self) {
+    /// Tells the failure detector how far it is. `more`: what has come for its group and cannot be taken yet.
+    pub fn publish(&self, more: u64) {
         let Movement { others, within } = self.moved;
-        self.handle.moved.store(others + self.arriving, paceline_os::sync::atomic::Ordering::Relaxed);
+        self.handle.moved.store(others + self.arriving + more, paceline_os::sync::atomic::Ordering::Relaxed);
         self.handle.within.store(within, paceline_os::sync::atomic::Ordering::Relaxed);
     }
 

@@ -140,7 +140,8 @@ impl Wires {
     }
 
     /// Sends multicasts as such from now on.
-    pub fn set_multicast(&mut self, multicast: Multicast) {
+    pub fn set_multicast(&mut self, mut multicast: Multicast) {
+        multicast.count(&self.traffic);
         self.multicast = Some(multicast);
     }
 

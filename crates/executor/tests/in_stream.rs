@@ -132,6 +132,16 @@ fn no_races(plan: &InStream) {
     }
 }
 
+/// Whose stream does the work of each rank, if some share a device: the first of each.
+fn sharing(ranks: u32, seed: u64) -> Vec<u32> {
+    let devices = 1 + seed % u64::from(ranks);
+    let device = |rank: u32| match seed / 7 % 2 {
+        0 => u64::from(rank) % devices,
+        _ => u64::from(rank) * devices / u64::from(ranks),
+    };
+    (0..ranks).map(|rank| (0..=rank).find(|&other| device(other) == device(rank)).unwrap()).collect()
+}
+
 fn elements(rank: u32, len: u64) -> Vec<i64> {
     (0..len as i64).map(|index| index * 17 + i64::from(rank) * 1009 + 3).collect()
 }
@@ -172,7 +182,7 @@ fn check(
     let roles = schedule.roles().total();
     let program = Scheduled { schedule, bucket: Bucket { id: 3, len, pull_only: false } };
     let factor = if collective == Collective::AllReduce && roles > 1 { 5 } else { 1 };
-    let plan = in_stream(&program, (roles, ranks), |_| None).unwrap();
+    let plan = in_stream(&program, (roles, ranks), &sharing(ranks, seed), |_| None).unwrap();
     no_races(&plan);
     let bucket = Bucket { id: 3, len, pull_only: false };
     let shard = |rank: u32| shard(&bucket, ranks, rank);
@@ -233,7 +243,7 @@ proptest! {
         let memory = || (0..ranks).map(|rank| (Place::Role(rank), elements(rank, len))).collect::<HashMap<_, _>>();
         let of = |program: &dyn Program, scaled: bool| {
             let piece = paceline_schedule::Piece { off: 0, len };
-            let plan = in_stream(program, (ranks, ranks), |rank| (scaled && rank == root).then_some(piece)).unwrap();
+            let plan = in_stream(program, (ranks, ranks), &sharing(ranks, seed), |rank| (scaled && rank == root).then_some(piece)).unwrap();
             no_races(&plan);
             run(&plan, memory(), 7, seed)
         };
@@ -251,7 +261,7 @@ proptest! {
     fn every_rank_takes_from_every_other(ranks in 1..=19u32, each in 1..=5u32, len in 0..60u64, align in 1..9u64, seed in any::<u64>()) {
         let sum = |at: usize| (0..ranks).map(|rank| elements(rank, len * u64::from(ranks))[at]).sum::<i64>();
         let of = |program: &dyn Program, memory: &dyn Fn(u32) -> Vec<i64>, factor: i64| {
-            let plan = in_stream(program, (ranks, ranks), |_| None).unwrap();
+            let plan = in_stream(program, (ranks, ranks), &sharing(ranks, seed), |_| None).unwrap();
             no_races(&plan);
             run(&plan, (0..ranks).map(|rank| (Place::Role(rank), memory(rank))).collect(), factor, seed)
         };
@@ -291,9 +301,23 @@ fn of_two(name: &str, chunk: Chunk) -> (Vec<usize>, Vec<u32>) {
     let knobs = Knobs { chunk: Some(chunk), ..Knobs::default() };
     let schedule = build_collective(Collective::AllReduce, name, &Topology::flat(2), &knobs).unwrap();
     let program = Scheduled { schedule: schedule.into(), bucket: Bucket { id: 0, len: 100, pull_only: false } };
-    let plan = in_stream(&program, (2, 2), |_| None).unwrap();
+    let plan = in_stream(&program, (2, 2), &[0, 1], |_| None).unwrap();
     let combines = |commands: &Vec<Command>| commands.iter().filter(|it| matches!(it, Command::Combine { .. })).count();
     (plan.commands.iter().map(combines).collect(), plan.signals.iter().map(|to| to.iter().sum()).collect())
+}
+
+#[test]
+fn ranks_that_share_a_device_leave_the_work_to_one() {
+    for program in
+        [&DirectAllGather { size: 4, shard: 5 } as &dyn Program, &Broadcast { size: 4, root: 3, len: 20, chunk: 5 }]
+    {
+        let plan = in_stream(program, (4, 4), &[0, 0, 2, 2], |_| None).unwrap();
+        no_races(&plan);
+        for (rank, commands) in plan.commands.iter().enumerate() {
+            let combines = commands.iter().any(|command| matches!(command, Command::Combine { .. }));
+            assert!(!combines || rank % 2 == 0, "rank {rank}: {commands:?}");
+        }
+    }
 }
 
 #[test]

@@ -42,6 +42,7 @@ use paceline_os::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use paceline_os::event::{PollFd, PollFlags, Timespec};
 use paceline_os::fd::{AsFd, OwnedFd};
 use paceline_os::net::TcpStream;
+use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
 use paceline_schedule::Peers;
 pub use port::Port;
@@ -49,6 +50,7 @@ pub use sizes::{Counters, Sizes};
 
 use crate::channel::Sink;
 use crate::header::FragmentHeader;
+use crate::traffic::Traffic;
 
 /// The sender is notified after this many datagrams were taken.
 const EVERY: u64 = 8;
@@ -83,6 +85,8 @@ pub struct Multicast {
     full: bool,
     disturber: Option<Disturber>,
     counters: Counters,
+    /// By rank, once there are any: what comes counts as movement, also while something before it is missing.
+    traffic: Vec<Arc<Traffic>>,
     /// Connections lost since the caller's last check, and why.
     pub lost: Vec<(u32, io::Error)>,
 }
@@ -133,8 +137,30 @@ impl Multicast {
             full: false,
             disturber: disturbance.map(|how| Disturber::new(how, me)),
             counters: Counters::default(),
+            traffic: Vec::new(),
             lost: Vec::new(),
         })
+    }
+
+    /// Counts what comes from the ranks here from now on.
+    pub fn count(&mut self, traffic: &[Arc<Traffic>]) {
+        self.traffic = traffic.to_vec();
+    }
+
+    /// Datagrams that have come for a communicator, whether or not they can be taken yet.
+    pub fn came_for(&self, group: u32) -> u64 {
+        if paceline_os::mutant("datagrams do not move") {
+            return 0;
+        }
+        self.incoming.iter().flatten().filter(|stream| stream.group == group).map(|stream| stream.came).sum()
+    }
+
+    fn moved(&self, rank: u32, bytes: usize) {
+        if let Some(traffic) = self.traffic.get(rank as usize)
+            && !paceline_os::mutant("datagrams do not move")
+        {
+            traffic.receive(bytes);
+        }
     }
 
     /// Counters so far.

@@ -247,8 +247,8 @@ pub(super) struct IpcGroup {
     stage: Arc<Stage>,
     lane: Stream,
     flags: Flags,
-    /// The first rank of each device.
-    owners: Vec<u32>,
+    /// By rank: the first that shares its device, whose stream works for all of them.
+    by: Vec<u32>,
     exports: Exports,
     imports: Imports,
     plans: Mutex<HashMap<PlanKey, Arc<Plan>>>,
@@ -441,9 +441,8 @@ impl Communicator {
         }
         let Some(flags) = flags else { return Ok(None) };
         let devices: Vec<&[u8]> = blocks.iter().map(|block| &block[DEVICE..]).collect();
-        let first_there =
-            |rank: &u32| devices.iter().position(|device| *device == devices[*rank as usize]) == Some(*rank as usize);
-        let owners: Vec<u32> = (0..size).filter(first_there).collect();
+        let first_there = |device: &&[u8]| devices.iter().position(|other| other == device).unwrap_or(0) as u32;
+        let by: Vec<u32> = devices.iter().map(first_there).collect();
         let group = Arc::new(IpcGroup {
             shared: self.shared.clone(),
             id: self.id,
@@ -452,7 +451,7 @@ impl Communicator {
             stage: stage.clone(),
             lane: Stream::new(device).map_err(failed)?,
             flags,
-            owners,
+            by,
             exports,
             imports,
             plans: Mutex::default(),
@@ -657,7 +656,8 @@ impl Communicator {
             }
             _ => match request.collective {
                 Collective::AllReduce => {
-                    let (owners, align) = (group.owners.clone(), of_bytes(ALIGN));
+                    let owners = (0..size).filter(|&rank| group.by[rank as usize] == rank).collect();
+                    let align = of_bytes(ALIGN);
                     Box::new(DirectAllReduce { size, owners, len: count, align })
                 }
                 Collective::AllGather => Box::new(DirectAllGather { size, shard }),
@@ -681,7 +681,7 @@ impl Communicator {
             let (at, piece) = end.filter(|_| scaled)?;
             at.is_none_or(|root| root == rank).then_some(piece)
         };
-        let Some(stream) = in_stream(&*program, (roles, size), of_rank) else { return Ok(None) };
+        let Some(stream) = in_stream(&*program, (roles, size), &group.by, of_rank) else { return Ok(None) };
         let plan = Arc::new(Plan { stream, helpers: roles - size, count, aside });
         if plans.len() == PLANS {
             plans.clear();

@@ -8,7 +8,9 @@ use paceline_executor::handle::Handle;
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::Ordering;
 use paceline_os::time::Instant;
-use paceline_transport::error::{Result, RunError};
+use paceline_transport::error::Result;
+#[cfg(feature = "foreign")]
+use paceline_transport::error::RunError;
 
 use super::named::Named;
 use crate::communicator::{CollectiveRequest, Communicator};

@@ -17,6 +17,8 @@ impl Multicast {
     }
 
     fn dispatch(&mut self, rank: u32, group: u32, message: &ControlMessage<'_>) {
+        // How far a receiver is, and repairs.
+        self.moved(rank, 1);
         match *message {
             ControlMessage::Open { role } => self.open(rank, group, role),
             ControlMessage::Sent { below } => {

@@ -33,6 +33,8 @@ pub(super) struct Incoming {
     seen: u64,
     /// Missing datagrams below this have been requested.
     asked: u64,
+    /// Datagrams that have come so far.
+    pub came: u64,
     /// A datagram has arrived since the last check.
     fresh: bool,
     /// Since when no datagram has arrived, while one at or above `asked` is missing.
@@ -42,8 +44,8 @@ pub(super) struct Incoming {
 impl Incoming {
     pub fn new(rank: u32, group: u32, role: u32, window: usize) -> Incoming {
         let ring = (0..window).map(|_| None).collect();
-        let (next, told, ended, top, seen, asked, fresh, quiet) = (0, 0, false, 0, 0, 0, false, None);
-        Incoming { rank, group, role, ring, next, told, ended, top, seen, asked, fresh, quiet }
+        let (next, told, ended, top, seen, asked, came, fresh, quiet) = (0, 0, false, 0, 0, 0, 0, false, None);
+        Incoming { rank, group, role, ring, next, told, ended, top, seen, asked, came, fresh, quiet }
     }
 
     fn slot(&self, number: u64) -> usize {
@@ -72,6 +74,7 @@ impl Incoming {
         self.ring[slot] = Some(Fragment { header, last, payload: memory });
         self.seen = self.seen.max(number + 1);
         self.top = self.top.max(self.seen);
+        self.came += 1;
         self.fresh = true;
     }
 

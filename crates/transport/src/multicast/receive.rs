@@ -81,5 +81,6 @@ impl Multicast {
         }
         stream.put(head.number, head.header, head.last, payload(datagram), self.spare.pop().unwrap_or_default());
         self.counters.received += 1;
+        self.moved(head.sender, datagram.len());
     }
 }
