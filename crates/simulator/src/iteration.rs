@@ -22,8 +22,6 @@ use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, look_up};
 use serde::Serialize;
 
-pub(crate) use by_message::{PlanRun, Progress, Task};
-
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
 use crate::prepare::calls;
@@ -175,14 +173,18 @@ pub(crate) struct Executed {
 /// # Errors
 /// Options that contradict each other; the message names the option.
 pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
-    let faster = 1.0 / options.compute_speedup;
+    let iteration = IterationOptions {
+        compression: iteration.compression.scaled(1.0 / options.compute_speedup),
+        ..iteration.clone()
+    };
+    build(&scaled(trace, options), options.workers, &iteration).map_err(|e| SimulationError(e.0))
+}
+
+/// The trace with the library's calls and the speed-up.
+pub(crate) fn scaled(trace: &Trace, options: &Options) -> Trace {
     let mut trace = trace.clone();
-    trace.workers.truncate(1);
-    for worker in &mut trace.workers {
-        scale(worker, options, faster);
-    }
-    let iteration = IterationOptions { compression: iteration.compression.scaled(faster), ..iteration.clone() };
-    build(&trace, options.workers, &iteration).map_err(|e| SimulationError(e.0))
+    trace.workers.iter_mut().for_each(|worker| scale(worker, options, 1.0 / options.compute_speedup));
+    trace
 }
 
 /// The computation with the library's calls and the speed-up.
@@ -271,17 +273,21 @@ fn check(cluster: &Cluster, options: &Options, iteration: &IterationOptions) -> 
 
 /// How much longer each rank computes than the plan: forward and optimizer, and backward.
 pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(f64, f64)> {
-    let first = trace.workers[0].compute_time().seconds();
-    let mut workers = workers::<()>(trace, cluster, options, 0);
+    let mut workers = workers::<()>(trace, cluster, options);
     workers
         .iter_mut()
         .map(|worker| {
+            worker.pace = pace(trace, worker.recorded);
             worker.vary(cluster);
-            let own = trace.workers[worker.recorded].compute_time().seconds();
-            let recorded = if first > 0.0 { own / first } else { 1.0 };
-            (worker.factor * recorded, worker.backward_factor * recorded)
+            (worker.factor, worker.backward_factor)
         })
         .collect()
+}
+
+/// How much longer a recorded worker computes than the first one, whose plan all ranks have.
+pub(crate) fn pace(trace: &Trace, recorded: usize) -> f64 {
+    let [own, first] = [recorded, 0].map(|worker| trace.workers[worker].compute_time().seconds());
+    if first > 0.0 { own / first } else { 1.0 }
 }
 
 /// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
@@ -304,7 +310,9 @@ pub(crate) fn predecessors(plan: &Plan) -> Vec<Vec<u32>> {
         .zip(&plan.steps)
         .map(|(number, step)| {
             let mut before = step.after.clone();
-            before.extend(last[step.stream as usize].replace(number));
+            if step.stream != Stream::Background {
+                before.extend(last[step.stream as usize].replace(number));
+            }
             before.sort_unstable();
             before.dedup();
             before

@@ -148,7 +148,7 @@ fn run<C: Chain, O: Observer>(
     if let Some(ringed) = ringed {
         (end, busy, observer) = (ringed.end, ringed.busy, watching);
     } else {
-        let workers = workers(trace, cluster, options, prepared.buckets.len());
+        let workers = workers(trace, cluster, options);
         let job = Job::new(
             prepared,
             JobPlace::alone(prepared.schedule.roles()),
