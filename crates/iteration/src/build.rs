@@ -454,6 +454,7 @@ impl Builder<'_> {
         let mut next = gathers.iter().enumerate().peekable();
         let mut begins = Vec::with_capacity(cut.forward.len());
         let mut activations = Vec::new();
+        let mut owner = None;
         for (number, segment) in cut.forward.iter().enumerate() {
             begins.push(self.computed);
             while let Some((position, _)) = next.next_if(|(_, gather)| gather.segment == number) {
@@ -470,7 +471,9 @@ impl Builder<'_> {
                 let bytes = segment.activation_bytes.saturating_mul(self.batch);
                 let buffer = self.buffer(BufferKind::Activations, bytes, unit);
                 self.at(step).allocates.push(buffer);
-                activations.push((unit.unwrap_or(u32::MAX), buffer));
+                // Layers without parameters belong to the one before them.
+                owner = unit.or(owner);
+                activations.push((owner.unwrap_or(u32::MAX), buffer));
             }
             if sharded {
                 for &unit in &segment.units {

@@ -200,11 +200,12 @@ impl IterationOptions {
 }
 
 impl IterationOptions {
-    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, and nothing is sharded.
+    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, as they are, and nothing
+    /// is sharded.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let every = self.compression.method == Method::None && self.sync_every == 1;
-        self.sharding == Sharding::None && self.accumulate == 1 && every
+        self.sharding == Sharding::None && self.accumulate == 1 && self.reduce_dtype.is_none() && every
     }
 }
 

@@ -16,7 +16,7 @@ mod groups;
 
 use std::collections::BTreeMap;
 
-use paceline_iteration::{IterationOptions, Plan, Sharding, Step, Stream, Work, build};
+use paceline_iteration::{Exchanges, IterationOptions, Method, Plan, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, look_up};
@@ -25,7 +25,7 @@ use serde::Serialize;
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
 use crate::prepare::calls;
-use crate::timeline::{Drawing, Timeline};
+use crate::timeline::{Drawing, Line, Timeline};
 use crate::worker::workers;
 use groups::Programs;
 
@@ -175,9 +175,23 @@ pub(crate) struct Executed {
 pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
     let iteration = IterationOptions {
         compression: iteration.compression.scaled(1.0 / options.compute_speedup),
+        exchanges: exchanges(options, iteration),
         ..iteration.clone()
     };
     build(&scaled(trace, options), options.workers, &iteration).map_err(|e| SimulationError(e.0))
+}
+
+/// Paceline's runtime exchanges buckets side by side. NCCL does not, nor do hooks that compress.
+fn exchanges(options: &Options, iteration: &IterationOptions) -> Exchanges {
+    let on_a_stream = iteration.sharding != Sharding::None
+        || iteration.compression.method != Method::None
+        || iteration.sync_every > 1
+        || options.collectives.is_some()
+        || options.slowdown > 0.0;
+    match iteration.exchanges {
+        Exchanges::Stream if !on_a_stream => Exchanges::Background,
+        given => given,
+    }
 }
 
 /// The trace with the library's calls and the speed-up.
@@ -361,7 +375,7 @@ fn outcome(
     let computed_s = account.computed_s - added_s;
     let late = Late {
         straggling_s: (own_s - compute_s).max(0.0) * share,
-        slowed_s: (computed_s - own_s.max(compute_s)).max(0.0) * share,
+        slowed_s: crate::outcome::exposed(computed_s, own_s.max(compute_s)) * share,
     };
     let recorded = &trace.workers[0];
     // A rank alone updates all parameters.
@@ -432,8 +446,16 @@ fn draw(plan: &Plan, executed: &Executed) -> Timeline {
     for (&rank, spans) in &executed.spans {
         let used = |stream: &Stream| plan.steps.iter().any(|step| step.stream == *stream);
         for (number, stream) in (0u32..).zip(Stream::ALL).filter(|(_, stream)| used(stream)) {
-            let line = drawing.track(rank + 1, number, &format!("worker {rank}"), stream.name());
+            // What runs at once is on lines of its own, of which each is free when a span begins on it.
+            let mut lines: Vec<(Line, u64)> = Vec::new();
             for (step, &(start, end)) in plan.steps.iter().zip(spans).filter(|(step, _)| step.stream == stream) {
+                let free = lines.iter().position(|(_, free)| *free <= start).unwrap_or_else(|| {
+                    let thread = number + lines.len() as u32;
+                    lines.push((drawing.track(rank + 1, thread, &format!("worker {rank}"), stream.name()), 0));
+                    lines.len() - 1
+                });
+                let (line, ended) = &mut lines[free];
+                *ended = end;
                 let category = match step.work {
                     Work::Forward { .. } => "forward",
                     Work::Backward { .. } => "backward",
@@ -441,7 +463,7 @@ fn draw(plan: &Plan, executed: &Executed) -> Timeline {
                     Work::Compress { .. } | Work::Decompress { .. } => "compression",
                     Work::Exchange { .. } => "collective",
                 };
-                drawing.span(&line, &step.name(&plan.units), category, ms(start), ms(end));
+                drawing.span(line, &step.name(&plan.units), category, ms(start), ms(end));
             }
         }
     }
