@@ -1,4 +1,4 @@
-"""The plan of a sharded iteration, played by one rank with a clock and exchanges of its own."""
+"""The plan of an iteration, played by one rank with a clock and exchanges of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 import pytest
 from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline.replay.clock import Clock
-from paceline.replay.plan_player import PlanPlayer
+from paceline.replay.player import Player
+from paceline.replay.worker_schedule import Factors, WorkerSchedule
 
 MS = 1_000_000
 
@@ -38,7 +39,8 @@ class Slow:
 
 def play(steps, exchanges, iterations=1, mark=lambda *_: None):
     plan = IterationPlan("trace", "zero3", 2, tuple(steps))
-    return PlanPlayer(plan, exchanges, Clock(), slower=[1.0] * iterations, mark=mark).play()
+    schedule = WorkerSchedule(plan, (Factors(1.0, 1.0),) * iterations, same_order=True)
+    return Player(schedule, exchanges, Clock(), together=True, mark=mark).play()
 
 
 def test_a_gather_is_hidden_behind_the_computation_before_it():

@@ -11,6 +11,7 @@ import numpy as np
 import paceline
 import pytest
 from job_workers.launch import TESTS, clean
+from paceline.forecast.iteration_plan import BACKGROUND
 from paceline.replay.clock import Clock, Lateness
 from paceline.replay.exchange import JobExchange
 from paceline.replay.load import Load, load
@@ -70,15 +71,16 @@ def parts_of(trace, strategy, workers, iterations=6, **options):
 
 def played(parts, iterations, limits):
     lists = [
-        Played(rank, len(parts), "host", "clock", parts[0].trace, None, limits, tuple(own), 3, 0)
+        Played(rank, len(parts), "host", "clock", parts[0].plan.trace, None, limits, tuple(own), 3, 0)
         for rank, own in enumerate(iterations)
     ]
     return [one.seconds for one in measured(lists)]
 
 
 def replayed(parts, *, barrier, **how):
-    limits = boundary(servers=parts[0].servers, exchange_only=parts[0].exchange_only, barrier=barrier)
-    iterations, log = play(parts, together=limits == "start", barrier=barrier and parts[0].servers, **how)
+    plan = parts[0].plan
+    limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)
+    iterations, log = play(parts, together=limits == "start", barrier=barrier and plan.has_servers, **how)
     return played(parts, iterations, limits), log
 
 
@@ -148,7 +150,8 @@ def test_ranks_hand_over_in_one_order():
     assert [part.same_order for part in parts] == [False, False]
     _, logs = replayed(parts, barrier=True)
     assert [[bucket for _, bucket in log] for log in logs] == [[1, 0] * 6] * 2
-    assert parts[1].handing_over() == [(0.02, 1), (0.02, 0)]
+    # The second worker has its own first bucket when it has the second.
+    assert [[time for time, _ in log] for log in logs][1][0] == [time for time, _ in logs[1]][1]
 
 
 def test_bytes_are_divided():
@@ -223,18 +226,25 @@ def test_load_counts_what_this_process_did():
     assert load().since(before).cpu_s > 0
 
 
+class Other:
+    """The other rank."""
+
+    rank, size = 1, 2
+
+
 class Job:
     """Two ranks, of which the other contributes what it should, or not."""
 
     rank, size = 0, 2
 
-    def __init__(self, part, wrong=None):
-        self.part, self.wrong, self.seen = part, wrong, []
+    def __init__(self, plan, wrong=None):
+        self.plan, self.wrong, self.seen = plan, wrong, []
 
     def _begin(self, call, array, given, outputs, *, label, background, bucket, pull_only, step=None):
-        other = JobExchange.__new__(JobExchange)
-        other._schedule, other._dtype = self.part, None
-        array += np.resize(other._stored(other._contribution(bucket, 1)), array.size)
+        other = JobExchange(Other(), self.plan, {})
+        (issued,) = (it for it in self.plan.steps if it.stream == BACKGROUND and it.unit == bucket)
+        other._give(issued)
+        array += other._arrays[issued.number][1]
         if label == self.wrong:
             array[-1] += 1
         self.seen.append((label, bucket, given.elements, step))
@@ -251,14 +261,14 @@ class Job:
 def test_sums_are_checked(dtype):
     fields = {**TWO_ORDERS, "dtype": dtype}
     (part, _) = parts_of(trace_of(fields), "ps", 2)
-    job = Job(part)
-    exchange = JobExchange(job, part, {}, barrier=True)
+    job = Job(part.plan)
+    exchange = JobExchange(job, part.plan, {}, barrier=True)
     assert exchange.check() == 2
     element = np.dtype(dtype).itemsize
     assert job.seen == [("y", 1, 1200 // element, (False, 1)), ("x", 0, 400 // element, (True, 0))]
-    assert not any(array.any() for array in exchange._arrays)
-    with pytest.raises(ArithmeticError, match="rank 0 has a wrong sum of 'x'"):
-        JobExchange(Job(part, wrong="x"), part, {}, barrier=False).check()
+    assert not any(array.any() for arrays in exchange._arrays.values() for array in arrays)
+    with pytest.raises(ArithmeticError, match="rank 0 has a wrong result of 'all-reduce x'"):
+        JobExchange(Job(part.plan, wrong="x"), part.plan, {}, barrier=False).check()
 
 
 def launch(*words, ranks=0, options=()):

@@ -214,7 +214,7 @@ def simulate(
     """
 
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
-    """Return what this worker does in a simulation with these options, as JSON: buckets, layers, times of gradients."""
+    """Return what this worker does in a simulation with these options, as JSON: its plan, and factors of its times."""
 
 def iteration_plan(trace: Trace, options: str) -> str:
     """Return the plan of a sharded iteration (docs/reference/iteration-plan.md) as JSON.

@@ -2,6 +2,7 @@
 
 import threading
 
+from paceline.forecast.iteration_plan import BACKGROUND
 from paceline.replay.clock import Lateness
 from paceline.replay.player import Player
 
@@ -57,25 +58,28 @@ class VirtualExchange:
         self.network.put(self.network.met, self.meetings, self.clock.time)
         return self.network.last(self.network.met, self.meetings)
 
-    def issue(self, bucket):
+    def issue(self, step):
+        bucket = step.unit
         self.rounds[bucket] = self.rounds.get(bucket, 0) + 1
         self.log.append((self.clock.time, bucket))
         self.network.put(self.network.issued, (bucket, self.rounds[bucket]), self.clock.time)
 
-    def arrival(self, bucket):
+    def arrival(self, step):
+        bucket = step.unit
         keys = [(other, self.rounds[bucket]) for other in self.network.held or (bucket,)]
         return max(self.network.last(self.network.issued, key) for key in keys) + self.network.delay
 
-    def held(self, bucket):
-        return bucket not in self.rounds or self.arrival(bucket) <= self.clock.time
+    def held(self, step):
+        return step.unit not in self.rounds or self.arrival(step) <= self.clock.time
 
-    def wait(self, bucket):
-        self.clock.time = max(self.clock.time, self.arrival(bucket))
+    def wait(self, step):
+        self.clock.time = max(self.clock.time, self.arrival(step))
 
 
 def play(parts, *, together, delay_s=0.0, oversleep_s=0.0, barrier=False):
     """The iterations of every worker, and what each issued when."""
-    network = Network(len(parts), round(delay_s * 1e9), parts[0].order if barrier else ())
+    buckets = [step.unit for step in parts[0].plan.steps if step.stream == BACKGROUND]
+    network = Network(len(parts), round(delay_s * 1e9), buckets if barrier else ())
     exchanges = [VirtualExchange(network, VirtualClock(round(oversleep_s * 1e9))) for _ in parts]
     iterations = [None] * len(parts)
 

@@ -13,13 +13,16 @@
 //! | optimizer | the last of each kind |
 //! | compressing a bucket ([`crate::compression`]) | as its exchange would |
 //! | exchanges after several iterations | the optimizer's step of the last one |
+//! | a part of the forward pass whose parameters servers send back | their exchange in the iteration before |
+//!
+//! Exchanges in the background (Paceline's runtime, parameter servers) do not wait for each other.
 use paceline_model::Trace;
-use paceline_model::trace::Dtype;
+use paceline_model::trace::{Dtype, WorkerTrace};
 
 use crate::compression::{Legs, Method, Sent};
-use crate::options::{IterationError, IterationOptions, Reshard, Sharding};
+use crate::options::{Exchanges, IterationError, IterationOptions, Pull, Reshard, Sharding};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
-use crate::units::{Cut, Segment, into_blocks, into_buckets};
+use crate::units::{Bucket, Cut, Segment, buckets, into_blocks, into_buckets, ready_order};
 
 /// Makes the plan of `world` ranks.
 ///
@@ -28,10 +31,19 @@ use crate::units::{Cut, Segment, into_blocks, into_buckets};
 pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Plan, IterationError> {
     check(world, options)?;
     let sharding = options.sharding;
+    let recorded = &trace.workers[options.recorded];
+    let updating = (options.exchanges == Exchanges::Servers(Pull::Layer)).then(|| updating(trace, recorded));
+    let worker = updating.as_ref().unwrap_or(recorded);
+    let buckets = if sharding.gathers_units() {
+        Vec::new()
+    } else {
+        buckets(trace, options.bucket_size, options.exchanges.have_servers())
+    };
     let cut = if sharding.gathers_units() {
         into_blocks(trace, options.unit.as_deref(), options.bucket_size)?
     } else {
-        into_buckets(trace, options.bucket_size)
+        let order = options.common_order.then(|| ready_order(trace, &trace.workers[0], &buckets));
+        into_buckets(trace, worker, &buckets, order.as_deref(), options.exchanges.are_background())
     };
     let shard_ranks = match sharding {
         Sharding::None => 1,
@@ -43,7 +55,6 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     }
     let param = options.param_dtype.unwrap_or(trace.dtype);
     let reduce = options.reduce_dtype.unwrap_or(trace.dtype);
-    let worker = &trace.workers[0];
     let iterations = if world > 1 { options.sync_every } else { 1 };
     let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
     if iterations > 1 && round_s > LONGEST_ROUND_S {
@@ -53,7 +64,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         )));
     }
     // What ranks exchange after several iterations are parameters.
-    let legs = legs(trace, &cut, world, options, if iterations > 1 { param } else { reduce })?;
+    let legs = legs(trace, &buckets, world, options, if iterations > 1 { param } else { reduce })?;
     let mut builder = Builder {
         options,
         param,
@@ -75,7 +86,11 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         gradients: vec![None; cut.units.len()],
         shards: vec![None; cut.units.len()],
         last_exchange: [None; Stream::ALL.len()],
+        background: Vec::new(),
+        exchange_of: vec![None; cut.units.len()],
+        needs: Vec::new(),
         cut: &cut,
+        buckets: &buckets,
         legs,
         rounds: iterations > 1,
     };
@@ -91,10 +106,13 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         }
         builder.backward(pass, activations);
     }
-    builder.optimizer(optimizer);
+    if updating.is_none() {
+        builder.optimizer(optimizer);
+    }
     if iterations > 1 {
         builder.round(optimizer);
     }
+    builder.wait_for_parameters();
     let Builder { steps, buffers, .. } = builder;
     let plan = Plan {
         format: FORMAT.into(),
@@ -106,15 +124,45 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         samples: u64::from(trace.batch) * u64::from(options.accumulate) * u64::from(iterations),
         passes: options.accumulate,
         iterations,
-        units: cut.units.iter().map(|(name, elements)| Unit { name: name.clone(), elements: *elements }).collect(),
+        units: (0..).zip(&cut.units).map(|(number, unit)| described(number, unit, &buckets, options)).collect(),
         buffers,
         resident,
         steps,
+        ends_with_compute: updating.is_some(),
         has_activations: worker.activation_bytes().is_some(),
         notes,
     };
     debug_assert_eq!(plan.check(), Ok(()));
     Ok(plan)
+}
+
+/// A worker that updates parameters layer by layer, each before its first use.
+fn updating(trace: &Trace, worker: &WorkerTrace) -> WorkerTrace {
+    let total: u64 = trace.tensors.iter().map(|tensor| tensor.bytes).sum();
+    let mut updated = vec![false; trace.tensors.len()];
+    let mut worker = worker.clone();
+    for layer in &mut worker.forward {
+        let mut bytes = 0;
+        for &tensor in &layer.tensors {
+            if !std::mem::replace(&mut updated[tensor as usize], true) {
+                bytes += trace.tensors[tensor as usize].bytes;
+            }
+        }
+        if total > 0 {
+            layer.duration += worker.optimizer.scaled(bytes as f64 / total as f64);
+        }
+    }
+    worker
+}
+
+fn described(number: usize, (name, elements): &(String, u64), buckets: &[Bucket], options: &IterationOptions) -> Unit {
+    let bucket = buckets.get(number).filter(|_| options.exchanges.have_servers());
+    Unit {
+        name: name.clone(),
+        elements: *elements,
+        pull_only: bucket.is_some_and(|bucket| bucket.pull_only),
+        priority: bucket.map(|bucket| bucket.priority),
+    }
 }
 
 fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
@@ -157,6 +205,10 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
             ));
         }
     }
+    if options.exchanges.are_background() && (!plain || options.sync_every > 1) {
+        let what = if plain { "sync-every" } else { "compression" };
+        return wrong(format!("{what}: needs exchanges that wait for each other; leave it out"));
+    }
     if options.sync_every > 1 && options.synchronize.is_some() {
         return wrong(
             "accumulate-sync: has no effect with sync-every, which exchanges no gradients; leave it out".into(),
@@ -197,22 +249,22 @@ const DIFFERENCES: u64 = 3;
 /// How each bucket is exchanged, if nothing is sharded.
 fn legs(
     trace: &Trace,
-    cut: &Cut,
+    buckets: &[Bucket],
     world: u32,
     options: &IterationOptions,
     dtype: Dtype,
 ) -> Result<Vec<Legs>, IterationError> {
-    if options.sharding != Sharding::None || world == 1 {
+    if options.sharding != Sharding::None || (world == 1 && !options.exchanges.have_servers()) {
         return Ok(Vec::new());
     }
-    let mut tensors = vec![Vec::new(); cut.units.len()];
-    for (tensor, unit) in trace.tensors.iter().zip(&cut.unit_of) {
-        if let Some(unit) = unit {
-            tensors[*unit as usize].push(tensor);
+    let of_bucket = |bucket: &Bucket| {
+        if bucket.pull_only {
+            return Ok(Legs::uncompressed(bucket.elements, dtype));
         }
-    }
-    let of_bucket = |tensors: &Vec<_>| options.compression.legs(tensors, trace.dtype, dtype, world);
-    tensors.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
+        let tensors: Vec<_> = bucket.tensors.iter().map(|&tensor| &trace.tensors[tensor as usize]).collect();
+        options.compression.legs(&tensors, trace.dtype, dtype, world)
+    };
+    buckets.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
         IterationError(format!(
             "compression: trace '{}' does not say the shape of {name}, which decides what PowerSGD sends; record it again, \
              or add \"shape\": [rows, columns] to its gradients",
@@ -248,6 +300,12 @@ struct Builder<'a> {
     legs: Vec<Legs>,
     /// Whether parameters are exchanged after several iterations.
     rounds: bool,
+    buckets: &'a [Bucket],
+    /// The last exchange of each unit, and all that do not wait for each other.
+    exchange_of: Vec<Option<u32>>,
+    background: Vec<u32>,
+    /// The units that each step of the first forward pass needs.
+    needs: Vec<(u32, Vec<u32>)>,
 }
 
 /// Buffers of a pass that its backward pass frees.
@@ -260,12 +318,26 @@ impl Builder<'_> {
     }
 
     fn step(&mut self, stream: Stream, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
-        self.steps.push(Step { stream, work, unit, pass, after, allocates: Vec::new(), frees: Vec::new() });
+        self.steps.push(Step {
+            stream,
+            work,
+            unit,
+            layer: None,
+            pass,
+            after,
+            after_previous: Vec::new(),
+            allocates: Vec::new(),
+            frees: Vec::new(),
+        });
         self.steps.len() as u32 - 1
     }
 
     fn at(&mut self, step: u32) -> &mut Step {
         &mut self.steps[step as usize]
+    }
+
+    fn is_pull_only(&self, unit: u32) -> bool {
+        self.buckets.get(unit as usize).is_some_and(|bucket| bucket.pull_only)
     }
 
     fn elements(&self, unit: u32) -> u64 {
@@ -275,7 +347,10 @@ impl Builder<'_> {
     /// What exists during the whole iteration.
     fn resident(&mut self) -> Vec<u32> {
         let ranks = u64::from(self.shard.size);
-        let whole: u64 = self.cut.units.iter().map(|(_, elements)| elements).sum();
+        let whole: u64 = (0..self.cut.units.len() as u32)
+            .filter(|&unit| !self.is_pull_only(unit))
+            .map(|unit| self.elements(unit))
+            .sum();
         // Every unit is padded to a multiple of the ranks.
         let part: u64 = self.cut.units.iter().map(|(_, elements)| elements.div_ceil(ranks)).sum();
         let held = if self.options.sharding.gathers_units() { part } else { whole };
@@ -379,6 +454,7 @@ impl Builder<'_> {
         let mut next = gathers.iter().enumerate().peekable();
         let mut begins = Vec::with_capacity(cut.forward.len());
         let mut activations = Vec::new();
+        let mut owner = None;
         for (number, segment) in cut.forward.iter().enumerate() {
             begins.push(self.computed);
             while let Some((position, _)) = next.next_if(|(_, gather)| gather.segment == number) {
@@ -387,11 +463,17 @@ impl Builder<'_> {
             let after = self.awaited(&segment.units);
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Forward { duration_ps: segment.duration.0 }, unit, pass, after);
+            self.at(step).layer.clone_from(&segment.layer);
+            if pass == 0 && self.options.exchanges == Exchanges::Servers(Pull::Layer) {
+                self.needs.push((step, segment.units.clone()));
+            }
             if segment.activation_bytes > 0 {
                 let bytes = segment.activation_bytes.saturating_mul(self.batch);
                 let buffer = self.buffer(BufferKind::Activations, bytes, unit);
                 self.at(step).allocates.push(buffer);
-                activations.push((unit.unwrap_or(u32::MAX), buffer));
+                // Layers without parameters belong to the one before them.
+                owner = unit.or(owner);
+                activations.push((owner.unwrap_or(u32::MAX), buffer));
             }
             if sharded {
                 for &unit in &segment.units {
@@ -476,7 +558,7 @@ impl Builder<'_> {
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Backward { duration_ps: segment.duration.0 }, unit, pass, after);
             for &unit in &segment.units {
-                if self.gradients[unit as usize].is_none() && self.elements(unit) > 0 {
+                if self.gradients[unit as usize].is_none() && self.elements(unit) > 0 && !self.is_pull_only(unit) {
                     let size = if sharded { self.param.size().max(self.reduce.size()) } else { self.param.size() };
                     let buffer = self.buffer(BufferKind::Gradients, self.elements(unit) * size, Some(unit));
                     self.at(step).allocates.push(buffer);
@@ -492,7 +574,8 @@ impl Builder<'_> {
                     self.steps[step as usize].frees.push(buffer);
                 }
                 if synchronizes {
-                    if self.options.overlap {
+                    // What servers only distribute waits for no gradient.
+                    if self.options.overlap || self.is_pull_only(unit) {
                         if let Some(sent) = self.reduce(unit, pass, step) {
                             in_flight = [in_flight[1].or(in_flight[0]), Some(sent)];
                         }
@@ -526,7 +609,7 @@ impl Builder<'_> {
     /// Exchanges the gradients of a unit, which `step` completes.
     fn reduce(&mut self, unit: u32, pass: u32, step: u32) -> Option<u32> {
         let elements = self.elements(unit);
-        if elements == 0 || self.all.size == 1 {
+        if elements == 0 || (self.all.size == 1 && !self.options.exchanges.have_servers()) {
             return None;
         }
         if self.options.sharding == Sharding::None {
@@ -576,10 +659,16 @@ impl Builder<'_> {
             }
             let mut last = before;
             for Sent { collective, elements, dtype } in leg.sent {
-                let stream = stream_of(collective);
+                let in_background = self.options.exchanges.are_background();
+                let stream = if in_background { Stream::Background } else { stream_of(collective) };
                 let work = Work::Exchange { collective, group: self.all, elements, dtype };
                 last = self.step(stream, work, Some(unit), pass, vec![before]);
-                self.last_exchange[stream as usize] = Some(last);
+                if in_background {
+                    self.background.push(last);
+                } else {
+                    self.last_exchange[stream as usize] = Some(last);
+                }
+                self.exchange_of[unit as usize] = Some(last);
             }
             before = last;
         }
@@ -605,10 +694,11 @@ impl Builder<'_> {
     fn round(&mut self, optimizer: u64) {
         let Some(updated) = self.computed else { return };
         self.last_exchange = [None; Stream::ALL.len()];
+        self.background.clear();
         let pass = self.options.accumulate - 1;
         let whole: u64 = (0..self.cut.units.len() as u32).map(|unit| self.elements(unit)).sum();
         let differences = optimizer / DIFFERENCES;
-        for unit in 0..self.cut.units.len() as u32 {
+        for unit in self.backward_order() {
             let elements = self.elements(unit);
             if elements == 0 {
                 continue;
@@ -620,12 +710,30 @@ impl Builder<'_> {
             self.steps[first].allocates.push(buffer);
             self.at(last).frees.push(buffer);
         }
-        let after = self.last_exchange.iter().flatten().copied().collect();
+        let after = self.exchanged();
         self.compute(Work::OuterOptimizer { duration_ps: optimizer - differences }, None, pass, after);
     }
 
+    /// What ends last on each stream, and everything in the background.
+    fn exchanged(&self) -> Vec<u32> {
+        self.last_exchange.iter().flatten().chain(&self.background).copied().collect()
+    }
+
+    /// Units in the order in which the backward pass completes them.
+    fn backward_order(&self) -> Vec<u32> {
+        self.cut.backward.iter().flat_map(|segment| segment.units.iter().copied()).collect()
+    }
+
+    /// Layers wait for the parameters that servers have sent back since the iteration before.
+    fn wait_for_parameters(&mut self) {
+        for (step, units) in std::mem::take(&mut self.needs) {
+            let exchanges = units.iter().filter_map(|&unit| self.exchange_of[unit as usize]);
+            self.steps[step as usize].after_previous = exchanges.collect();
+        }
+    }
+
     fn optimizer(&mut self, duration_ps: u64) {
-        let after = self.last_exchange.iter().flatten().copied().collect();
+        let after = self.exchanged();
         let pass = self.options.accumulate - 1;
         let step = self.compute(Work::Optimizer { duration_ps }, None, pass, after);
         let left: Vec<u32> = self.gradients.iter_mut().chain(&mut self.shards).filter_map(Option::take).collect();
@@ -634,7 +742,7 @@ impl Builder<'_> {
             && self.options.prefetch.is_none()
             && self.shard.size > 1
         {
-            for unit in (0..self.cut.units.len() as u32).rev() {
+            for unit in self.backward_order().into_iter().rev() {
                 self.exchange(Collective::AllGather, self.shard, self.elements(unit), unit, pass, vec![step]);
             }
         }

@@ -137,6 +137,14 @@ pub(crate) struct Legs {
     pub decompress_ps: u64,
 }
 
+impl Legs {
+    /// An all-reduce at no cost.
+    pub(crate) fn uncompressed(elements: u64, dtype: Dtype) -> Legs {
+        let sent = vec![Sent { collective: Collective::AllReduce, elements, dtype }];
+        Legs { legs: vec![Leg { duration_ps: 0, sent }], decompress_ps: 0 }
+    }
+}
+
 impl Compression {
     /// How a bucket of these tensors is exchanged between `world` ranks. `dtype`: what is not compressed has this type.
     ///
@@ -149,10 +157,7 @@ impl Compression {
         let count = tensors.len() as u64;
         let sent = |collective: Collective, elements: u64, dtype: Dtype| Sent { collective, elements, dtype };
         let made = match self.method {
-            Method::None => {
-                let leg = Leg { duration_ps: 0, sent: vec![sent(Collective::AllReduce, elements, dtype)] };
-                Legs { legs: vec![leg], decompress_ps: 0 }
-            }
+            Method::None => Legs::uncompressed(elements, dtype),
             Method::Cast(to) => Legs {
                 legs: vec![Leg {
                     duration_ps: self.compress.picoseconds(count, elements, 0),

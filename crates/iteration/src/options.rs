@@ -88,6 +88,42 @@ impl Optimizer {
     }
 }
 
+/// When workers wait for the parameters that servers send back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pull {
+    /// Each forward layer waits for its own parameters, which it updates first; the next iteration begins when the
+    /// backward pass has ended.
+    Layer,
+    /// The iteration waits for all parameters.
+    Step,
+}
+
+/// How buckets of gradients are exchanged if nothing is sharded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchanges {
+    /// One after the other, as on a stream of NCCL.
+    Stream,
+    /// Any number at once: each begins when its gradients are ready. Paceline's runtime.
+    Background,
+    /// The same with parameter servers, which also distribute tensors that have no gradient.
+    Servers(Pull),
+}
+
+impl Exchanges {
+    /// Whether exchanges do not wait for each other.
+    #[must_use]
+    pub fn are_background(self) -> bool {
+        self != Exchanges::Stream
+    }
+
+    /// Whether servers add gradients up.
+    #[must_use]
+    pub fn have_servers(self) -> bool {
+        matches!(self, Exchanges::Servers(_))
+    }
+}
+
 /// The options of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IterationOptions {
@@ -127,6 +163,12 @@ pub struct IterationOptions {
     /// Iterations of a round, in the last of which ranks exchange how their parameters have changed, after the
     /// optimizer's step (local SGD; DiLoCo, A. Douillard et al., 2023). 1: gradients are exchanged in every iteration.
     pub sync_every: u32,
+    /// How buckets of gradients are exchanged if nothing is sharded.
+    pub exchanges: Exchanges,
+    /// The recorded worker whose computation it is, where buckets are in the background; otherwise the first one.
+    pub recorded: usize,
+    /// Whether a worker hands over its buckets in the order of the first recorded one, which real ranks have to agree on.
+    pub common_order: bool,
 }
 
 impl IterationOptions {
@@ -150,16 +192,20 @@ impl IterationOptions {
             accumulated: false,
             compression: Compression::NONE,
             sync_every: 1,
+            exchanges: Exchanges::Stream,
+            recorded: 0,
+            common_order: false,
         }
     }
 }
 
 impl IterationOptions {
-    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, and nothing is sharded.
+    /// Whether it is the iteration of a trace as it was recorded: gradients are synchronised once, as they are, and nothing
+    /// is sharded.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let every = self.compression.method == Method::None && self.sync_every == 1;
-        self.sharding == Sharding::None && self.accumulate == 1 && every
+        self.sharding == Sharding::None && self.accumulate == 1 && self.reduce_dtype.is_none() && every
     }
 }
 

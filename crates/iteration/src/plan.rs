@@ -41,6 +41,9 @@ pub struct Plan {
     pub resident: Vec<u32>,
     /// Steps, each after those that it waits for. Steps of a stream run in this order.
     pub steps: Vec<Step>,
+    /// Whether the next iteration begins when the computation of this one has ended, with exchanges still on their way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_with_compute: bool,
     /// Whether the trace says what activations take; otherwise they have no buffers.
     pub has_activations: bool,
     /// Degenerate cases that the user should know about.
@@ -55,6 +58,12 @@ pub struct Unit {
     pub name: String,
     /// Number of parameters.
     pub elements: u64,
+    /// For a bucket without gradients, which servers distribute and do not add to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pull_only: bool,
+    /// Its place in the order in which servers distribute; `None`: there are no servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
 }
 
 /// What a buffer holds.
@@ -110,12 +119,20 @@ pub enum Stream {
     AllReduce,
     /// Computation between and after the exchanges of compressed gradients, beside that of the model.
     Compression,
+    /// Exchanges of which any number run at once: they begin in this order, and do not wait for each other.
+    Background,
 }
 
 impl Stream {
     /// Every stream, in the order of timelines.
-    pub const ALL: [Stream; 5] =
-        [Stream::Compute, Stream::AllGather, Stream::ReduceScatter, Stream::AllReduce, Stream::Compression];
+    pub const ALL: [Stream; 6] = [
+        Stream::Compute,
+        Stream::AllGather,
+        Stream::ReduceScatter,
+        Stream::AllReduce,
+        Stream::Compression,
+        Stream::Background,
+    ];
 
     /// The name in timelines and results.
     #[must_use]
@@ -126,6 +143,7 @@ impl Stream {
             Stream::ReduceScatter => "reduce-scatter",
             Stream::AllReduce => "all-reduce",
             Stream::Compression => "compression",
+            Stream::Background => "background",
         }
     }
 }
@@ -189,7 +207,8 @@ pub enum Work {
     },
 }
 
-/// A step of the plan. It begins when the step before it on its stream and all of `after` have ended.
+/// A step of the plan. It begins when the step before it on its stream, all of `after`, and all of `after_previous` have
+/// ended; on the background stream it does not wait for the one before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -199,10 +218,16 @@ pub struct Step {
     pub work: Work,
     /// The unit; `None`: all.
     pub unit: Option<u32>,
+    /// The layer that it is, where layers are steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
     /// The pass through the model, from 0.
     pub pass: u32,
     /// Numbers of earlier steps.
     pub after: Vec<u32>,
+    /// Numbers of steps of the iteration before; the first iteration waits for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after_previous: Vec<u32>,
     /// Buffers that begin to exist when it begins.
     pub allocates: Vec<u32>,
     /// Buffers that cease to exist when it has ended.
@@ -213,6 +238,9 @@ impl Step {
     /// What a timeline calls it.
     #[must_use]
     pub fn name(&self, units: &[Unit]) -> String {
+        if let Some(layer) = &self.layer {
+            return layer.clone();
+        }
         let unit = self.unit.map_or("", |unit| units[unit as usize].name.as_str());
         let what = match &self.work {
             Work::Forward { .. } => "forward",
@@ -221,7 +249,7 @@ impl Step {
             Work::Compress { .. } => "compress",
             Work::Decompress { .. } => "decompress",
             Work::OuterOptimizer { .. } => "outer optimizer",
-            Work::Exchange { .. } => self.stream.name(),
+            Work::Exchange { collective, .. } => collective.name(),
         };
         if unit.is_empty() { what.to_owned() } else { format!("{what} {unit}") }
     }
@@ -231,7 +259,7 @@ impl Plan {
     /// Number of parameters.
     #[must_use]
     pub fn elements(&self) -> u64 {
-        self.units.iter().map(|unit| unit.elements).sum()
+        self.units.iter().filter(|unit| !unit.pull_only).map(|unit| unit.elements).sum()
     }
 
     /// The plan as JSON.
@@ -277,6 +305,9 @@ impl Plan {
             let place = |what: &str| format!("steps[{number}].{what}");
             if let Some(after) = step.after.iter().find(|&&after| after as usize >= number) {
                 return Err(format!("{}: step {after} is not an earlier one", place("after")));
+            }
+            if let Some(after) = step.after_previous.iter().find(|&&after| after as usize >= self.steps.len()) {
+                return Err(format!("{}: there is no step {after}", place("after_previous")));
             }
             if let Some(unit) = step.unit.filter(|&unit| unit as usize >= self.units.len()) {
                 return Err(format!("{}: there is no unit {unit}", place("unit")));

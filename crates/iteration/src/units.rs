@@ -1,12 +1,12 @@
 //! Cuts a trace into units: what is gathered, reduced or scattered as one.
 //!
 //! With sharded parameters a unit is a block of the model, as users wrap it (`fully_shard(block)`); everything else is
-//! the root. Otherwise it is a bucket of gradients in the order in which they become ready, as in DDP.
+//! the root. Otherwise it is a bucket of gradients, which are fused in the order in which they become ready, as in DDP.
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Time, Trace};
-use paceline_schedule::buckets;
+use paceline_schedule::buckets::fuse;
 
 use crate::options::IterationError;
 
@@ -33,6 +33,8 @@ pub struct Cut {
 pub struct Segment {
     /// Its units; the first one is the one whose code runs.
     pub units: Vec<u32>,
+    /// The layer that it is, where layers stay apart.
+    pub layer: Option<String>,
     /// How long it computes.
     pub duration: Time,
     /// Bytes of a sample that it keeps for the backward pass.
@@ -93,7 +95,7 @@ pub fn into_blocks(trace: &Trace, pattern: Option<&str>, bucket: Option<u64>) ->
         }
     }
     let own = |layer: usize| vec![unit_of_layer[layer]];
-    let forward = forward(worker, &unit_of, own);
+    let forward = forward(worker, &unit_of, false, own);
     let mut segments: Vec<Segment> = Vec::new();
     let mut before = Time::ZERO;
     for gradient in &worker.gradients {
@@ -102,38 +104,145 @@ pub fn into_blocks(trace: &Trace, pattern: Option<&str>, bucket: Option<u64>) ->
         before = gradient.ready;
         match segments.last_mut() {
             Some(last) if last.units == [unit] => last.duration += duration,
-            _ => segments.push(Segment { units: vec![unit], duration, activation_bytes: 0 }),
+            _ => segments.push(Segment { units: vec![unit], layer: None, duration, activation_bytes: 0 }),
         }
     }
     let backward = ended(segments, worker.backward - before);
     Ok(Cut { units: with_elements(units, &unit_of, trace), unit_of, root, forward, backward })
 }
 
-/// Cuts the first recorded worker's iteration into buckets of gradients.
-#[must_use]
-pub fn into_buckets(trace: &Trace, size: Option<u64>) -> Cut {
-    let worker = &trace.workers[0];
-    let order: Vec<u32> = worker.gradients.iter().map(|gradient| gradient.tensor).collect();
-    let bytes: Vec<u64> = order.iter().map(|&tensor| trace.tensors[tensor as usize].bytes).collect();
-    let mut unit_of = vec![None; trace.tensors.len()];
-    let mut units = Vec::new();
-    let mut segments = Vec::new();
-    let mut before = Time::ZERO;
-    for (number, range) in (0u32..).zip(buckets::fuse(&bytes, size)) {
-        let first = &trace.tensors[order[range.start] as usize].name;
-        let more = range.len() - 1;
-        units.push((if more == 0 { first.clone() } else { format!("{first} +{more}") }, 0));
-        let ready = worker.gradients[range.end - 1].ready;
-        order[range].iter().for_each(|&tensor| unit_of[tensor as usize] = Some(number));
-        segments.push(Segment { units: vec![number], duration: ready - before, activation_bytes: 0 });
-        before = ready;
-    }
-    let forward = forward(worker, &unit_of, |_| Vec::new());
-    let backward = ended(segments, worker.backward - before);
-    Cut { units: with_elements(units, &unit_of, trace), unit_of, root: None, forward, backward }
+/// What is exchanged as one where nothing is sharded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its first tensor, and how many more it has.
+    pub name: String,
+    /// Numbers of its tensors.
+    pub tensors: Vec<u32>,
+    /// Of the trace's type.
+    pub elements: u64,
+    /// It has no gradient: servers distribute it and do not add to it.
+    pub pull_only: bool,
+    /// Its place in the order in which servers distribute.
+    pub priority: u32,
 }
 
-fn forward(worker: &WorkerTrace, unit_of: &[Option<u32>], own: impl Fn(usize) -> Vec<u32>) -> Vec<Segment> {
+/// The buckets of a trace. `None`: bucket i is tensor i, so that a placement counts tensors in model order; tensors without
+/// gradient are included if servers distribute them.
+#[must_use]
+pub fn buckets(trace: &Trace, size: Option<u64>, with_servers: bool) -> Vec<Bucket> {
+    let mut groups: Vec<Vec<u32>> = match size {
+        None => (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes > 0).map(|(i, _)| vec![i]).collect(),
+        Some(_) => {
+            let order: Vec<u32> = trace.workers[0].gradients.iter().map(|g| g.tensor).collect();
+            let bytes: Vec<u64> = order.iter().map(|&t| trace.tensors[t as usize].bytes).collect();
+            fuse(&bytes, size).into_iter().map(|range| order[range].to_vec()).collect()
+        }
+    };
+    if with_servers {
+        groups.extend((0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0).map(|(i, _)| vec![i]));
+    }
+    let mut place = vec![u32::MAX; trace.tensors.len()];
+    for (position, &tensor) in (0u32..).zip(&trace.distribution) {
+        let slot = &mut place[tensor as usize];
+        *slot = position.min(*slot);
+    }
+    let bucket = |tensors: Vec<u32>| {
+        let all = || tensors.iter().map(|&tensor| &trace.tensors[tensor as usize]);
+        let pull_only = all().all(|tensor| tensor.bytes == 0);
+        let bytes: u64 = all().map(|tensor| if pull_only { tensor.pull_bytes } else { tensor.bytes }).sum();
+        let more = tensors.len() - 1;
+        let first = &trace.tensors[tensors[0] as usize].name;
+        Bucket {
+            name: if more == 0 { first.clone() } else { format!("{first} +{more}") },
+            // A moving average may have another type: only its bytes matter.
+            elements: bytes.div_ceil(trace.dtype.size()),
+            pull_only,
+            priority: tensors.iter().map(|&tensor| place[tensor as usize]).min().unwrap_or(u32::MAX),
+            tensors,
+        }
+    };
+    groups.into_iter().map(bucket).collect()
+}
+
+/// Cuts a recorded worker's iteration into these buckets. `order`: in which they are handed over, if not in that of their
+/// last gradients. `apart`: what follows the last gradient is a segment of its own, beside that gradient's exchange, and so
+/// is each layer.
+#[must_use]
+pub fn into_buckets(
+    trace: &Trace,
+    worker: &WorkerTrace,
+    buckets: &[Bucket],
+    order: Option<&[u32]>,
+    apart: bool,
+) -> Cut {
+    let mut unit_of = vec![None; trace.tensors.len()];
+    for (number, bucket) in (0u32..).zip(buckets) {
+        bucket.tensors.iter().for_each(|&tensor| unit_of[tensor as usize] = Some(number));
+    }
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut before = Time::ZERO;
+    for (ready, unit) in handed_over(worker, &unit_of, buckets.len(), order) {
+        match segments.last_mut() {
+            Some(last) if ready == before => last.units.push(unit),
+            _ => {
+                segments.push(Segment { units: vec![unit], layer: None, duration: ready - before, activation_bytes: 0 })
+            }
+        }
+        before = ready;
+    }
+    let rest = worker.backward.max(before) - before;
+    let backward = if apart && rest > Time::ZERO {
+        segments.push(Segment { units: Vec::new(), layer: None, duration: rest, activation_bytes: 0 });
+        segments
+    } else {
+        ended(segments, rest)
+    };
+    let forward = forward(worker, &unit_of, apart, |_| Vec::new());
+    let units = buckets.iter().map(|bucket| (bucket.name.clone(), bucket.elements)).collect();
+    Cut { units, unit_of, root: None, forward, backward }
+}
+
+/// The order in which a worker's buckets become ready.
+#[must_use]
+pub fn ready_order(trace: &Trace, worker: &WorkerTrace, buckets: &[Bucket]) -> Vec<u32> {
+    let mut unit_of = vec![None; trace.tensors.len()];
+    for (number, bucket) in (0u32..).zip(buckets) {
+        bucket.tensors.iter().for_each(|&tensor| unit_of[tensor as usize] = Some(number));
+    }
+    handed_over(worker, &unit_of, buckets.len(), None).into_iter().map(|(_, bucket)| bucket).collect()
+}
+
+/// When each bucket can be handed over, from the start of the backward pass, in order; those without gradients at once.
+fn handed_over(
+    worker: &WorkerTrace,
+    unit_of: &[Option<u32>],
+    buckets: usize,
+    order: Option<&[u32]>,
+) -> Vec<(Time, u32)> {
+    let mut ready = vec![(Time::ZERO, 0); buckets];
+    // Ties keep the trace's order of gradients.
+    for (position, gradient) in worker.gradients.iter().enumerate() {
+        if let Some(bucket) = unit_of[gradient.tensor as usize] {
+            let slot = &mut ready[bucket as usize];
+            *slot = (slot.0.max(gradient.ready), position);
+        }
+    }
+    let mut own: Vec<u32> = (0..buckets as u32).collect();
+    own.sort_by_key(|&bucket| ready[bucket as usize]);
+    let mut latest = Time::ZERO;
+    let handed = |&bucket: &u32| {
+        latest = latest.max(ready[bucket as usize].0);
+        (latest, bucket)
+    };
+    order.unwrap_or(&own).iter().map(handed).collect()
+}
+
+fn forward(
+    worker: &WorkerTrace,
+    unit_of: &[Option<u32>],
+    apart: bool,
+    own: impl Fn(usize) -> Vec<u32>,
+) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for (number, layer) in worker.forward.iter().enumerate() {
         let mut units = own(number);
@@ -144,11 +253,16 @@ fn forward(worker: &WorkerTrace, unit_of: &[Option<u32>], own: impl Fn(usize) ->
         }
         let kept = layer.activation_bytes.unwrap_or(0);
         match segments.last_mut() {
-            Some(last) if units.is_empty() || last.units == units => {
+            Some(last) if !apart && (units.is_empty() || last.units == units) => {
                 last.duration += layer.duration;
                 last.activation_bytes = last.activation_bytes.saturating_add(kept);
             }
-            _ => segments.push(Segment { units, duration: layer.duration, activation_bytes: kept }),
+            _ => segments.push(Segment {
+                units,
+                layer: apart.then(|| layer.name.clone()),
+                duration: layer.duration,
+                activation_bytes: kept,
+            }),
         }
     }
     segments
@@ -158,7 +272,7 @@ fn forward(worker: &WorkerTrace, unit_of: &[Option<u32>], own: impl Fn(usize) ->
 fn ended(mut segments: Vec<Segment>, rest: Time) -> Vec<Segment> {
     match segments.last_mut() {
         Some(last) => last.duration += rest,
-        None => segments.push(Segment { units: Vec::new(), duration: rest, activation_bytes: 0 }),
+        None => segments.push(Segment { units: Vec::new(), layer: None, duration: rest, activation_bytes: 0 }),
     }
     segments
 }

@@ -212,7 +212,7 @@ fn unreachable(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) 
     py.detach(|| simulator::coordination::unreachable(&trace.0, &cluster.0, &options)).map_err(user_error)
 }
 
-/// A worker's schedule in a simulation, as JSON, for a real process that replays it.
+/// A worker's plan in a simulation, as JSON, for a real process that does the same.
 #[pyfunction]
 fn replay(
     py: Python<'_>,

@@ -19,14 +19,8 @@ pub(crate) enum EventKind {
     FlowEnd,
     /// Worker `dst` begins its first iteration.
     Begin,
-    /// Worker `dst` finished a forward layer, or all of them.
-    LayerDone,
-    /// Worker `dst` has gradients to send.
-    GradientReady,
-    /// Worker `dst` finished its backward pass.
-    BackwardDone,
-    /// Worker `dst` finished its optimiser's step.
-    OptimizerDone,
+    /// Worker `dst` finished a task of its plan, `inst`.
+    TaskDone,
     /// All servers of the job of worker `dst` know that all updates have arrived at all servers.
     BarrierRelease,
     /// No events are left.
@@ -38,7 +32,7 @@ pub(crate) enum EventKind {
 pub(crate) struct Event<C> {
     pub time: u64,
     pub bytes: u64,
-    /// Bucket and parity of the iteration: 2 * bucket + parity.
+    /// Bucket and parity of the iteration: 2 * bucket + parity. Otherwise what the kind says.
     pub inst: u32,
     pub lane: u32,
     /// Roles; 16 bits keep an event in 32 bytes.

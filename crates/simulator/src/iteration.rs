@@ -16,18 +16,16 @@ mod groups;
 
 use std::collections::BTreeMap;
 
-use paceline_iteration::{IterationOptions, Plan, Sharding, Step, Stream, Work, build};
+use paceline_iteration::{Exchanges, IterationOptions, Method, Plan, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, look_up};
 use serde::Serialize;
 
-pub(crate) use by_message::{PlanRun, Progress, Task};
-
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
 use crate::prepare::calls;
-use crate::timeline::{Drawing, Timeline};
+use crate::timeline::{Drawing, Line, Timeline};
 use crate::worker::workers;
 use groups::Programs;
 
@@ -175,14 +173,32 @@ pub(crate) struct Executed {
 /// # Errors
 /// Options that contradict each other; the message names the option.
 pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
-    let faster = 1.0 / options.compute_speedup;
-    let mut trace = trace.clone();
-    trace.workers.truncate(1);
-    for worker in &mut trace.workers {
-        scale(worker, options, faster);
+    let iteration = IterationOptions {
+        compression: iteration.compression.scaled(1.0 / options.compute_speedup),
+        exchanges: exchanges(options, iteration),
+        ..iteration.clone()
+    };
+    build(&scaled(trace, options), options.workers, &iteration).map_err(|e| SimulationError(e.0))
+}
+
+/// Paceline's runtime exchanges buckets side by side. NCCL does not, nor do hooks that compress.
+fn exchanges(options: &Options, iteration: &IterationOptions) -> Exchanges {
+    let on_a_stream = iteration.sharding != Sharding::None
+        || iteration.compression.method != Method::None
+        || iteration.sync_every > 1
+        || options.collectives.is_some()
+        || options.slowdown > 0.0;
+    match iteration.exchanges {
+        Exchanges::Stream if !on_a_stream => Exchanges::Background,
+        given => given,
     }
-    let iteration = IterationOptions { compression: iteration.compression.scaled(faster), ..iteration.clone() };
-    build(&trace, options.workers, &iteration).map_err(|e| SimulationError(e.0))
+}
+
+/// The trace with the library's calls and the speed-up.
+pub(crate) fn scaled(trace: &Trace, options: &Options) -> Trace {
+    let mut trace = trace.clone();
+    trace.workers.iter_mut().for_each(|worker| scale(worker, options, 1.0 / options.compute_speedup));
+    trace
 }
 
 /// The computation with the library's calls and the speed-up.
@@ -271,17 +287,21 @@ fn check(cluster: &Cluster, options: &Options, iteration: &IterationOptions) -> 
 
 /// How much longer each rank computes than the plan: forward and optimizer, and backward.
 pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(f64, f64)> {
-    let first = trace.workers[0].compute_time().seconds();
-    let mut workers = workers::<()>(trace, cluster, options, 0);
+    let mut workers = workers::<()>(trace, cluster, options);
     workers
         .iter_mut()
         .map(|worker| {
+            worker.pace = pace(trace, worker.recorded);
             worker.vary(cluster);
-            let own = trace.workers[worker.recorded].compute_time().seconds();
-            let recorded = if first > 0.0 { own / first } else { 1.0 };
-            (worker.factor * recorded, worker.backward_factor * recorded)
+            (worker.factor, worker.backward_factor)
         })
         .collect()
+}
+
+/// How much longer a recorded worker computes than the first one, whose plan all ranks have.
+pub(crate) fn pace(trace: &Trace, recorded: usize) -> f64 {
+    let [own, first] = [recorded, 0].map(|worker| trace.workers[worker].compute_time().seconds());
+    if first > 0.0 { own / first } else { 1.0 }
 }
 
 /// Picoseconds of a step of computation on a rank; `None`: it is an exchange.
@@ -304,7 +324,9 @@ pub(crate) fn predecessors(plan: &Plan) -> Vec<Vec<u32>> {
         .zip(&plan.steps)
         .map(|(number, step)| {
             let mut before = step.after.clone();
-            before.extend(last[step.stream as usize].replace(number));
+            if step.stream != Stream::Background {
+                before.extend(last[step.stream as usize].replace(number));
+            }
             before.sort_unstable();
             before.dedup();
             before
@@ -353,7 +375,7 @@ fn outcome(
     let computed_s = account.computed_s - added_s;
     let late = Late {
         straggling_s: (own_s - compute_s).max(0.0) * share,
-        slowed_s: (computed_s - own_s.max(compute_s)).max(0.0) * share,
+        slowed_s: crate::outcome::exposed(computed_s, own_s.max(compute_s)) * share,
     };
     let recorded = &trace.workers[0];
     // A rank alone updates all parameters.
@@ -424,8 +446,16 @@ fn draw(plan: &Plan, executed: &Executed) -> Timeline {
     for (&rank, spans) in &executed.spans {
         let used = |stream: &Stream| plan.steps.iter().any(|step| step.stream == *stream);
         for (number, stream) in (0u32..).zip(Stream::ALL).filter(|(_, stream)| used(stream)) {
-            let line = drawing.track(rank + 1, number, &format!("worker {rank}"), stream.name());
+            // What runs at once is on lines of its own, of which each is free when a span begins on it.
+            let mut lines: Vec<(Line, u64)> = Vec::new();
             for (step, &(start, end)) in plan.steps.iter().zip(spans).filter(|(step, _)| step.stream == stream) {
+                let free = lines.iter().position(|(_, free)| *free <= start).unwrap_or_else(|| {
+                    let thread = number + lines.len() as u32;
+                    lines.push((drawing.track(rank + 1, thread, &format!("worker {rank}"), stream.name()), 0));
+                    lines.len() - 1
+                });
+                let (line, ended) = &mut lines[free];
+                *ended = end;
                 let category = match step.work {
                     Work::Forward { .. } => "forward",
                     Work::Backward { .. } => "backward",
@@ -433,7 +463,7 @@ fn draw(plan: &Plan, executed: &Executed) -> Timeline {
                     Work::Compress { .. } | Work::Decompress { .. } => "compression",
                     Work::Exchange { .. } => "collective",
                 };
-                drawing.span(&line, &step.name(&plan.units), category, ms(start), ms(end));
+                drawing.span(line, &step.name(&plan.units), category, ms(start), ms(end));
             }
         }
     }

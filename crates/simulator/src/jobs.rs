@@ -269,7 +269,7 @@ fn run<O: Observer>(
         let mut one = Job::new(prepared, places[number], (boundary, together), (warm_up.max(1), until), memory);
         one.start = job.start.0;
         running.push(one);
-        all_workers.extend(workers(&job.trace, cluster, &job.options, prepared.buckets.len()));
+        all_workers.extend(workers(&job.trace, cluster, &job.options));
     }
     let job_of = (0u16..).zip(prepared).flat_map(|(job, prepared)| prepared.buckets.iter().map(move |_| job)).collect();
     let users = Users { job_of, messages: HashMap::new(), measuring: false, inner };

@@ -4,14 +4,14 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`options`] | the options of a simulation |
-//! | `prepare` | converts trace and options for the event loop |
+//! | `prepare`, `plan_run` | convert trace, options and plans for the event loop |
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
 //! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
 //! | `ring` | rings of identical workers, without events |
 //! | `path` | the composition of the critical path |
 //! | [`jobs`] | several jobs that share a network |
-//! | `replay` | a worker's schedule, for a real process that replays it |
+//! | `replay` | the plan of a worker, for a real process that does the same |
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`iteration`] | sharded training: executes the plan of an iteration |
@@ -29,6 +29,7 @@ mod observer;
 pub mod options;
 pub mod outcome;
 mod path;
+mod plan_run;
 mod prepare;
 mod radix_heap;
 mod random;
@@ -43,5 +44,5 @@ pub use jobs::{simulate_jobs, simulate_jobs_with_timeline};
 pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
-pub use replay::{PlayedBucket, PlayedFactors, PlayedLayer, Replay, replay};
+pub use replay::{PlayedFactors, Replay, replay};
 pub use run::{simulate, simulate_with_timeline};

@@ -1,4 +1,5 @@
 //! The options of a simulation, other than trace and cluster.
+pub use paceline_iteration::Pull;
 use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
@@ -6,16 +7,6 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::coordination::Coordination;
-
-/// When workers wait for the parameters that servers send back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pull {
-    /// Each forward layer waits for its own parameters.
-    Layer,
-    /// The iteration waits for all parameters.
-    Step,
-}
 
 /// How links are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -2,35 +2,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use paceline_iteration::{Exchanges, IterationOptions, Sharding, Step, Work, buckets, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
-    Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, buckets,
-    build_collective, look_up,
+    Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective, look_up,
 };
 
-use crate::iteration::PlanRun;
+use crate::iteration::scaled;
 use crate::lanes::Lanes;
 use crate::options::{Network, Options, Pull, SimulationError};
-
-/// One forward layer of a recorded worker.
-pub(crate) struct Layer {
-    pub duration: Time,
-    /// Range of `Worker::needs`: the buckets it waits for.
-    pub needs: std::ops::Range<usize>,
-}
-
-/// A recorded worker, in terms of buckets.
-pub(crate) struct Worker {
-    pub layers: Vec<Layer>,
-    pub needs: Vec<u32>,
-    pub forward: Time,
-    pub backward: Time,
-    /// The optimizer step after the last bucket; zero if layers include it.
-    pub optimizer: Time,
-    /// When each bucket may be sent, from the start of the backward pass; sorted.
-    pub ready: Vec<(Time, u32)>,
-}
+use crate::plan_run::PlanRun;
 
 /// The constants of a simulation.
 pub(crate) struct Prepared {
@@ -41,13 +23,10 @@ pub(crate) struct Prepared {
     /// Position of each bucket in the distribution order.
     pub priority: Vec<u32>,
     pub element_bytes: u64,
-    pub workers: Vec<Worker>,
-    /// Forward layers wait for their parameters individually.
-    pub pull_by_layer: bool,
+    /// What workers do, by the recorded one that they copy.
+    pub workers: Vec<PlanRun>,
     /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
     pub exchange_only: bool,
-    /// What workers do instead of the passes of a trace.
-    pub plan: Option<PlanRun>,
 }
 
 /// Events store roles in 16 bits.
@@ -112,42 +91,25 @@ fn plan_in(
     check(trace, cluster, options, entry)?;
     let with_servers = entry.uses(Knob::Pull);
     let element_bytes = trace.dtype.size();
-    let grouped = group(trace, options, with_servers);
+    let grouped = buckets(trace, options.bucket_size, with_servers);
     let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
 
-    let mut bucket_of = vec![u32::MAX; trace.tensors.len()];
-    let mut list = Vec::with_capacity(grouped.len());
-    let mut names = Vec::with_capacity(grouped.len());
-    for (id, tensors) in (0u32..).zip(&grouped) {
-        let pull_only = trace.tensors[tensors[0] as usize].bytes == 0;
-        let bytes: u64 = tensors
-            .iter()
-            .map(|&t| {
-                let tensor = &trace.tensors[t as usize];
-                if pull_only { tensor.pull_bytes } else { tensor.bytes }
-            })
-            .sum();
-        tensors.iter().for_each(|&t| bucket_of[t as usize] = id);
-        // A moving average may have another type: only its bytes matter.
-        list.push(Bucket { id, len: bytes.div_ceil(element_bytes), pull_only });
-        let first = &trace.tensors[tensors[0] as usize].name;
-        names.push(if tensors.len() == 1 { first.clone() } else { format!("{first} +{}", tensors.len() - 1) });
-    }
-    let mut priority = vec![u32::MAX; list.len()];
-    for (position, &tensor) in (0u32..).zip(&trace.distribution) {
-        let bucket = bucket_of[tensor as usize];
-        if bucket != u32::MAX {
-            let slot = &mut priority[bucket as usize];
-            *slot = position.min(*slot);
-        }
-    }
-    let exchange_only = trace.workers.iter().all(|worker| worker.compute_time() == Time::ZERO);
-    let pull_by_layer = with_servers && options.pull == Pull::Layer && !exchange_only;
-    let workers = trace
-        .workers
-        .iter()
-        .map(|worker| prepare_worker(worker, trace, options, &bucket_of, &list, pull_by_layer))
-        .collect();
+    let bucket = |(id, bucket): (u32, &paceline_iteration::Bucket)| Bucket {
+        id,
+        len: bucket.elements,
+        pull_only: bucket.pull_only,
+    };
+    let list = (0u32..).zip(&grouped).map(bucket).collect();
+    let priority = grouped.iter().map(|bucket| bucket.priority).collect();
+    let names = grouped.into_iter().map(|bucket| bucket.name).collect();
+    let computed = scaled(trace, options);
+    let worker = |recorded| {
+        let plan = build(&computed, options.workers, &in_background(trace, options, recorded)?);
+        let plan = plan.map_err(|e| SimulationError(e.0))?;
+        let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
+        Ok(PlanRun::new(&plan, &plan.steps.iter().map(bucket_of).collect::<Vec<_>>(), false))
+    };
+    let workers = (0..trace.workers.len()).map(worker).collect::<Result<_, SimulationError>>()?;
     Ok(Prepared {
         entry,
         schedule,
@@ -156,9 +118,29 @@ fn plan_in(
         priority,
         element_bytes,
         workers,
-        pull_by_layer,
-        exchange_only,
-        plan: None,
+        exchange_only: !computes(trace),
+    })
+}
+
+fn computes(trace: &Trace) -> bool {
+    trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
+}
+
+/// The iteration of a recorded worker whose buckets are summed by Paceline's runtime, or by servers.
+pub(crate) fn in_background(
+    trace: &Trace,
+    options: &Options,
+    recorded: usize,
+) -> Result<IterationOptions, SimulationError> {
+    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    // Without computation an iteration is one exchange, and no layer could wait.
+    let pull = if computes(trace) { options.pull } else { Pull::Step };
+    Ok(IterationOptions {
+        bucket_size: options.bucket_size,
+        overlap: options.overlap,
+        exchanges: if entry.uses(Knob::Pull) { Exchanges::Servers(pull) } else { Exchanges::Background },
+        recorded,
+        ..IterationOptions::new(Sharding::None)
     })
 }
 
@@ -344,28 +326,10 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
     })
 }
 
-/// The tensors of each bucket. Without fusion, bucket i is tensor i, so that placement counts tensors in model order;
-/// tensors without gradient are included if servers distribute them.
-fn group(trace: &Trace, options: &Options, with_servers: bool) -> Vec<Vec<u32>> {
-    let mut groups: Vec<Vec<u32>> = match options.bucket_size {
-        None => (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes > 0).map(|(i, _)| vec![i]).collect(),
-        Some(_) => {
-            let order: Vec<u32> = trace.workers[0].gradients.iter().map(|g| g.tensor).collect();
-            let bytes: Vec<u64> = order.iter().map(|&t| trace.tensors[t as usize].bytes).collect();
-            buckets::fuse(&bytes, options.bucket_size).into_iter().map(|range| order[range].to_vec()).collect()
-        }
-    };
-    if with_servers {
-        groups.extend((0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0).map(|(i, _)| vec![i]));
-    }
-    groups
-}
-
 /// The buckets of a simulation for users of `--placement FILE`: names of their tensors.
 #[must_use]
 pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> {
-    let options = Options { bucket_size, ..Options::new("ps", 1) };
-    group(trace, &options, true)
+    buckets(trace, bucket_size, true).into_iter().map(|bucket| bucket.tensors).collect()
 }
 
 /// When the library may send each gradient of a worker, and when the worker's backward pass ends.
@@ -392,60 +356,4 @@ pub(crate) fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Cal
     }
     backward = (backward + called).max(agreed);
     Calls { ready, backward }
-}
-
-fn prepare_worker(
-    worker: &WorkerTrace,
-    trace: &Trace,
-    options: &Options,
-    bucket_of: &[u32],
-    list: &[Bucket],
-    pull_by_layer: bool,
-) -> Worker {
-    let faster = 1.0 / options.compute_speedup;
-    let total: u64 = trace.tensors.iter().map(|t| t.bytes).sum();
-    let mut updated = vec![false; trace.tensors.len()];
-    let (mut layers, mut needs) = (Vec::new(), Vec::new());
-    // The last layer found to need a bucket: one layer may need a million.
-    let mut needed_by = vec![usize::MAX; list.len()];
-    for (position, layer) in worker.forward.iter().enumerate() {
-        let start = needs.len();
-        let mut bytes = 0;
-        for &tensor in &layer.tensors {
-            let bucket = bucket_of[tensor as usize];
-            if bucket != u32::MAX && std::mem::replace(&mut needed_by[bucket as usize], position) != position {
-                needs.push(bucket);
-            }
-            if !std::mem::replace(&mut updated[tensor as usize], true) {
-                bytes += trace.tensors[tensor as usize].bytes;
-            }
-        }
-        // If parameters are pulled layer by layer, they are also updated layer by layer, each before its first use.
-        let update =
-            if pull_by_layer && total > 0 { worker.optimizer.scaled(bytes as f64 / total as f64) } else { Time::ZERO };
-        layers.push(Layer { duration: (layer.duration + update).scaled(faster), needs: start..needs.len() });
-    }
-    let calls = calls(worker, options, faster);
-    let backward = calls.backward;
-    let mut ready: Vec<(Time, u32)> = list.iter().map(|bucket| (Time::ZERO, bucket.id)).collect();
-    for (gradient, &handed_over) in worker.gradients.iter().zip(&calls.ready) {
-        let bucket = bucket_of[gradient.tensor as usize];
-        let at = if options.overlap { handed_over } else { backward };
-        let slot = &mut ready[bucket as usize].0;
-        *slot = at.max(*slot);
-    }
-    // Ties keep the trace's order of gradients.
-    let mut rank = vec![0; list.len()];
-    for (position, gradient) in (0u32..).zip(&worker.gradients) {
-        rank[bucket_of[gradient.tensor as usize] as usize] = position;
-    }
-    ready.sort_by_key(|&(at, bucket)| (at, rank[bucket as usize]));
-    Worker {
-        forward: layers.iter().fold(Time::ZERO, |sum, layer| sum + layer.duration),
-        layers,
-        needs,
-        backward,
-        optimizer: if pull_by_layer { Time::ZERO } else { worker.optimizer.scaled(faster) },
-        ready,
-    }
 }

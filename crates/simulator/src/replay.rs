@@ -1,34 +1,13 @@
-//! A worker's schedule from a simulation, for a real process that replays it.
+//! What a worker does in a simulation, for a real process that does the same.
+use paceline_iteration::units::ready_order;
+use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
+use crate::iteration::plan_of;
 use crate::options::{Options, SimulationError};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{check_plain, in_background};
 use crate::worker::workers;
-
-/// A forward layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PlayedLayer {
-    /// The model's name for it.
-    pub name: String,
-    /// Seconds, including the optimizer's share for its parameters if these are pulled layer by layer.
-    pub duration_s: f64,
-    /// Buckets it waits for, from the second iteration on; empty unless parameters are pulled layer by layer.
-    pub needs: Vec<u32>,
-}
-
-/// A bucket.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PlayedBucket {
-    /// Names of its tensors.
-    pub name: String,
-    /// Elements of the trace's dtype.
-    pub elements: u64,
-    /// It has no gradient: servers distribute it and do not add to it.
-    pub pull_only: bool,
-    /// Its position in the order in which servers distribute.
-    pub priority: u32,
-}
 
 /// Factors of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,38 +18,18 @@ pub struct PlayedFactors {
     pub backward: f64,
 }
 
-/// The schedule of one worker.
+/// The part of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replay {
-    /// Name of the trace.
-    pub trace: String,
-    /// Elements of all buckets.
-    pub dtype: &'static str,
-    /// In the order of their numbers, which decide their servers.
-    pub buckets: Vec<PlayedBucket>,
-    /// Forward layers, in order.
-    pub layers: Vec<PlayedLayer>,
-    /// When each bucket may be sent, from the start of the backward pass, in order.
-    pub ready: Vec<(f64, u32)>,
-    /// Seconds, before factors are applied.
-    pub backward_s: f64,
-    /// Time after the last sum; 0 if layers include it.
-    pub optimizer_s: f64,
-    /// Factors, by iteration.
+    /// What it does in an iteration.
+    pub plan: Plan,
+    /// Factors of its times, by iteration.
     pub factors: Vec<PlayedFactors>,
-    /// Forward layers wait for their parameters individually.
-    pub pull_by_layer: bool,
-    /// There is no computation: an iteration is one exchange.
-    pub exchange_only: bool,
-    /// Parameter servers do the summation.
-    pub servers: bool,
-    /// The first recorded worker's order of buckets, which all real workers use, because they need a common order.
-    pub order: Vec<u32>,
-    /// Whether all recorded workers have that order.
+    /// Whether all recorded workers hand over buckets in one order. If they do not, all real ones use that of the first.
     pub same_order: bool,
 }
 
-/// The schedule of one worker for this many iterations.
+/// The part of one worker for this many iterations.
 ///
 /// # Errors
 /// Those of [`simulate`](crate::simulate), or the worker does not exist.
@@ -81,59 +40,31 @@ pub fn replay(
     worker: u32,
     iterations: u32,
 ) -> Result<Replay, SimulationError> {
-    let prepared = prepare(trace, cluster, options)?;
-    let Some(mut played) = workers::<()>(trace, cluster, options, 0).into_iter().nth(worker as usize) else {
+    check_plain(trace, cluster, options)?;
+    let Some(mut played) = workers::<()>(trace, cluster, options).into_iter().nth(worker as usize) else {
         return Err(SimulationError(format!("worker: {worker} is not below {}", options.workers)));
     };
-    let recorded = &prepared.workers[played.recorded];
-    let layers = trace.workers[played.recorded].forward.iter().zip(&recorded.layers);
+    let iteration = match &options.iteration {
+        Some(iteration) if !iteration.is_plain() => iteration.clone(),
+        _ => IterationOptions { common_order: true, ..in_background(trace, options, played.recorded)? },
+    };
+    let plan = plan_of(trace, options, &iteration)?;
+    let all = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
+    let order = |recorded: usize| ready_order(trace, &trace.workers[recorded], &all);
+    let same_order = !iteration.common_order || (1..trace.workers.len()).all(|other| order(other) == order(0));
     let factors = (0..iterations).map(|_| {
         played.vary(cluster);
         PlayedFactors { compute: played.factor, backward: played.backward_factor }
     });
-    Ok(Replay {
-        trace: trace.name.clone(),
-        dtype: trace.dtype.name(),
-        buckets: buckets(&prepared),
-        factors: factors.collect(),
-        layers: layers
-            .map(|(named, layer)| PlayedLayer {
-                name: named.name.clone(),
-                duration_s: layer.duration.seconds(),
-                needs: if prepared.pull_by_layer { recorded.needs[layer.needs.clone()].to_vec() } else { Vec::new() },
-            })
-            .collect(),
-        ready: recorded.ready.iter().map(|&(at, bucket)| (at.seconds(), bucket)).collect(),
-        backward_s: recorded.backward.seconds(),
-        optimizer_s: recorded.optimizer.seconds(),
-        pull_by_layer: prepared.pull_by_layer,
-        exchange_only: prepared.exchange_only,
-        servers: prepared.entry.uses(paceline_schedule::Knob::Pull),
-        order: order(&prepared, 0).collect(),
-        same_order: (1..prepared.workers.len()).all(|other| order(&prepared, other).eq(order(&prepared, 0))),
-    })
-}
-
-fn buckets(prepared: &Prepared) -> Vec<PlayedBucket> {
-    let named = prepared.buckets.iter().zip(&prepared.names).zip(&prepared.priority);
-    named
-        .map(|((bucket, name), &priority)| PlayedBucket {
-            name: name.clone(),
-            elements: bucket.len,
-            pull_only: bucket.pull_only,
-            priority,
-        })
-        .collect()
-}
-
-fn order(prepared: &Prepared, recorded: usize) -> impl Iterator<Item = u32> {
-    prepared.workers[recorded].ready.iter().map(|&(_, bucket)| bucket)
+    Ok(Replay { plan, factors: factors.collect(), same_order })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use paceline_iteration::{Step, Work};
     use paceline_model::trace::parse_all_reduce;
+
+    use super::*;
 
     const TWO: &str = r#"{"format":"paceline-trace","version":1,"name":"two","batch":1,"dtype":"float32","workers":[
         {"forward":[{"layer":"a","duration_s":0.01,"tensors":["x"]},{"layer":"b","duration_s":0.02,"tensors":["y"]}],
@@ -150,14 +81,32 @@ mod tests {
         replay(&trace, &cluster.unwrap(), &Options::new(strategy, 3), worker, 2).unwrap()
     }
 
+    /// Picoseconds from the start of the backward pass at which each exchange is handed over, and its bucket.
+    fn handed_over(plan: &Plan) -> Vec<(u64, u32)> {
+        let (mut now, mut handed) = (0, Vec::new());
+        for step in &plan.steps {
+            match step.work {
+                Work::Backward { duration_ps } => now += duration_ps,
+                Work::Exchange { .. } => handed.push((now, step.unit.unwrap())),
+                _ => {}
+            }
+        }
+        handed
+    }
+
+    fn forward(plan: &Plan) -> Vec<&Step> {
+        plan.steps.iter().filter(|step| matches!(step.work, Work::Forward { .. })).collect()
+    }
+
     #[test]
     fn workers_take_turns_in_what_was_recorded() {
         let (first, second, third) = (played("ring", 0), played("ring", 1), played("ring", 2));
-        assert_eq!((first.layers.len(), second.layers.len(), third.layers.len()), (2, 1, 2));
-        assert_eq!(first.ready, [(0.01, 1), (0.02, 0)]);
-        assert_eq!(second.ready, [(0.01, 0), (0.02, 1)]);
+        assert_eq!([&first, &second, &third].map(|part| forward(&part.plan).len()), [2, 1, 2]);
+        let ms = 1_000_000_000;
+        assert_eq!(handed_over(&first.plan), [(10 * ms, 1), (20 * ms, 0)]);
+        // Its own order is the other; it waits until it has the first's first.
+        assert_eq!(handed_over(&second.plan), [(20 * ms, 1), (20 * ms, 0)]);
         assert!(!first.same_order);
-        assert_eq!((&first.order[..], &second.order[..]), (&[1, 0][..], &[1, 0][..]));
         let mut spread: Vec<f64> = [first, second, third].iter().map(|part| part.factors[1].backward).collect();
         spread.sort_by(f64::total_cmp);
         assert_eq!(spread, [1.0, 1.25, 1.5]);
@@ -165,13 +114,18 @@ mod tests {
 
     #[test]
     fn pulled_layers_wait_and_update() {
-        let part = played("ps", 0);
-        assert!(part.pull_by_layer && part.servers);
-        assert_eq!(part.layers[0].needs, [0]);
-        assert_eq!(part.layers[0].duration_s, 0.011);
-        assert_eq!(part.optimizer_s, 0.0);
-        let ring = played("ring", 0);
-        assert_eq!((ring.optimizer_s, ring.layers[0].needs.len()), (0.004, 0));
+        let plan = played("ps", 0).plan;
+        assert!(plan.ends_with_compute);
+        let first = forward(&plan)[0];
+        let awaited: Vec<_> = first.after_previous.iter().map(|&step| plan.steps[step as usize].unit).collect();
+        assert_eq!(awaited, [Some(0)]);
+        assert_eq!(first.work, Work::Forward { duration_ps: 11_000_000_000 });
+        assert!(!plan.steps.iter().any(|step| matches!(step.work, Work::Optimizer { .. })));
+        let plan = played("ring", 0).plan;
+        assert!(plan.steps.iter().all(|step| step.after_previous.is_empty()) && !plan.ends_with_compute);
+        let last = plan.steps.last().unwrap();
+        assert_eq!(last.work, Work::Optimizer { duration_ps: 4_000_000_000 });
+        assert_eq!(last.after.len(), 2);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::network::fifo::transmission;
 use crate::network::topology::{NONE, NetworkLinks};
 use crate::options::{Network, Options};
 use crate::path::{Chain, Part};
+use crate::plan_run::Passes;
 use crate::prepare::Prepared;
 use crate::simulation::Mark;
 
@@ -91,6 +92,7 @@ pub(crate) fn run<C: Chain>(
     if !(alike && links_of_its_own) || options.network != Network::Fifo || !options.barrier || roles.workers < 2 {
         return None;
     }
+    let passes = prepared.workers[0].passes()?;
     let pieces = pieces(prepared)?;
     let mut circle = Circle::<C>::new(wires, roles.workers);
     if pieces.iter().flatten().any(|&(_, bytes)| circle.hops.iter().any(|hop| hop.time(bytes) == 0)) {
@@ -98,7 +100,7 @@ pub(crate) fn run<C: Chain>(
     }
     let mut end = Mark { time: 0, chain: C::default() };
     for _ in 0..iterations {
-        end = circle.iteration(prepared, &pieces, &end).ok()?;
+        end = circle.iteration(prepared, &passes, &pieces, &end).ok()?;
     }
     for hop in &circle.hops {
         for &link in &hop.links {
@@ -106,8 +108,7 @@ pub(crate) fn run<C: Chain>(
         }
         wires.links[hop.links[0] as usize].busy += hop.messages * circle.overhead;
     }
-    let worker = &prepared.workers[0];
-    let compute = worker.forward.0 + worker.backward.0 + worker.optimizer.0;
+    let compute = passes.forward.0 + passes.backward.0 + passes.optimizer.0;
     Some(Ringed { end, busy: vec![compute * iterations as u64; roles.workers as usize] })
 }
 
@@ -164,10 +165,10 @@ impl<C: Chain> Circle<C> {
     fn iteration(
         &mut self,
         prepared: &Prepared,
+        worker: &Passes,
         pieces: &[Vec<(u32, u64)>],
         start: &Mark<C>,
     ) -> Result<Mark<C>, Ambiguous> {
-        let worker = &prepared.workers[0];
         let workers = self.queues.len();
         let rounds = if prepared.schedule.collective() == Collective::AllReduce { 2 } else { 1 };
         let after = |from: &Mark<C>, time: u64| {
@@ -196,10 +197,12 @@ impl<C: Chain> Circle<C> {
         self.advance(u64::MAX, 0)?;
         let mut end: Option<Mark<C>> = None;
         for &(arrival, head, chain) in &self.last {
-            if arrival == backward_end.time && (planned == arrival || head == backward_start.time) {
+            // The end of the pass is planned with the last gradients.
+            if arrival == backward_end.time && (planned == arrival || head == planned) {
                 return Err(Ambiguous);
             }
-            let sums = if arrival >= backward_end.time { Mark { time: arrival, chain } } else { backward_end };
+            let is_last = arrival > backward_end.time || arrival == backward_end.time && head > planned;
+            let sums = if is_last { Mark { time: arrival, chain } } else { backward_end };
             let done = after(&sums, worker.optimizer.0);
             // Of several that end together, the first rank.
             if end.as_ref().is_none_or(|end| done.time > end.time) {

@@ -40,7 +40,8 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<O
     }
 }
 
-/// Whether an iteration is executed as a plan: not if it is as it was recorded and nothing is known of its collectives.
+/// Whether an iteration has the result of a plan: not if it is as it was recorded and nothing is known of its collectives,
+/// because then it has the critical path.
 fn is_planned(options: &Options) -> bool {
     let Some(iteration) = &options.iteration else { return false };
     !iteration.is_plain() || options.collectives.is_some() || options.slowdown > 0.0
@@ -148,7 +149,7 @@ fn run<C: Chain, O: Observer>(
     if let Some(ringed) = ringed {
         (end, busy, observer) = (ringed.end, ringed.busy, watching);
     } else {
-        let workers = workers(trace, cluster, options, prepared.buckets.len());
+        let workers = workers(trace, cluster, options);
         let job = Job::new(
             prepared,
             JobPlace::alone(prepared.schedule.roles()),

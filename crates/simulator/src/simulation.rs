@@ -4,7 +4,6 @@ use paceline_schedule::{Op, Peers, Piece, Roles, Step};
 
 use crate::event::{Event, EventKind};
 use crate::event_queue::EventQueue;
-use crate::iteration::{PlanRun, Task};
 use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
@@ -12,11 +11,12 @@ use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
+use crate::plan_run::{PlanRun, Run, Task};
 use crate::prepare::Prepared;
-use crate::worker::{Phase, Worker};
+use crate::worker::Worker;
 
 /// The start or end of a measured iteration, and the chain of causes behind it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Mark<C> {
     pub time: u64,
     pub chain: C,
@@ -262,7 +262,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
 
     #[cold]
     fn standstill(&self) -> String {
-        let waiting = self.workers.iter().filter(|w| w.phase != Phase::Idle).count();
+        let waiting = self.workers.iter().filter(|w| !w.progress.is_over()).count();
         let sum = |count: fn(&Job<'a, C>) -> usize| self.jobs.iter().map(count).sum::<usize>();
         format!(
             "the simulation is stuck: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
@@ -292,10 +292,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 }
             }
             EventKind::Begin => self.begin_iteration(event.to(), event.time, event.chain),
-            EventKind::LayerDone => self.layer_done(event.to(), event.inst, event.time, event.chain),
-            EventKind::GradientReady => self.gradients_ready(event.to(), event.time, event.chain),
-            EventKind::BackwardDone => self.backward_done(event.to(), event.time, event.chain),
-            EventKind::OptimizerDone => self.optimizer_done(event.to(), event.time, event.chain),
+            EventKind::TaskDone => {
+                self.task_done(self.plan_of(event.to()), event.to(), event.inst, event.time, event.chain);
+            }
             EventKind::BarrierRelease => self.release_barrier(self.job_of(event.to()), event.time, event.chain),
             EventKind::Nothing => {}
         }
@@ -559,202 +558,103 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     // ---- workers
 
     fn begin_iteration(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared_of(worker);
+        let plan = self.plan_of(worker);
         let w = &mut self.workers[worker as usize];
         w.vary(self.cluster);
-        (w.layer, w.next_ready, w.chain, w.since) = (0, 0, chain, now);
-        if let Some(plan) = &prepared.plan {
-            let (progress, first) = plan.begin();
-            w.plan = Some(progress);
-            for step in first {
-                self.begin_step(plan, worker, step, now, chain);
-            }
-            return;
-        }
-        if prepared.pull_by_layer && w.iteration > 0 {
-            self.next_layer(worker, now, chain);
-            return;
-        }
-        // There is nothing to wait for between layers.
-        w.phase = Phase::Forward;
-        let recorded = &prepared.workers[w.recorded];
-        w.layer = recorded.layers.len();
-        let time = recorded.forward.scaled(w.factor).0;
-        if O::ACTIVE {
-            let mut start = now;
-            for (number, layer) in (0..).zip(&recorded.layers) {
-                let end = start + layer.duration.scaled(w.factor).0;
-                self.observer.worker(worker, Activity::Layer(number), start, end);
-                start = end;
+        w.since = now;
+        plan.begin(&mut w.progress, w.iteration == 0);
+        for &task in &plan.first {
+            if plan.is_ready(&self.workers[worker as usize].progress, task) {
+                self.begin_task(plan, worker, task, now, chain);
             }
         }
-        self.after(worker, now, time, EventKind::LayerDone, chain);
     }
 
-    fn after(&mut self, worker: u32, now: u64, time: u64, kind: EventKind, mut chain: C) {
-        if kind != EventKind::GradientReady {
-            self.workers[worker as usize].busy += time;
-        }
-        chain.add(Part::Compute, time, 0);
-        self.events.push(Event::at_worker(now + time, kind, worker, chain));
-    }
-
-    /// Starts the next forward layer if its parameters have arrived, or the backward pass.
-    fn next_layer(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared_of(worker);
-        let w = &mut self.workers[worker as usize];
-        let recorded = &prepared.workers[w.recorded];
-        let Some(layer) = recorded.layers.get(w.layer) else {
-            self.begin_backward(worker, now, chain);
-            return;
-        };
-        let needs = &recorded.needs[layer.needs.clone()];
-        if needs.iter().any(|&bucket| w.held[bucket as usize] < w.iteration) {
-            if w.phase != Phase::Parameters {
-                (w.phase, w.since) = (Phase::Parameters, now);
-            }
-            return;
-        }
-        if w.phase == Phase::Parameters && now > w.since {
-            self.observer.worker(worker, Activity::Wait(w.layer as u32), w.since, now);
-        }
-        w.phase = Phase::Forward;
-        let time = layer.duration.scaled(w.factor).0;
-        self.observer.worker(worker, Activity::Layer(w.layer as u32), now, now + time);
-        w.layer += 1;
-        self.after(worker, now, time, EventKind::LayerDone, chain);
-    }
-
-    /// `step`: of the plan, if there is one.
-    fn layer_done(&mut self, worker: u32, step: u32, now: u64, chain: C) {
-        match &self.prepared_of(worker).plan {
-            Some(plan) => self.step_done(plan, worker, step, now, chain),
-            None => self.next_layer(worker, now, chain),
-        }
-    }
-
-    // ---- workers with a plan
-
-    fn begin_step(&mut self, plan: &'a PlanRun, worker: u32, step: u32, now: u64, mut chain: C) {
+    fn begin_task(&mut self, plan: &'a PlanRun, worker: u32, task: u32, now: u64, chain: C) {
         let number = self.job_of(worker);
-        let rank = worker - self.jobs[number].place.first_worker;
         let w = &mut self.workers[worker as usize];
-        if let Some(progress) = &mut w.plan {
-            progress.spans[step as usize].0 = now;
+        if let Some(span) = w.progress.spans.get_mut(task as usize) {
+            span.0 = now;
         }
-        match plan.task(rank, step) {
-            Task::Compute(time) => {
-                w.busy += time;
-                chain.add(Part::Compute, time, 0);
-                let event = Event::at_worker(now + time, EventKind::LayerDone, worker, chain);
-                self.events.push(Event { inst: step, ..event });
+        let (run, begins, end) = match plan.tasks[task as usize] {
+            Task::Compute { run, begins, end } => (&plan.runs[run as usize], begins, end),
+            Task::Exchange(bucket) => {
+                let inst = 2 * bucket + (w.iteration & 1);
+                self.issue(number, worker - self.jobs[number].place.first_worker, inst, now, chain);
+                return;
             }
-            // There is one iteration, so its parity is 0.
-            Task::Exchange(bucket) => self.issue(number, rank, 2 * bucket, now, chain),
+        };
+        let factor = if run.is_backward { w.backward_factor } else { w.factor };
+        let mut start = if begins { Mark { time: now, chain } } else { w.run };
+        if begins {
+            w.busy += run.total.scaled(factor).0;
+            if run.is_models {
+                w.run = start;
+                self.show(worker, run, now, factor);
+            }
+        }
+        let time = end.scaled(factor).0;
+        start.chain.add(Part::Compute, time, 0);
+        if time == 0 && run.is_optimizer {
+            self.task_done(plan, worker, task, now, start.chain);
+            return;
+        }
+        let event = Event::at_worker(start.time + time, EventKind::TaskDone, worker, start.chain);
+        self.events.push(Event { inst: task, ..event });
+    }
+
+    /// The waiting before a run, and its parts.
+    fn show(&mut self, worker: u32, run: &Run, now: u64, factor: f64) {
+        if !O::ACTIVE {
+            return;
+        }
+        let since = self.workers[worker as usize].since;
+        if now > since {
+            self.observer.worker(worker, run.awaited, since, now);
+        }
+        let mut start = now;
+        for &(activity, end) in &run.shown {
+            let end = now + end.scaled(factor).0;
+            if end > start || activity != Activity::Optimizer {
+                self.observer.worker(worker, activity, start, end);
+            }
+            start = end;
         }
     }
 
-    fn step_done(&mut self, plan: &'a PlanRun, worker: u32, step: u32, now: u64, chain: C) {
-        let Some(progress) = &mut self.workers[worker as usize].plan else { return };
-        let (ready, is_over) = plan.end(progress, step, now);
+    fn task_done(&mut self, plan: &'a PlanRun, worker: u32, task: u32, now: u64, chain: C) {
+        let w = &mut self.workers[worker as usize];
+        if let Task::Compute { run, .. } = plan.tasks[task as usize]
+            && plan.runs[run as usize].is_models
+        {
+            w.since = now;
+        }
+        let (ready, is_over) = plan.end(&mut w.progress, task, now);
         for next in ready {
-            self.begin_step(plan, worker, next, now, chain);
+            self.begin_task(plan, worker, next, now, chain);
         }
         if is_over {
-            self.optimizer_done(worker, now, chain);
-        }
-    }
-
-    fn begin_backward(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared_of(worker);
-        let w = &mut self.workers[worker as usize];
-        (w.phase, w.backward_start, w.chain) = (Phase::Backward, now, chain);
-        let recorded = &prepared.workers[w.recorded];
-        let time = recorded.backward.scaled(w.backward_factor).0;
-        self.observer.worker(worker, Activity::Backward, now, now + time);
-        self.plan_gradient(worker);
-        self.after(worker, now, time, EventKind::BackwardDone, chain);
-    }
-
-    fn plan_gradient(&mut self, worker: u32) {
-        let w = &self.workers[worker as usize];
-        if let Some((ready, _)) = self.prepared_of(worker).workers[w.recorded].ready.get(w.next_ready) {
-            let time = ready.scaled(w.backward_factor).0;
-            self.after(worker, w.backward_start, time, EventKind::GradientReady, w.chain);
-        }
-    }
-
-    fn gradients_ready(&mut self, worker: u32, now: u64, chain: C) {
-        let number = self.job_of(worker);
-        let Job { prepared, place, .. } = self.jobs[number];
-        let w = &self.workers[worker as usize];
-        let (parity, start) = (w.iteration & 1, w.next_ready);
-        let ready = &prepared.workers[w.recorded].ready[start..];
-        let at = ready[0].0;
-        let count = ready.iter().take_while(|(time, _)| *time == at).count();
-        self.workers[worker as usize].next_ready += count;
-        for &(_, bucket) in &ready[..count] {
-            self.issue(number, worker - place.first_worker, 2 * bucket + parity, now, chain);
-        }
-        self.plan_gradient(worker);
-    }
-
-    fn backward_done(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared_of(worker);
-        let w = &mut self.workers[worker as usize];
-        // Gradients that become ready at the end of the pass are issued before anything that follows it.
-        if w.next_ready < prepared.workers[w.recorded].ready.len() {
-            self.events.push(Event::at_worker(now, EventKind::BackwardDone, worker, chain));
-            return;
-        }
-        (w.phase, w.since) = (Phase::Sums, now);
-        if prepared.pull_by_layer {
-            w.iteration += 1;
-            self.begin_iteration(worker, now, chain);
-        } else {
-            self.sums_complete(worker, now, chain);
+            self.iteration_done(worker, now, chain);
         }
     }
 
     /// The worker has the sum of a bucket, or its new parameters.
     fn bucket_done(&mut self, number: usize, role: u32, inst: u32, now: u64, chain: C) {
         let worker = self.jobs[number].place.global(role);
-        if let Some(plan) = &self.prepared_of(worker).plan {
-            self.step_done(plan, worker, plan.step_of(inst >> 1), now, chain);
+        let plan = self.plan_of(worker);
+        let (task, w) = (plan.task_of(inst >> 1), &mut self.workers[worker as usize]);
+        if inst & 1 == w.iteration & 1 {
+            self.task_done(plan, worker, task, now, chain);
             return;
         }
-        let w = &mut self.workers[worker as usize];
-        w.held[(inst >> 1) as usize] += 1;
-        w.held_total += 1;
-        match w.phase {
-            Phase::Parameters => self.next_layer(worker, now, chain),
-            Phase::Sums => self.sums_complete(worker, now, chain),
-            _ => {}
+        for next in plan.end_previous(&mut w.progress, task) {
+            self.begin_task(plan, worker, next, now, chain);
         }
     }
 
-    fn sums_complete(&mut self, worker: u32, now: u64, chain: C) {
-        let prepared = self.prepared_of(worker);
+    fn iteration_done(&mut self, worker: u32, now: u64, chain: C) {
         let w = &mut self.workers[worker as usize];
-        if w.held_total < (u64::from(w.iteration) + 1) * prepared.buckets.len() as u64 {
-            return;
-        }
-        if now > w.since {
-            self.observer.worker(worker, Activity::WaitForSums, w.since, now);
-        }
-        w.phase = Phase::Optimizer;
-        let time = prepared.workers[w.recorded].optimizer.scaled(w.factor).0;
-        if time == 0 {
-            self.optimizer_done(worker, now, chain);
-            return;
-        }
-        self.observer.worker(worker, Activity::Optimizer, now, now + time);
-        self.after(worker, now, time, EventKind::OptimizerDone, chain);
-    }
-
-    fn optimizer_done(&mut self, worker: u32, now: u64, chain: C) {
-        let w = &mut self.workers[worker as usize];
-        (w.phase, w.since) = (Phase::Idle, now);
+        w.since = now;
         let iteration = w.iteration as usize;
         w.iteration += 1;
         let number = self.job_of(worker);
@@ -789,7 +689,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         }
     }
 
-    fn prepared_of(&self, worker: u32) -> &'a Prepared {
-        self.jobs[self.job_of(worker)].prepared
+    fn plan_of(&self, worker: u32) -> &'a PlanRun {
+        let plans = &self.jobs[self.job_of(worker)].prepared.workers;
+        &plans[self.workers[worker as usize].recorded]
     }
 }

@@ -1,48 +1,32 @@
 //! The state of one worker.
 use paceline_model::{Cluster, Trace};
 
-use crate::iteration::Progress;
 use crate::options::Options;
 use crate::path::Chain;
+use crate::plan_run::Progress;
 use crate::random::{Random, normal_order_statistic};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Forward,
-    /// Waits for the parameters of its next layer.
-    Parameters,
-    Backward,
-    /// The backward pass has ended; waits for the sums.
-    Sums,
-    Optimizer,
-    /// Waits for the other workers, or has completed all iterations.
-    Idle,
-}
+use crate::simulation::Mark;
 
 pub(crate) struct Worker<C> {
     /// The recorded worker whose behaviour it copies.
     pub recorded: usize,
     pub iteration: u32,
-    pub phase: Phase,
+    /// When its model's computation last ended, or the iteration began.
     pub since: u64,
-    pub layer: usize,
-    pub next_ready: usize,
     /// Factors of all computation and of the backward pass in this iteration.
     pub factor: f64,
     pub backward_factor: f64,
+    /// The factor of its plan, if that is another recorded worker's.
+    pub pace: f64,
     straggler: f64,
     spread: f64,
     random: Random,
-    pub backward_start: u64,
     /// Picoseconds of computation since measuring began.
     pub busy: u64,
-    /// The chain of causes behind the current point of its computation.
-    pub chain: C,
-    /// For each bucket, the iterations whose sum it has, and the total over buckets.
-    pub held: Vec<u32>,
-    pub held_total: u64,
-    /// How far it is in the plan of its iteration, if that is a plan.
-    pub plan: Option<Progress>,
+    /// The beginning of the run of computation in which it is.
+    pub run: Mark<C>,
+    /// How far it is in its plan.
+    pub progress: Progress,
 }
 
 /// Seed of the fixed shuffle that makes workers differ: any constant will do, but it must not change.
@@ -52,7 +36,7 @@ pub(crate) const SHUFFLE_SEED: u64 = 0x70ac_e11e;
 const SPREAD_SEED: u64 = 0x5eed_0022;
 
 /// All workers of a simulation.
-pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options, buckets: usize) -> Vec<Worker<C>> {
+pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Worker<C>> {
     let last = f64::from(options.workers.max(2) - 1);
     let shuffled = Random::new(SHUFFLE_SEED).permutation(options.workers);
     let slowdowns = slowdowns(cluster, options);
@@ -61,22 +45,17 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
             Worker {
                 recorded: rank as usize % trace.workers.len(),
                 iteration: 0,
-                phase: Phase::Idle,
                 since: 0,
-                layer: 0,
-                next_ready: 0,
                 factor: 1.0,
                 backward_factor: 1.0,
+                pace: 1.0,
                 straggler: slowdowns[rank as usize],
                 spread: 1.0 + trace.backward_spread * f64::from(shuffled[rank as usize]) / last,
                 // Streams of neighbouring seeds and ranks must not overlap, so both are hashed before use.
                 random: Random::new(options.seed.wrapping_mul(0xd134_2543_de82_ef95) ^ (u64::from(rank) << 32)),
-                backward_start: 0,
                 busy: 0,
-                chain: C::default(),
-                held: vec![0; buckets],
-                held_total: 0,
-                plan: None,
+                run: Mark::default(),
+                progress: Progress::default(),
             }
         })
         .collect()
@@ -109,7 +88,7 @@ impl<C> Worker<C> {
     /// Draws this iteration's factors.
     pub fn vary(&mut self, cluster: &Cluster) {
         let noise = cluster.jitter.map_or(1.0, |jitter| self.random.log_normal(jitter.sigma));
-        self.factor = self.straggler * noise;
+        self.factor = self.straggler * noise * self.pace;
         self.backward_factor = self.factor * self.spread;
     }
 }

@@ -1,8 +1,9 @@
-"""The plan of a sharded iteration, as the native module makes it: what each rank computes, gathers and scatters."""
+"""The plan of an iteration, as the native module makes it: what each rank computes and exchanges."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ from paceline.catalog import names
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
 COMPUTE = "compute"
 """The stream of the model's computation; others exchange, or compress beside it."""
+BACKGROUND = "background"
+"""The stream whose exchanges begin in order and do not wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,22 @@ class PlanStep:
     """Of computation."""
     exchanged: Exchanged | None
     after: tuple[int, ...]
+    after_previous: tuple[int, ...] = ()
+    """Steps of the iteration before."""
+    unit: int | None = None
+    """The unit's number; None: all."""
+
+
+@dataclass(frozen=True)
+class PlanUnit:
+    """What is exchanged as one."""
+
+    name: str
+    elements: int
+    pull_only: bool = False
+    """It has no gradients: servers distribute it and do not add to it."""
+    priority: int | None = None
+    """Its place in the order in which servers distribute; None: there are no servers."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +84,33 @@ class IterationPlan:
     sharding: str
     world: int
     steps: tuple[PlanStep, ...]
+    units: tuple[PlanUnit, ...] = ()
+    ends_with_compute: bool = False
+    """Whether the next iteration begins when the computation of this one has ended."""
 
     @classmethod
     def from_json(cls, text: str) -> IterationPlan:
         """Return a plan that the native module has written."""
-        values = json.loads(text)
-        units = [unit["name"] for unit in values["units"]]
-        steps = tuple(_step(number, step, units) for number, step in enumerate(values["steps"]))
-        return cls(values["trace"], values["sharding"], values["world"], steps)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> IterationPlan:
+        """Return the plan from its JSON's values."""
+        units = tuple(PlanUnit(**unit) for unit in values["units"])
+        names = [unit.name for unit in units]
+        steps = tuple(_step(number, step, names) for number, step in enumerate(values["steps"]))
+        ends_with_compute = values.get("ends_with_compute", False)
+        return cls(values["trace"], values["sharding"], values["world"], steps, units, ends_with_compute)
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether servers add gradients up."""
+        return any(unit.priority is not None for unit in self.units)
+
+    @property
+    def exchanges_only(self) -> bool:
+        """Whether nothing is computed."""
+        return not any(step.duration_s for step in self.steps)
 
     def streams(self) -> dict[str, list[PlanStep]]:
         """Return the steps of each stream, in order."""
@@ -89,6 +127,9 @@ def _step(number: int, step: dict[str, Any], units: list[str]) -> PlanStep:
         exchanged = Exchanged(work["collective"], group, work["elements"], work["dtype"])
     what = work["op"] if exchanged is None else exchanged.collective
     what = what.replace("-", " ") if exchanged is None else what
-    name = what if step["unit"] is None else f"{what} {units[step['unit']]}"
+    name = step.get("layer") or (what if step["unit"] is None else f"{what} {units[step['unit']]}")
     duration_s = work.get("duration_ps", 0) * 1e-12
-    return PlanStep(number, step["stream"], work["op"], name, duration_s, exchanged, tuple(step["after"]))
+    after, after_previous = tuple(step["after"]), tuple(step.get("after_previous", ()))
+    return PlanStep(
+        number, step["stream"], work["op"], name, duration_s, exchanged, after, after_previous, step["unit"]
+    )

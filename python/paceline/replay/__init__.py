@@ -5,9 +5,9 @@ gradients' sizes through `paceline.job`. docs/how-to/replay.md says what is meas
 
 | module | contents |
 | --- | --- |
-| worker_schedule | what one worker does in an iteration, from the simulator |
-| player | plays that schedule |
-| exchange | the buckets as real buffers, and their sums |
+| worker_schedule | the plan of one worker's iteration, from the simulator |
+| player | plays that plan |
+| exchange | the plan's exchanges with real buffers, and checks of their results |
 | clock, align | sleeping until a moment; one clock for all hosts |
 | load | how the machine disturbed the process |
 | play, result | one rank's part of the job; the results of all ranks |

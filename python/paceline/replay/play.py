@@ -8,22 +8,19 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline._core import Cluster, Trace
 from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.iteration_plan import IterationPlan
 from paceline.forecast.simulate import Scenario
 from paceline.job import objects
 from paceline.replay.align import Common, offset
 from paceline.replay.clock import Clock
 from paceline.replay.exchange import JobExchange
-from paceline.replay.plan_exchange import PlanExchange
-from paceline.replay.plan_player import PlanPlayer
-from paceline.replay.player import Iteration, Mark, Player
+from paceline.replay.player import Mark, Player
 from paceline.replay.result import Played, boundary
 from paceline.replay.worker_schedule import WorkerSchedule
 
@@ -58,43 +55,22 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     """Replay; all ranks call this together. Raises JobError, InvalidArgumentError, ArithmeticError for a wrong sum."""
     clock = clock or Clock()
     cluster = spec.cluster or load_cluster(None)
-    if spec.sharded:
-        return _play_plan(ranks, spec, clock)
-    options = _core_options(ranks, spec, cluster)
-    schedule = WorkerSchedule.of(spec.trace, cluster, options, ranks.rank, spec.warmup + spec.iterations)
-    barrier = spec.barrier is not False
-    limits = boundary(servers=schedule.servers, exchange_only=schedule.exchange_only, barrier=barrier)
-    placed = ranks.settings.placed() if schedule.servers else {}
-    exchange = JobExchange(ranks, schedule, placed, barrier=barrier, strategy=spec.strategy, clock=clock)
+    scenario = _scenario(ranks, spec, cluster)
+    schedule = WorkerSchedule.of(
+        spec.trace, cluster, scenario.core_options(), ranks.rank, spec.warmup + spec.iterations
+    )
+    plan, barrier = schedule.plan, spec.barrier is not False
+    limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)
+    placed = ranks.settings.placed() if plan.has_servers else {}
+    # What is sharded is simulated with one strategy; buckets may have one chosen by size.
+    strategy = scenario.strategy.name if spec.sharded else spec.strategy
+    exchange = JobExchange(ranks, plan, placed, barrier=barrier, strategy=strategy, clock=clock)
     player = Player(schedule, exchange, clock, together=limits == "start", mark=_marks(ranks))
     played = _measure(ranks, spec, clock, player, exchange)
     return replace(played, boundary=limits, notes=tuple(_notes(schedule)))
 
 
-def _play_plan(ranks: Job, spec: ReplaySpec, clock: Clock) -> Played:
-    for name in ("pull", "barrier", "overlap"):
-        if getattr(spec, name) is not None:
-            raise InvalidArgumentError("has no effect with sharding; leave it out", setting=name)
-    strategy = spec.strategy or ranks.settings.strategy or "ring"
-    nodes = load_cluster(None, gpus_per_node=ranks.local_size or 1)
-    scenario = Scenario.of(spec.trace, nodes, strategy, ranks.size, bucket_size=spec.bucket_size, **spec.sharded)
-    plan = IterationPlan.from_json(scenario.plan())
-    exchange = PlanExchange(ranks, plan, scenario.strategy.name, clock)
-    slower = [1 / spec.speedup] * (spec.warmup + spec.iterations)
-    return _measure(ranks, spec, clock, PlanPlayer(plan, exchange, clock, slower=slower, mark=_marks(ranks)), exchange)
-
-
-class _Plays(Protocol):
-    def play(self) -> list[Iteration]:
-        """Play all iterations."""
-
-
-class _Checks(Protocol):
-    def check(self) -> int:
-        """Exchange known numbers; return how many results were compared."""
-
-
-def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: _Plays, exchange: _Checks) -> Played:
+def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchange: JobExchange) -> Played:
     """Play between two checks of what is exchanged, with moments in the first rank's clock."""
     checked = exchange.check()
     names = _clocks(ranks, clock)
@@ -141,29 +117,35 @@ def _machine() -> str:
         return platform.node()
 
 
-def _core_options(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> dict[str, Any]:
-    """Return the options that determine a worker's schedule. A strategy chosen by size has no servers, like `ring`."""
+def _scenario(ranks: Job, spec: ReplaySpec, cluster: Cluster) -> Scenario:
+    """Return what determines a worker's schedule. A strategy chosen by size has no servers, like `ring`."""
     settings = ranks.settings
     strategy = spec.strategy or settings.strategy or "ring"
-    servers: dict[str, Any] = {}
-    if "servers" in find_strategy(strategy).knobs:
-        pull = spec.pull or os.environ.get("PACELINE_PULL") or "layer"
-        servers = {"servers": settings.servers, "pull": pull}
+    options: dict[str, Any] = {}
+    if spec.sharded:
+        for name in ("pull", "barrier", "overlap"):
+            if getattr(spec, name) is not None:
+                raise InvalidArgumentError("has no effect with sharding; leave it out", setting=name)
+        cluster = load_cluster(None, gpus_per_node=ranks.local_size or 1)
+        options.update(spec.sharded)
+    elif "servers" in find_strategy(strategy).knobs:
+        options["servers"] = settings.servers
+        options["pull"] = spec.pull or os.environ.get("PACELINE_PULL") or "layer"
     elif spec.pull is not None:
         raise InvalidArgumentError(
             "--pull: has no effect without parameter servers; name a strategy that has them, such as ps"
         )
-    scenario = Scenario.of(
+    if spec.overlap is not None:
+        options["overlap"] = spec.overlap
+    return Scenario.of(
         spec.trace,
         cluster,
         strategy,
         ranks.size,
         compute_speedup=spec.speedup,
         bucket_size=spec.bucket_size,
-        overlap=spec.overlap,
-        **servers,
+        **options,
     )
-    return scenario.core_options()
 
 
 def _notes(schedule: WorkerSchedule) -> list[str]:

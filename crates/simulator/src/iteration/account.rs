@@ -42,7 +42,7 @@ pub(super) fn account(plan: &Plan, spans: &Spans, end: u64) -> Account {
         exposed: ExposedBy {
             all_gather_s: by(Stream::AllGather),
             reduce_scatter_s: by(Stream::ReduceScatter),
-            all_reduce_s: by(Stream::AllReduce),
+            all_reduce_s: by(Stream::AllReduce) + by(Stream::Background),
             compression_s: by(Stream::Compression),
         },
         computed_s: seconds(computed),
