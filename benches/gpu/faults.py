@@ -84,8 +84,8 @@ def stress(rank: int, device: torch.device) -> None:
         for work, reduced, stream in begun:
             with torch.cuda.stream(stream):
                 work.wait()
-                reduced *= 2
-                right = (reduced == 2 * (sum(range(size)) + size * (turn + 1))).all().item()
+                doubled = reduced * 2
+                right = (doubled == 2 * (sum(range(size)) + size * (turn + 1))).all().item()
             assert right, f"turn {turn}: a wrong sum"
 
 
