@@ -125,7 +125,7 @@ impl Stages {
             Some(known) => known,
             None => (stage.clone(), Stream::new(stage.device()).map_err(failed)?),
         };
-        let waits = events.map(|event| stream.wait_for(event)).collect::<std::result::Result<(), _>>();
+        let waits = events.into_iter().try_for_each(|event| stream.wait_for(event));
         let caller = stream.caller();
         all.insert(communicator, (of, stream));
         waits.map(|()| caller).map_err(failed)
