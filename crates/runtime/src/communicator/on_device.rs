@@ -501,9 +501,7 @@ impl Landing for DeviceOperation {
 
 impl Communicator {
     pub(super) fn of_device(&self, error: &CudaError, request: &CollectiveRequest<'_>) -> RunError {
-        let (rank, call, label) = (self.shared.rank, request.collective.name(), request.label);
-        let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
-        RunError::Failed(format!("rank {rank}: {error}, in {call}{label}"))
+        RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, request.described()))
     }
 }
 
