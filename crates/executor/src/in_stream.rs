@@ -383,7 +383,7 @@ impl Compiler<'_> {
     /// Where a receiver keeps a message that has not been sent yet, if it does nothing else there before.
     fn keeps(&self, (lane, slot): (u32, u16), (sender, receiver): (u32, u32), piece: Piece) -> Option<Piece> {
         let (mut pc, state) = self.states[lane as usize][receiver as usize];
-        if state != State::Running || receiver == sender || self.pending.contains_key(&(lane, slot, sender, receiver)) {
+        if state != State::Running || self.pending.contains_key(&(lane, slot, sender, receiver)) {
             return None;
         }
         let mut touched: Vec<Piece> = Vec::new();

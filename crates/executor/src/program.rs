@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub use barrier::Barrier;
 pub use broadcast::Broadcast;
-pub use direct::{DirectAllGather, DirectAllReduce};
+pub use direct::{DirectAllGather, DirectAllReduce, DirectReduceScatter};
 pub use exchange::{Exchange, SendRecv};
 pub use native::{Native, OffloadRequest};
 use paceline_os::sync::Arc;

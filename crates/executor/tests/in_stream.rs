@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use paceline_executor::in_stream::{Command, Extent, InStream, MOST_EXTENTS, Place, in_stream};
 use paceline_executor::program::{
-    Broadcast, DirectAllGather, DirectAllReduce, Program, Reduce, ReduceScatter, Scheduled,
+    Broadcast, DirectAllGather, DirectAllReduce, DirectReduceScatter, Program, Reduce, Scheduled,
 };
 use paceline_schedule::{
     Bucket, Chunk, Collective, Distribution, Knobs, Schedule, Topology, build_collective, registry, shard,
@@ -269,28 +269,18 @@ proptest! {
         let want: Vec<i64> = (0..len as usize).map(|at| sum(at) * if ranks > 1 { 3 } else { 1 }).collect();
         prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)] == want));
 
-        let piece = |rank: u32| paceline_schedule::Piece { off: u64::from(rank) * len, len };
+        // Behind the whole lies what a rank gives, or gets.
         let range = |rank: u32| (u64::from(rank) * len) as usize..((u64::from(rank) + 1) * len) as usize;
         let whole = len * u64::from(ranks);
-        let memory = |rank: u32| {
-            let mut all = vec![-5; whole as usize];
-            all[range(rank)].copy_from_slice(&elements(rank, len));
-            all
-        };
+        let memory = |rank: u32| [vec![-5; whole as usize], elements(rank, len)].concat();
         let after = of(&DirectAllGather { size: ranks, shard: len }, &memory, 1);
         let want: Vec<i64> = (0..ranks).flat_map(|rank| elements(rank, len)).collect();
-        prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)] == want));
+        prop_assert!((0..ranks).all(|rank| after[&Place::Role(rank)][..whole as usize] == want));
 
-        let own = paceline_schedule::Piece { off: whole, len };
-        let parts = (0..ranks).map(piece).collect();
-        let memory = |rank: u32| {
-            let mut all = elements(rank, whole);
-            all.extend_from_within(range(rank));
-            all
-        };
-        let after = of(&ReduceScatter { parts, own, chunk: whole.max(1) }, &memory, 1);
+        let memory = |rank: u32| [elements(rank, whole), vec![-5; len as usize]].concat();
+        let after = of(&DirectReduceScatter { size: ranks, shard: len }, &memory, 3);
         for rank in 0..ranks {
-            let want: Vec<i64> = range(rank).map(sum).collect();
+            let want: Vec<i64> = range(rank).map(|at| sum(at) * if ranks > 1 { 3 } else { 1 }).collect();
             prop_assert_eq!(&after[&Place::Role(rank)][whole as usize..], &want);
         }
     }
@@ -308,9 +298,12 @@ fn of_two(name: &str, chunk: Chunk) -> (Vec<usize>, Vec<u32>) {
 
 #[test]
 fn ranks_that_share_a_device_leave_the_work_to_one() {
-    for program in
-        [&DirectAllGather { size: 4, shard: 5 } as &dyn Program, &Broadcast { size: 4, root: 3, len: 20, chunk: 5 }]
-    {
+    let programs: [&dyn Program; 3] = [
+        &DirectAllGather { size: 4, shard: 5 },
+        &DirectReduceScatter { size: 4, shard: 5 },
+        &Broadcast { size: 4, root: 3, len: 20, chunk: 5 },
+    ];
+    for program in programs {
         let plan = in_stream(program, (4, 4), &[0, 0, 2, 2], |_| None).unwrap();
         no_races(&plan);
         for (rank, commands) in plan.commands.iter().enumerate() {

@@ -46,7 +46,8 @@ impl Program for DirectAllReduce {
     }
 }
 
-/// All-gather of equal shards: each rank takes those of the others, from the next one on. Its own is in place.
+/// All-gather of equal shards, only as commands for streams ([`in_stream`](crate::in_stream)): each rank's shard, which
+/// follows the whole in its memory, is read once and written to all ranks.
 pub struct DirectAllGather {
     /// Number of ranks.
     pub size: u32,
@@ -56,16 +57,50 @@ pub struct DirectAllGather {
 
 impl Program for DirectAllGather {
     fn lanes(&self) -> u32 {
-        self.size - 1
+        self.size
     }
 
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
-        let shard = |rank: u32| Piece { off: u64::from(rank) * self.shard, len: self.shard };
-        let (from, to) = ((role + lane + 1) % self.size, (role + self.size - lane - 1) % self.size);
-        match pc {
-            0 => Step::Send { to: Peers::one(to), multicast: false, slot: 0, piece: shard(role) },
-            1 => Step::Recv { from: Peers::one(from), slot: 0, op: Op::Assign, piece: shard(from) },
+        let given = Piece { off: u64::from(self.size) * self.shard, len: self.shard };
+        let kept = Piece { off: u64::from(lane) * self.shard, len: self.shard };
+        match (pc, role == lane) {
+            (0, true) => Step::Send { to: all_from(role, self.size), multicast: false, slot: 0, piece: given },
+            (1, true) | (0, false) => Step::Recv { from: Peers::one(lane), slot: 0, op: Op::Assign, piece: kept },
             _ => Step::Done,
         }
     }
+}
+
+/// Reduce-scatter to equal shards, only as commands for streams ([`in_stream`](crate::in_stream)): each rank combines a part
+/// of all contributions, beginning with its own, and writes it behind the whole in its memory.
+pub struct DirectReduceScatter {
+    /// Number of ranks.
+    pub size: u32,
+    /// Elements of a shard.
+    pub shard: u64,
+}
+
+impl Program for DirectReduceScatter {
+    fn lanes(&self) -> u32 {
+        self.size
+    }
+
+    fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
+        let part = Piece { off: u64::from(lane) * self.shard, len: self.shard };
+        let result = Piece { off: u64::from(self.size) * self.shard, len: self.shard };
+        match (pc, role == lane) {
+            (0, _) => Step::Send { to: Peers::one(lane), multicast: false, slot: 0, piece: part },
+            (1, true) => Step::Recv { from: all_from(role, self.size), slot: 0, op: Op::Assign, piece: result },
+            _ => Step::Done,
+        }
+    }
+
+    fn completes(&self, role: u32, lane: u32, _pc: u32) -> bool {
+        role == lane
+    }
+}
+
+/// All ranks, this one first.
+fn all_from(me: u32, size: u32) -> Peers {
+    Peers { count: size, first: me, ..Peers::others(me, size) }
 }

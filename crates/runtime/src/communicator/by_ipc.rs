@@ -19,7 +19,7 @@ use paceline_executor::OperationSpec;
 use paceline_executor::handle::Handle;
 use paceline_executor::in_stream::{Command, Extent, InStream, Place, in_stream};
 use paceline_executor::program::{
-    Broadcast, DirectAllGather, DirectAllReduce, Exchange, Program, Reduce, ReduceScatter, Scheduled,
+    Broadcast, DirectAllGather, DirectAllReduce, DirectReduceScatter, Exchange, Program, Reduce, Scheduled,
 };
 use paceline_kernels::dtype::Dtype;
 use paceline_os::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -87,6 +87,8 @@ pub(super) struct Plan {
     count: u64,
     /// Elements of a shard, for a reduce-scatter by a strategy: it works in spare memory.
     aside: Option<u64>,
+    /// An all-gather by a strategy expects a rank's shard in its place among the results.
+    in_place: bool,
 }
 
 impl Plan {
@@ -642,13 +644,13 @@ impl Communicator {
         let (size, of_bytes) = (group.size, |bytes: u64| (bytes / element as u64).max(1));
         let shard = count / u64::from(size);
         let whole = Piece { off: 0, len: count };
-        let own = Piece { off: count, len: shard };
-        let (mut roles, mut end, mut aside) = (size, None, None);
+        let (mut roles, mut end, mut aside, mut in_place) = (size, None, None, false);
         let program: Box<dyn Program> = match (super::lowering::of_strategies(request), built) {
             (Some(_), Some(built)) if built.algorithm.is_offloaded() => return Ok(None),
             (Some(collective), Some(built)) => {
                 let schedule = built.schedule(collective, &self.topology, element)?;
                 roles = schedule.roles().total();
+                in_place = true;
                 if collective == paceline_schedule::Collective::ReduceScatter {
                     aside = Some(shard);
                 }
@@ -661,14 +663,9 @@ impl Communicator {
                     Box::new(DirectAllReduce { size, owners, len: count, align })
                 }
                 Collective::AllGather => Box::new(DirectAllGather { size, shard }),
-                Collective::ReduceScatter => {
-                    end = Some((None, own));
-                    let part = |rank: u64| Piece { off: rank * shard, len: shard };
-                    let parts = (0..u64::from(size)).map(part).collect();
-                    Box::new(ReduceScatter { parts, own, chunk: count.max(1) })
-                }
+                Collective::ReduceScatter => Box::new(DirectReduceScatter { size, shard }),
                 Collective::Reduce => {
-                    end = Some((Some(root), whole));
+                    end = Some((root, whole));
                     Box::new(Reduce { size, root, len: count, chunk: count.max(1) })
                 }
                 _ => Box::new(Broadcast { size, root, len: count, chunk: of_bytes(PASSED) }),
@@ -679,10 +676,10 @@ impl Communicator {
         }
         let of_rank = |rank: u32| {
             let (at, piece) = end.filter(|_| scaled)?;
-            at.is_none_or(|root| root == rank).then_some(piece)
+            (at == rank).then_some(piece)
         };
         let Some(stream) = in_stream(&*program, (roles, size), &group.by, of_rank) else { return Ok(None) };
-        let plan = Arc::new(Plan { stream, helpers: roles - size, count, aside });
+        let plan = Arc::new(Plan { stream, helpers: roles - size, count, aside, in_place });
         if plans.len() == PLANS {
             plans.clear();
         }
@@ -699,7 +696,7 @@ fn layout(request: &CollectiveRequest<'_>, aside: bool) -> Layout {
     let inputs = lengths(request.inputs, 0);
     let outputs = lengths(request.outputs, request.inputs.len());
     match request.collective {
-        Collective::AllGather => outputs,
+        Collective::AllGather => outputs.into_iter().chain(inputs).collect(),
         Collective::ReduceScatter if aside => Vec::new(),
         Collective::ReduceScatter => inputs.into_iter().chain(outputs).collect(),
         _ => inputs,
@@ -1005,17 +1002,12 @@ impl IpcGroup {
                 self.combine(what, &[address], &[address], bytes / element, Some(what.prescale))?;
             }
         }
-        match (what.collective, plan.aside) {
-            (Collective::AllGather, _) => self.copy(inputs, outputs, shard(plan.count / u64::from(self.size)), 0)?,
-            (Collective::ReduceScatter, Some(_)) => {
-                let bytes = inputs.iter().map(|input| input.1).sum();
-                self.copy(inputs, &[(spare, bytes)], 0, 0)?;
-            }
-            (Collective::ReduceScatter, None) => {
-                let bytes: u64 = outputs.iter().map(|output| output.1).sum();
-                self.copy(inputs, outputs, 0, u64::from(self.me) * bytes)?;
-            }
-            _ => {}
+        if plan.in_place && what.collective == Collective::AllGather {
+            self.copy(inputs, outputs, shard(plan.count / u64::from(self.size)))?;
+        }
+        if plan.aside.is_some() {
+            let bytes = inputs.iter().map(|input| input.1).sum();
+            self.copy(inputs, &[(spare, bytes)], 0)?;
         }
         let mut given = under_way.given.clone();
         for command in &plan.stream.commands[self.me as usize] {
@@ -1077,21 +1069,16 @@ impl IpcGroup {
         unsafe { self.lane.combine(&Combine { to, from, elements, dtype, op, factor }) }
     }
 
-    /// Copies pieces of memory to others: from byte `skip` of all that is given, to byte `into` of all that is written, as much
-    /// as both have.
-    fn copy(&self, from: &[Region], to: &[Region], into: u64, skip: u64) -> std::result::Result<(), CudaError> {
-        let flat = |regions: &[Region], mut skip: u64| -> VecDeque<Region> {
-            let mut found = VecDeque::new();
-            for &(address, bytes) in regions {
-                let now = skip.min(bytes);
-                skip -= now;
-                if bytes > now {
-                    found.push_back((address + now, bytes - now));
-                }
-            }
-            found
-        };
-        let (mut from, mut to) = (flat(from, skip), flat(to, into));
+    /// Copies pieces of memory to others, from byte `into` of all that is written on, as much as both have.
+    fn copy(&self, from: &[Region], to: &[Region], into: u64) -> std::result::Result<(), CudaError> {
+        let mut from: VecDeque<Region> = from.iter().copied().filter(|region| region.1 > 0).collect();
+        let mut skip = into;
+        let rest = to.iter().filter_map(|&(address, bytes)| {
+            let now = skip.min(bytes);
+            skip -= now;
+            (bytes > now).then_some((address + now, bytes - now))
+        });
+        let mut to: VecDeque<Region> = rest.collect();
         while let (Some(source), Some(target)) = (from.front_mut(), to.front_mut()) {
             let bytes = source.1.min(target.1);
             // SAFETY: as in `combine`.
