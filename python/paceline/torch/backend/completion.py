@@ -91,6 +91,10 @@ def in_order(hook: Callable[P, R]) -> Callable[P, R]:
     return ordered
 
 
+def _alive(threads: set[threading.Thread]) -> set[threading.Thread]:
+    return {thread for thread in threads if thread.is_alive()}
+
+
 class Completion:
     """The threads that complete futures."""
 
@@ -160,17 +164,13 @@ class Completion:
         self.start()
 
         def wait() -> None:
-            try:
-                work.exception_after_wait()
-                self._settle(work)
-            finally:
-                with self._lock:
-                    self._waiting.discard(threading.current_thread())
+            work.exception_after_wait()
+            self._settle(work)
 
         thread = threading.Thread(target=wait, name="paceline-first-future", daemon=True)
         with self._lock:
-            self._waiting.add(thread)
             thread.start()
+            self._waiting = _alive(self._waiting) | {thread}
 
     def begin(self, group: str) -> tuple[int, Lineage | None]:
         """Return the number of an operation about to start in a group, and the lineage it belongs to, if any.
@@ -201,7 +201,9 @@ class Completion:
         """Complete the remaining futures after the engine has ended; those of unfinished operations with an error."""
         # Before waiting for the threads, because some may be waiting for these futures.
         self._settle_all()
-        # A thread that is still in torch's code when the interpreter ends would end the process with SIGABRT.
+        # A thread that is still in torch's code when the interpreter ends would end the process with SIGABRT. That code
+        # may be what frees a tensor when the thread's function has returned: so threads stay in these sets until they
+        # are dead.
         with self._lock:
             threads = [*self._threads, *self._waiting]
         for thread in threads:
@@ -222,7 +224,7 @@ class Completion:
     def _thread(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"paceline{target.__name__}", daemon=True)
         thread.start()
-        self._threads.add(thread)
+        self._threads = _alive(self._threads) | {thread}
 
     def _watch(self) -> None:
         """Check whether a callback is waiting, until one is known to."""
@@ -232,8 +234,6 @@ class Completion:
                 self._callbacks_wait = True
                 with self._lock, contextlib.suppress(RuntimeError):  # as in `_complete`
                     self._listen()
-        with self._lock:
-            self._threads.discard(threading.current_thread())
 
     def _complete(self) -> None:
         while True:
@@ -246,6 +246,7 @@ class Completion:
             if work is not None:
                 work.land()
             if work is None or not work.has_future():
+                del work  # A listener must not keep a tensor alive.
                 continue
             with self._lock:
                 self._listening -= 1
@@ -255,14 +256,12 @@ class Completion:
                     with contextlib.suppress(RuntimeError):
                         self._listen()
             self._settle(work)
-            del work  # A listener must not keep a tensor alive.
+            del work
             with self._lock:
                 self._busy_since = None
                 if self._listening > SPARE:
                     break
                 self._listening += 1
-        with self._lock:
-            self._threads.discard(threading.current_thread())
 
     def _settle(self, work: Work) -> None:
         callbacks.lineage = work.lineage
