@@ -129,6 +129,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         content["training"] = [train(system, options, Path(folder)) for system in options.train]
         save()
+    content["sharded"] = [part for system in SHARDED for part in sharded(system, options)]
+    save()
     code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=limit_s)
     content["horovod"] = {"code": code, "said": said[-2000:]}
     content["bench"] = benched(options)
@@ -191,6 +193,31 @@ def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, A
     return result
 
 
+# By what a GPT is trained in several shardings: system, ranks, shardings.
+SHARDED = (
+    ("ipc", 2, "alone,none,zero1,zero3"),
+    ("host", 2, "none,zero1,zero3"),
+    ("nccl", 2, "none,zero1,zero3"),
+    ("ipc", 4, "zero3,hsdp:2"),
+    ("nccl", 4, "zero3,hsdp:2"),
+)
+
+
+def sharded(how: tuple[str, int, str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train a GPT by a system in several shardings."""
+    system, count, shardings = how
+    if count not in options.ranks:
+        return []
+    backend, environ = SYSTEMS[system]
+    environ = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    if backend == "nccl" and options.nccl:
+        environ["LD_PRELOAD"] = options.nccl
+    words = (str(HERE / "sharded.py"), shardings, backend, "10")
+    code, said = ranks(count, *words, limit_s=options.limit, environ=environ)
+    found: list[dict[str, Any]] = [{"system": system, "ranks": count, **row} for row in documents(said)]
+    return found if code == 0 else [*found, {"system": system, "ranks": count, "said": said[-3000:]}]
+
+
 # Layers, hidden size, heads, sequence, vocabulary, batch, steps.
 GPT2 = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocabulary": 50257, "batch": 8, "steps": 18}
 
@@ -236,6 +263,8 @@ def show(content: dict[str, Any]) -> None:
         differs = f"; weights differ by {part['differs']:.1e} from the first" if "differs" in part else ""
         console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}{differs}")
     console.print(f"horovod_imagenet.py: exit code {content['horovod']['code']}")
+    for row in content["sharded"]:
+        console.print(" ".join(f"{key} {value}" for key, value in row.items()))
     for row in content["bench"].get("rows", [content["bench"]]):
         console.print(f"bench: {row}")
     for what, summary in content["recorded"].items():
