@@ -22,7 +22,7 @@ use paceline_model::trace::{Dtype, WorkerTrace};
 use crate::compression::{Legs, Method, Sent};
 use crate::options::{Exchanges, IterationError, IterationOptions, Pull, Reshard, Sharding};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
-use crate::units::{Bucket, Cut, Segment, buckets, into_blocks, into_buckets, ready_order};
+use crate::units::{Bucket, Cut, Segment, buckets, handing_over, into_blocks, into_buckets, ready_order};
 
 /// Makes the plan of `world` ranks.
 ///
@@ -39,12 +39,16 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     } else {
         buckets(trace, options.bucket_size, options.exchanges.have_servers())
     };
-    let cut = if sharding.gathers_units() {
-        into_blocks(trace, options.unit.as_deref(), options.bucket_size)?
-    } else {
+    let cut_of = |worker: &WorkerTrace| {
+        if sharding.gathers_units() {
+            return into_blocks(trace, worker, options.unit.as_deref(), options.bucket_size);
+        }
         let order = options.common_order.then(|| ready_order(trace, &trace.workers[0], &buckets));
-        into_buckets(trace, worker, &buckets, order.as_deref(), options.exchanges.are_background())
+        Ok(into_buckets(trace, worker, &buckets, order.as_deref(), options.exchanges.are_background()))
     };
+    let alone = cut_of(worker)?;
+    let calling = handing_over(worker, world, options.call, options.agreement);
+    let cut = calling.as_ref().map_or_else(|| Ok(alone.clone()), cut_of)?;
     let shard_ranks = match sharding {
         Sharding::None => 1,
         _ => options.group.unwrap_or(world),
@@ -90,6 +94,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         exchange_of: vec![None; cut.units.len()],
         needs: Vec::new(),
         cut: &cut,
+        alone: &alone,
         buckets: &buckets,
         legs,
         rounds: iterations > 1,
@@ -276,6 +281,8 @@ fn legs(
 struct Builder<'a> {
     options: &'a IterationOptions,
     cut: &'a Cut,
+    /// The same for a pass that exchanges no gradients.
+    alone: &'a Cut,
     param: Dtype,
     reduce: Dtype,
     reshard: Reshard,
@@ -520,7 +527,6 @@ impl Builder<'_> {
     }
 
     fn backward(&mut self, pass: u32, mut activations: Activations) {
-        let cut = self.cut;
         let sharding = self.options.sharding;
         let sharded = sharding.gathers_units();
         let after_every = || {
@@ -528,6 +534,7 @@ impl Builder<'_> {
             self.options.synchronize.unwrap_or(by_itself)
         };
         let synchronizes = !self.rounds && (pass + 1 == self.options.accumulate || after_every());
+        let cut = if synchronizes { self.cut } else { self.alone };
         let gathers = if sharded { self.gathers(&cut.backward) } else { Vec::new() };
         let group = match self.reshard {
             Reshard::Ranks(ranks) if sharded => Group { size: ranks, stride: 1 },
@@ -684,7 +691,7 @@ impl Builder<'_> {
     fn alone(&mut self, iterations: u64, optimizer: u64) {
         let passes = iterations * u64::from(self.options.accumulate);
         let total = |segments: &[Segment]| segments.iter().map(|segment| segment.duration.0).sum::<u64>() * passes;
-        let (forward, backward) = (total(&self.cut.forward), total(&self.cut.backward));
+        let (forward, backward) = (total(&self.alone.forward), total(&self.alone.backward));
         self.compute(Work::Forward { duration_ps: forward }, None, 0, Vec::new());
         self.compute(Work::Backward { duration_ps: backward }, None, 0, Vec::new());
         self.compute(Work::Optimizer { duration_ps: optimizer * iterations }, None, 0, Vec::new());

@@ -1,4 +1,5 @@
 //! What a user decides about an iteration.
+use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -163,6 +164,10 @@ pub struct IterationOptions {
     /// Iterations of a round, in the last of which ranks exchange how their parameters have changed, after the
     /// optimizer's step (local SGD; DiLoCo, A. Douillard et al., 2023). 1: gradients are exchanged in every iteration.
     pub sync_every: u32,
+    /// What handing a gradient to the library adds to a backward pass that exchanges gradients.
+    pub call: Time,
+    /// How long the library's coordinator takes to agree on a gradient, one after the other, beside that pass.
+    pub agreement: Time,
     /// How buckets of gradients are exchanged if nothing is sharded.
     pub exchanges: Exchanges,
     /// The recorded worker whose computation it is, where buckets are in the background; otherwise the first one.
@@ -192,6 +197,8 @@ impl IterationOptions {
             accumulated: false,
             compression: Compression::NONE,
             sync_every: 1,
+            call: Time::ZERO,
+            agreement: Time::ZERO,
             exchanges: Exchanges::Stream,
             recorded: 0,
             common_order: false,

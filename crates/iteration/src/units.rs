@@ -41,12 +41,36 @@ pub struct Segment {
     pub activation_bytes: u64,
 }
 
-/// Cuts the first recorded worker's iteration into blocks: those that match `pattern`, or else those that are numbered.
+/// A worker of so many that hands its gradients to a library: each call delays all later gradients, and each gradient then
+/// waits for its agreement. `None`: as without, because that takes no time, there is one worker, or none computes.
+#[must_use]
+pub fn handing_over(worker: &WorkerTrace, workers: u32, call: Time, agreement: Time) -> Option<WorkerTrace> {
+    let nothing = call == Time::ZERO && agreement == Time::ZERO;
+    if nothing || workers < 2 || worker.compute_time() == Time::ZERO {
+        return None;
+    }
+    let mut worker = worker.clone();
+    worker.gradients.sort_by_key(|gradient| gradient.ready);
+    let (mut called, mut agreed) = (Time::ZERO, Time::ZERO);
+    for gradient in &mut worker.gradients {
+        called += call;
+        agreed = agreed.max(gradient.ready + called) + agreement;
+        gradient.ready = agreed;
+    }
+    worker.backward = (worker.backward + called).max(agreed);
+    Some(worker)
+}
+
+/// Cuts a worker's iteration into blocks: those that match `pattern`, or else those that are numbered.
 ///
 /// # Errors
 /// No layer matches the pattern.
-pub fn into_blocks(trace: &Trace, pattern: Option<&str>, bucket: Option<u64>) -> Result<Cut, IterationError> {
-    let worker = &trace.workers[0];
+pub fn into_blocks(
+    trace: &Trace,
+    worker: &WorkerTrace,
+    pattern: Option<&str>,
+    bucket: Option<u64>,
+) -> Result<Cut, IterationError> {
     let names: Vec<&str> = worker.forward.iter().map(|layer| layer.name.as_str()).collect();
     let blocks = match pattern {
         Some(pattern) => matching(&names, pattern)?,

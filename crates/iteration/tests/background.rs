@@ -138,3 +138,21 @@ proptest! {
         prop_assert_eq!(plan.elements(), all);
     }
 }
+
+#[test]
+fn only_passes_that_exchange_hand_gradients_to_the_library() {
+    let options = IterationOptions { accumulate: 2, call: Time(MS), ..options(Exchanges::Background) };
+    let backward = |options: &IterationOptions, world| {
+        let plan = build(&blocks::model(1, 64, MS), world, options).unwrap();
+        [0, 1].map(|pass| {
+            let of_pass = plan.steps.iter().filter(|step| step.pass == pass);
+            let length =
+                |step: &Step| if let Work::Backward { duration_ps } = step.work { duration_ps / MS } else { 0 };
+            of_pass.map(length).sum::<u64>()
+        })
+    };
+    // Four gradients.
+    assert_eq!(backward(&options, 4), [8, 12]);
+    assert_eq!(backward(&options, 1), [8, 8]);
+    assert_eq!(backward(&IterationOptions { synchronize: Some(true), ..options }, 4), [12, 12]);
+}

@@ -24,7 +24,6 @@ use serde::Serialize;
 
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
-use crate::prepare::calls;
 use crate::timeline::{Drawing, Line, Timeline};
 use crate::worker::workers;
 use groups::Programs;
@@ -176,6 +175,8 @@ pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -
     let iteration = IterationOptions {
         compression: iteration.compression.scaled(1.0 / options.compute_speedup),
         exchanges: exchanges(options, iteration),
+        call: options.call,
+        agreement: options.agreement,
         ..iteration.clone()
     };
     build(&scaled(trace, options), options.workers, &iteration).map_err(|e| SimulationError(e.0))
@@ -194,21 +195,21 @@ fn exchanges(options: &Options, iteration: &IterationOptions) -> Exchanges {
     }
 }
 
-/// The trace with the library's calls and the speed-up.
+/// The trace with the speed-up.
 pub(crate) fn scaled(trace: &Trace, options: &Options) -> Trace {
-    let mut trace = trace.clone();
-    trace.workers.iter_mut().for_each(|worker| scale(worker, options, 1.0 / options.compute_speedup));
-    trace
+    let workers = trace.workers.iter().map(|worker| sped_up(worker, options)).collect();
+    Trace { workers, ..trace.clone() }
 }
 
-/// The computation with the library's calls and the speed-up.
-fn scale(worker: &mut WorkerTrace, options: &Options, faster: f64) {
-    let calls = calls(worker, options, faster);
-    worker.gradients.iter_mut().zip(calls.ready).for_each(|(gradient, ready)| gradient.ready = ready);
-    worker.gradients.sort_by_key(|gradient| gradient.ready);
-    worker.backward = calls.backward;
+/// A recorded worker with the speed-up.
+pub(crate) fn sped_up(worker: &WorkerTrace, options: &Options) -> WorkerTrace {
+    let faster = 1.0 / options.compute_speedup;
+    let mut worker = worker.clone();
+    worker.gradients.iter_mut().for_each(|gradient| gradient.ready = gradient.ready.scaled(faster));
+    worker.backward = worker.backward.scaled(faster);
     worker.forward.iter_mut().for_each(|layer| layer.duration = layer.duration.scaled(faster));
     worker.optimizer = worker.optimizer.scaled(faster);
+    worker
 }
 
 /// Executes the plan of `options.iteration`. The timeline has the streams of the first `ranks` ranks.

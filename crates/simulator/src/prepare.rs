@@ -3,7 +3,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use paceline_iteration::{Exchanges, IterationOptions, Sharding, Step, Work, buckets, build};
-use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
     Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective, look_up,
@@ -138,6 +137,8 @@ pub(crate) fn in_background(
     Ok(IterationOptions {
         bucket_size: options.bucket_size,
         overlap: options.overlap,
+        call: options.call,
+        agreement: options.agreement,
         exchanges: if entry.uses(Knob::Pull) { Exchanges::Servers(pull) } else { Exchanges::Background },
         recorded,
         ..IterationOptions::new(Sharding::None)
@@ -330,30 +331,4 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
 #[must_use]
 pub fn bucket_tensors(trace: &Trace, bucket_size: Option<u64>) -> Vec<Vec<u32>> {
     buckets(trace, bucket_size, true).into_iter().map(|bucket| bucket.tensors).collect()
-}
-
-/// When the library may send each gradient of a worker, and when the worker's backward pass ends.
-pub(crate) struct Calls {
-    pub ready: Vec<Time>,
-    pub backward: Time,
-}
-
-/// Each call delays all later gradients; each gradient then waits for its agreement.
-pub(crate) fn calls(worker: &WorkerTrace, options: &Options, faster: f64) -> Calls {
-    let mut ready: Vec<Time> = worker.gradients.iter().map(|gradient| gradient.ready.scaled(faster)).collect();
-    let mut backward = worker.backward.scaled(faster);
-    let nothing = options.call == Time::ZERO && options.agreement == Time::ZERO;
-    if nothing || options.workers < 2 || worker.compute_time() == Time::ZERO {
-        return Calls { ready, backward };
-    }
-    let mut order: Vec<usize> = (0..ready.len()).collect();
-    order.sort_by_key(|&gradient| ready[gradient]);
-    let (mut called, mut agreed) = (Time::ZERO, Time::ZERO);
-    for gradient in order {
-        called += options.call;
-        agreed = agreed.max(ready[gradient] + called) + options.agreement;
-        ready[gradient] = agreed;
-    }
-    backward = (backward + called).max(agreed);
-    Calls { ready, backward }
 }

@@ -1,11 +1,12 @@
 //! Converts trace and cluster to the quantities of the model.
+use paceline_iteration::units::handing_over;
 use paceline_model::{Cluster, Trace};
 
 use super::collective::{Collective, copies_ms};
 use super::constants::Constants;
 use super::draws::Draws;
+use crate::iteration::sped_up;
 use crate::options::{Options, SimulationError};
-use crate::prepare::calls;
 use crate::random::Random;
 use crate::worker::{SHUFFLE_SEED, slowdowns};
 
@@ -55,11 +56,12 @@ impl Workload {
         first.gradients.iter().enumerate().for_each(|(i, gradient)| place[gradient.tensor as usize] = i);
         for (recorded, factor, spread) in slowest(trace, cluster, options) {
             let worker = &trace.workers[recorded];
-            let called = calls(worker, options, 1.0 / options.compute_speedup);
+            let own = sped_up(worker, options);
+            let called = handing_over(&own, options.workers, options.call, options.agreement).unwrap_or(own);
             let forward = worker.forward_time().seconds() * faster * factor;
-            for (gradient, ready) in worker.gradients.iter().zip(&called.ready) {
+            for gradient in &called.gradients {
                 let Some(tensor) = tensors.get_mut(place[gradient.tensor as usize]) else { continue };
-                let backward = if options.overlap { *ready } else { called.backward };
+                let backward = if options.overlap { gradient.ready } else { called.backward };
                 tensor.ready = tensor.ready.max(forward + backward.seconds() * 1e3 * factor * spread);
             }
         }
