@@ -4,7 +4,8 @@
 | --- | --- |
 | __main__ | the command: runs suites, compares with known.toml |
 | suites | which files of which peer, on how many ranks, and what runs them |
-| torch_host | runs torch's tests |
+| torch_host | runs torch's tests of its wheel |
+| source_host | runs those of its source tree |
 | horovod_host | one rank of Horovod's tests |
 | outcome | what becomes of each test |
 | known.toml | tests that do not pass, each with the cause |

@@ -12,19 +12,27 @@ class Result(unittest.TestResult):
     """Passes on a record of each test: its name, what became of it, the message of its failure or skip, seconds."""
 
     def __init__(
-        self, write: Callable[[dict[str, Any]], None], begin: Callable[[str], None] = lambda name: None
+        self,
+        write: Callable[[dict[str, Any]], None],
+        begin: Callable[[str], None] = lambda name: None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """`write` gets each test's record, `begin` its name before it runs."""
+        """`write` gets each test's record, `begin` its name before it runs; `whole`: the name with module and class."""
         super().__init__()
+        self.whole = whole
         self.write, self.begin = write, begin
         self.began = 0.0
         self.found: tuple[str, str] = ("passed", "")
         self.failed_at = 0.0
 
+    def _name(self, test: unittest.TestCase) -> str:
+        return test.id() if self.whole else test.id().split(".")[-1]
+
     def startTest(self, test: unittest.TestCase) -> None:
         """See the class."""
         super().startTest(test)
-        self.begin(test.id().split(".")[-1])
+        self.begin(self._name(test))
         self.began, self.found = time.monotonic(), ("passed", "")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
@@ -54,6 +62,6 @@ class Result(unittest.TestResult):
         """See the class."""
         outcome, message = self.found
         seconds = time.monotonic() - self.began
-        record = {"test": test.id().split(".")[-1], "outcome": outcome, "message": message, "seconds": seconds}
+        record = {"test": self._name(test), "outcome": outcome, "message": message, "seconds": seconds}
         self.write(record | {"failed_at": self.failed_at})
         super().stopTest(test)

@@ -34,11 +34,13 @@ class Suite:
     """torch or horovod."""
     ranks: int
     file: str
-    """Within the source tree; or the module in torch's wheel."""
+    """Within the source tree, where it may be a pattern for several; or the module in torch's wheel."""
     source: str | None = None
     """The variable that names the source tree; None: the tests are in torch's wheel."""
     after: str | None = None
     """Only the tests that this suite skips, for lack of ranks."""
+    on_cpu: bool = False
+    """The tests ask for GPUs, and are given the CPU."""
     alone_s: int = 60
     """Limit for a test, in seconds, on a machine that is busy."""
     front: str = "torch"
@@ -58,16 +60,33 @@ class Suite:
             return f"{self.source} is not set: it names a source tree that has {self.file}"
         if importlib.util.find_spec(self.front) is None:
             return f"{self.front} is not installed"
-        return None if Path(root, self.file).is_file() else f"{self.source}={root} has no {self.file}"
+        return None if self.files() else f"{self.source}={root} has no {self.file}"
+
+    def files(self) -> list[Path]:
+        """Return the files of the tests in the source tree."""
+        return sorted(Path(os.environ[str(self.source)]).glob(self.file))
 
     def path(self) -> str:
         """Return the file of the tests, or the module."""
-        return self.file if self.source is None else str(Path(os.environ[self.source], self.file))
+        return self.file if self.source is None else str(self.files()[0])
 
 
 SUITES = [
     Suite("torch-2", "torch", 2, _GROUPS),
     Suite("torch-4", "torch", 4, _GROUPS, after="torch-2"),
+    *(
+        Suite(f"torch-{name}", "torch", 4, f"test/distributed/{file}.py", "PYTORCH_SOURCE", on_cpu=name == "fsdp2")
+        for name, file in (
+            ("dtensor", "*tensor/test_*"),
+            ("tensor-parallel", "tensor/parallel/test_*"),
+            ("fsdp2", "_composable/fsdp/test_*"),
+            ("checkpoint", "checkpoint/**/test_*"),
+            ("functional", "test_*functional*"),
+            ("device-mesh", "test_device_mesh"),
+            ("objects", "test_c10d_object_collectives"),
+            ("common", "test_c10d_common"),
+        )
+    ),
     Suite("horovod-torch-2", "horovod", 2, "test/parallel/test_torch.py", "HOROVOD_SOURCE", alone_s=240),
     Suite("horovod-torch-3", "horovod", 3, "test/parallel/test_torch.py", "HOROVOD_SOURCE", alone_s=240),
     Suite("horovod-elastic", "horovod", 1, "test/single/test_torch_elastic.py", "HOROVOD_SOURCE"),
@@ -101,7 +120,12 @@ def run(
 
     Tests in `alone` run in processes of their own: those that are known to fail would end the others' ranks.
     """
-    records = _torch(suite, backend, only) if suite.peer == "torch" else _horovod(suite, only, alone)
+    if suite.peer == "horovod":
+        records = _horovod(suite, only, alone)
+    elif suite.source is None:
+        records = _torch(suite, backend, only)
+    else:
+        records = _source(suite, backend, only)
     return list(_told(records, told))
 
 
@@ -109,6 +133,55 @@ def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator
     for record in records:
         told(record)
         yield record
+
+
+def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
+    """Run tests of a source tree, file by file. Those that fail run again with gloo: where that fails, too, they are skipped.
+
+    The tree need not be that of the installed torch: what does not fit it fails with any backend.
+    """
+    for file in suite.files():
+        records = list(_file(suite, file, backend, only))
+        failed = [record["test"] for record in records if record["outcome"] == "failed"]
+        by_gloo = _file(suite, file, "gloo", failed) if failed and backend != "gloo" else iter(())
+        found = {record["test"]: record for record in by_gloo}
+        for record in records:
+            gloo = found.get(record["test"])
+            if gloo is None or gloo["outcome"] == "passed":
+                yield record
+            else:
+                yield record | {"outcome": "skipped", "message": f"fails with gloo, too: {gloo['message']}"}
+
+
+def _file(suite: Suite, file: Path, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
+    """Run the tests of a file; go on behind one that has ended the process."""
+    done: set[str] = set()
+    while True:
+        request = {"file": str(file), "on_cpu": suite.on_cpu, "only": only, "but": [*done], "timeout_s": suite.alone_s}
+        command = [sys.executable, str(HERE / "source_host.py"), json.dumps(request)]
+        environ = {**os.environ, "PACELINE_AS_GLOO": "1" if backend == "paceline" else ""}
+        begun = ""
+        with tempfile.TemporaryFile("w+") as log:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    record = json.loads(line)
+                    if "unusable" in record:
+                        yield {"test": file.stem, "outcome": "skipped", "message": record["unusable"], "seconds": 0.0}
+                    elif "begins" in record:
+                        begun = record["begins"]
+                    else:
+                        done.add(record["test"])
+                        begun = ""
+                        yield record
+            if not process.returncode:
+                return
+            log.seek(0)
+            why = f"the process ended with {process.returncode}: {log.read()[-1500:]}"
+        if not begun:
+            raise SuiteError(f"{suite.name}: {file.name} could not be run: {why}")
+        done.add(begun)
+        yield {"test": begun, "outcome": "failed", "message": why, "seconds": 0.0}
 
 
 def _torch(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[Record]:

@@ -49,10 +49,12 @@ class Operations(TensorCollectives, PointToPoint):
     """All operations of a group, and its end."""
 
     _owns_job: bool
+    backend_name = NAME
+    """What it says it is; "gloo" if that was requested (see `paceline.as_gloo`)."""
 
     def getBackendName(self) -> str:
-        """Return "paceline"."""
-        return NAME
+        """Return "paceline", or "gloo" for a group that takes its place."""
+        return self.backend_name
 
     name = getBackendName
 

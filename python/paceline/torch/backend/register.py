@@ -129,7 +129,7 @@ def _meet_over_mpi() -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master, str(port)
 
 
-def _create(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:
+def _create(options: _DistributedBackendOptions, backend_options: object) -> PacelineBackend | PacelineProcessGroup:
     """Create a process group; called by torch for the default group, and on every member of a new group."""
     tell_launcher()
     check_torch(torch.__version__)
@@ -164,7 +164,9 @@ def create_as_gloo(options: _DistributedBackendOptions, backend_options: object)
         print("paceline: PACELINE_AS_GLOO is set: process groups of 'gloo' are Paceline's", file=sys.stderr)
     register()
     # Gloo has no options that matter here; torch passes those of gloo's own class.
-    return _create(options, None)
+    group = _create(options, None)
+    group.backend_name = str(dist.Backend.GLOO)
+    return group
 
 
 def world_choices() -> list[tuple[int, str]]:

@@ -1,0 +1,95 @@
+"""Runs files of tests from a PyTorch source tree, and prints a JSON line for each test.
+
+What they create with "gloo" is Paceline's group if `PACELINE_AS_GLOO` says so. Ranks are forked instead of spawned, to save
+minutes. Tests that want GPUs run on the CPU as far as they can: what they do with CUDA alone fails, with gloo too.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import json
+import os
+import sys
+import types
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from outcome import Result
+
+ON_CPU = (('"cuda"', '"cpu"'), (".cuda()", ".cpu()"), ("@skip_if_lt_x_gpu(", "@_needs_no_gpu("))
+"""What is put in place of words about GPUs in tests of FSDP2."""
+
+
+def needs_no_gpu(*_args: object, **_options: object) -> Any:
+    """Take the place of torch's decorator that skips a test."""
+    return lambda test: test
+
+
+def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
+    """Execute a file of tests as a module of its own name."""
+    source = path.read_text()
+    for word, instead in ON_CPU if on_cpu else ():
+        source = source.replace(word, instead)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    vars(module)["_needs_no_gpu"] = needs_no_gpu
+    exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def cases(module: types.ModuleType) -> Iterator[unittest.TestCase]:
+    """Yield the tests whose ranks are processes with a group each: not those of threads, and not those without ranks."""
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    for found in vars(module).values():
+        if isinstance(found, type) and issubclass(found, MultiProcessTestCase) and found.__module__ == module.__name__:
+            for name in unittest.TestLoader().getTestCaseNames(found):
+                yield found(name)
+
+
+def main() -> None:
+    """Read what to run from the command line."""
+    request = json.loads(sys.argv[1])
+    faulthandler.enable()
+    os.environ["DISTRIBUTED_TESTS_DEFAULT_TIMEOUT"] = str(request["timeout_s"])
+    import torch
+    from torch.testing._internal import common_distributed as common
+
+    if os.environ.get("PACELINE_AS_GLOO"):
+        import paceline.torch  # noqa: F401  # for the forked ranks
+    torch.set_num_threads(1)
+    common.TIMEOUT_OVERRIDE.clear()
+    common.MultiProcessTestCase._spawn_processes = lambda self: self._start_processes(
+        torch.multiprocessing.get_context("fork").Process
+    )
+    path = Path(request["file"])
+    sys.path.insert(0, str(path.parent))
+    out = os.fdopen(os.dup(1), "w")
+    # What tests print goes to the log.
+    os.dup2(2, 1)
+
+    def write(record: dict[str, Any]) -> None:
+        print(json.dumps(record), file=out, flush=True)
+
+    try:
+        module = load(path, on_cpu=bool(request["on_cpu"]))
+    except ImportError as error:
+        write({"unusable": f"{path.name} does not fit the installed torch: {error}"})
+        os._exit(0)
+    result = Result(write, lambda name: write({"begins": name}), whole=True)
+    wanted, done = request["only"], request["but"]
+    for case in cases(module):
+        name = case.id()
+        if name not in done and (wanted is None or name in wanted or name.split(".")[-1] in wanted):
+            case.run(result)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
