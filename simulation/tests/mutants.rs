@@ -298,6 +298,11 @@ fn a_comparison_that_nobody_waits_for_is_a_reason_to_leave() {
 }
 
 #[test]
+fn an_agreement_by_servers_is_no_reason_to_leave() {
+    find_near("servers make it a reason to leave", "agreement by servers");
+}
+
+#[test]
 fn a_lost_end_is_looked_for_after_two_round_trips_however_long() {
     find_near("the end waits for two round trips", "lost last datagram");
 }

@@ -1,7 +1,7 @@
 """Runs files of tests from a PyTorch source tree, and prints a JSON line for each test.
 
-What they create with "gloo" is Paceline's group if `PACELINE_AS_GLOO` says so. Ranks are forked instead of spawned, to save
-minutes. Tests that want GPUs run on the CPU as far as they can: what they do with CUDA alone fails, with gloo too.
+What they create with "gloo" is Paceline's group if `PACELINE_AS_GLOO` says so. Ranks are forked instead of spawned, to
+save minutes. Tests that want GPUs run on the CPU as far as they can: what they do with CUDA alone fails, with gloo too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from outcome import Result
 
-ON_CPU = (('"cuda"', '"cpu"'), (".cuda()", ".cpu()"), ("@skip_if_lt_x_gpu(", "@_needs_no_gpu("))
-"""What is put in place of words about GPUs in tests of FSDP2."""
+ON_CPU = (
+    ('"cuda"', '"cpu"'),
+    (".cuda()", ".cpu()"),
+    ('"nccl"', '"gloo"'),
+    ("@requires_nccl(", "@_needs_no_gpu("),
+    ("@skip_if_lt_x_gpu(", "@_needs_no_gpu("),
+)
+"""What is put in place of words about GPUs."""
 
 
 def needs_no_gpu(*_args: object, **_options: object) -> Any:
@@ -29,10 +35,10 @@ def needs_no_gpu(*_args: object, **_options: object) -> Any:
     return lambda test: test
 
 
-def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
+def load(path: Path) -> types.ModuleType:
     """Execute a file of tests as a module of its own name."""
     source = path.read_text()
-    for word, instead in ON_CPU if on_cpu else ():
+    for word, instead in ON_CPU:
         source = source.replace(word, instead)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -44,7 +50,7 @@ def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
 
 
 def cases(module: types.ModuleType) -> Iterator[unittest.TestCase]:
-    """Yield the tests whose ranks are processes with a group each: not those of threads, and not those without ranks."""
+    """Yield the tests whose ranks are processes with a group each, not those of threads and those without ranks."""
     from torch.testing._internal.common_distributed import MultiProcessTestCase
 
     for found in vars(module).values():
@@ -78,7 +84,7 @@ def main() -> None:
         print(json.dumps(record), file=out, flush=True)
 
     try:
-        module = load(path, on_cpu=bool(request["on_cpu"]))
+        module = load(path)
     except ImportError as error:
         write({"unusable": f"{path.name} does not fit the installed torch: {error}"})
         os._exit(0)

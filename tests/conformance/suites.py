@@ -39,8 +39,6 @@ class Suite:
     """The variable that names the source tree; None: the tests are in torch's wheel."""
     after: str | None = None
     """Only the tests that this suite skips, for lack of ranks."""
-    on_cpu: bool = False
-    """The tests ask for GPUs, and are given the CPU."""
     alone_s: int = 60
     """Limit for a test, in seconds, on a machine that is busy."""
     front: str = "torch"
@@ -75,7 +73,7 @@ SUITES = [
     Suite("torch-2", "torch", 2, _GROUPS),
     Suite("torch-4", "torch", 4, _GROUPS, after="torch-2"),
     *(
-        Suite(f"torch-{name}", "torch", 4, f"test/distributed/{file}.py", "PYTORCH_SOURCE", on_cpu=name == "fsdp2")
+        Suite(f"torch-{name}", "torch", 4, f"test/distributed/{file}.py", "PYTORCH_SOURCE")
         for name, file in (
             ("dtensor", "*tensor/test_*"),
             ("tensor-parallel", "tensor/parallel/test_*"),
@@ -136,7 +134,7 @@ def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator
 
 
 def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
-    """Run tests of a source tree, file by file. Those that fail run again with gloo: where that fails, too, they are skipped.
+    """Run tests of a source tree, file by file. Those that fail run again with gloo; if that fails, too, they are skipped.
 
     The tree need not be that of the installed torch: what does not fit it fails with any backend.
     """
@@ -157,7 +155,7 @@ def _file(suite: Suite, file: Path, backend: str, only: Sequence[str] | None) ->
     """Run the tests of a file; go on behind one that has ended the process."""
     done: set[str] = set()
     while True:
-        request = {"file": str(file), "on_cpu": suite.on_cpu, "only": only, "but": [*done], "timeout_s": suite.alone_s}
+        request = {"file": str(file), "only": only, "but": [*done], "timeout_s": suite.alone_s}
         command = [sys.executable, str(HERE / "source_host.py"), json.dumps(request)]
         environ = {**os.environ, "PACELINE_AS_GLOO": "1" if backend == "paceline" else ""}
         begun = ""

@@ -308,10 +308,10 @@ impl EngineShared {
     }
 
     /// As `note_cause`: something has failed with this error, because one of these groups has.
-    pub fn note_cause_of(&self, groups: [u32; 2], error: &RunError) {
+    pub fn note_cause_of(&self, mut groups: impl Iterator<Item = u32>, error: &RunError) {
         let cause = {
             let operations = self.ledger.operations();
-            groups.iter().find_map(|group| operations.groups.get(group)?.cause.clone())
+            groups.find_map(|group| operations.groups.get(&group)?.cause.clone())
         };
         self.note_cause(&cause.unwrap_or_else(|| error.to_string()));
     }

@@ -101,6 +101,13 @@ impl Communicator {
         Ok(communicator)
     }
 
+    /// The groups in which its operations run: itself, and with its servers.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = u32> + '_ {
+        let with_servers =
+            if paceline_os::mutant("servers make it a reason to leave") { None } else { self.served.as_ref() };
+        std::iter::once(self.id).chain(with_servers.map(|served| served.id))
+    }
+
     /// The same ranks once more, with what was measured of them: nobody waits for anybody. Without servers.
     ///
     /// # Errors

@@ -88,9 +88,9 @@ impl Job {
         let CoordinatorOptions { kind, settings, limits, core, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
-        self.engine.shared.make_internal(control.id());
+        control.groups().for_each(|group| self.engine.shared.make_internal(group));
         if !paceline_os::mutant("a comparison of plans is a reason to leave") {
-            self.engine.shared.make_internal(data.id());
+            data.groups().for_each(|group| self.engine.shared.make_internal(group));
         }
         if let Some(core) = core {
             self.engine.shared.pin_progress_thread(core)?;
@@ -215,7 +215,7 @@ impl Coordinator {
     /// Notes what ended the coordinator, unless it was closed here: if this rank leaves, that is the reason.
     fn refused(&self, error: &RunError) {
         if self.thread.lock().is_some() && !paceline_os::mutant("who submits too late has no reason") {
-            self.control.shared.note_cause_of([self.control.id(), self.data.id()], error);
+            self.control.shared.note_cause_of(self.control.groups().chain(self.data.groups()), error);
         }
     }
 

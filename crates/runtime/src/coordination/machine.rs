@@ -243,7 +243,7 @@ impl Machine {
     /// What a caller waits for has failed: if this rank leaves, that is the reason.
     fn note_cause(&self, error: &RunError) {
         if !self.closed_here.load(Ordering::SeqCst) {
-            self.control.shared.note_cause_of([self.control.id(), self.data.id()], error);
+            self.control.shared.note_cause_of(self.control.groups().chain(self.data.groups()), error);
         }
     }
 
