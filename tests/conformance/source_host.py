@@ -35,10 +35,10 @@ def needs_no_gpu(*_args: object, **_options: object) -> Any:
     return lambda test: test
 
 
-def load(path: Path) -> types.ModuleType:
+def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
     """Execute a file of tests as a module of its own name."""
     source = path.read_text()
-    for word, instead in ON_CPU:
+    for word, instead in ON_CPU if on_cpu else ():
         source = source.replace(word, instead)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -84,7 +84,7 @@ def main() -> None:
         print(json.dumps(record), file=out, flush=True)
 
     try:
-        module = load(path)
+        module = load(path, on_cpu=request["on_cpu"])
     except ImportError as error:
         write({"unusable": f"{path.name} does not fit the installed torch: {error}"})
         os._exit(0)

@@ -134,28 +134,34 @@ def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator
 
 
 def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
-    """Run tests of a source tree, file by file. Those that fail run again with gloo; if that fails, too, they are skipped.
+    """Run tests of a source tree, file by file. Those that are skipped, for lack of GPUs, run again on the CPU.
 
-    The tree need not be that of the installed torch: what does not fit it fails with any backend.
+    Those that fail run again with gloo; if that fails, too, they count as skipped. So the tree need not be that of the
+    installed torch: what does not fit it fails with any backend.
     """
     for file in suite.files():
-        records = list(_file(suite, file, backend, only))
-        failed = [record["test"] for record in records if record["outcome"] == "failed"]
-        by_gloo = _file(suite, file, "gloo", failed) if failed and backend != "gloo" else iter(())
-        found = {record["test"]: record for record in by_gloo}
-        for record in records:
-            gloo = found.get(record["test"])
-            if gloo is None or gloo["outcome"] == "passed":
-                yield record
-            else:
-                yield record | {"outcome": "skipped", "message": f"fails with gloo, too: {gloo['message']}"}
+        found: dict[str, Record] = {}
+        wanted = only
+        for on_cpu in (False, True):
+            records = list(_file(suite, file, backend, wanted, on_cpu=on_cpu))
+            failed = [record["test"] for record in records if record["outcome"] == "failed"]
+            again = _file(suite, file, "gloo", failed, on_cpu=on_cpu) if failed and backend != "gloo" else iter(())
+            by_gloo = {record["test"]: record for record in again}
+            for record in records:
+                gloo = by_gloo.get(record["test"])
+                same = {"outcome": "skipped", "message": f"fails with gloo, too: {gloo['message']}"} if gloo else {}
+                found[record["test"]] = record if gloo is None or gloo["outcome"] == "passed" else record | same
+            wanted = [record["test"] for record in records if record["outcome"] == "skipped"]
+            if not wanted:
+                break
+        yield from found.values()
 
 
-def _file(suite: Suite, file: Path, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
+def _file(suite: Suite, file: Path, backend: str, only: Sequence[str] | None, *, on_cpu: bool) -> Iterator[Record]:
     """Run the tests of a file; go on behind one that has ended the process."""
     done: set[str] = set()
     while True:
-        request = {"file": str(file), "only": only, "but": [*done], "timeout_s": suite.alone_s}
+        request = {"file": str(file), "only": only, "but": [*done], "on_cpu": on_cpu, "timeout_s": suite.alone_s}
         command = [sys.executable, str(HERE / "source_host.py"), json.dumps(request)]
         environ = {**os.environ, "PACELINE_AS_GLOO": "1" if backend == "paceline" else ""}
         begun = ""
