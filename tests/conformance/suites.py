@@ -141,25 +141,26 @@ def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[
     """
     for file in suite.files():
         found: dict[str, Record] = {}
-        wanted = only
         for on_cpu in (False, True):
-            records = list(_file(suite, file, backend, wanted, on_cpu=on_cpu))
+            done = [name for name, record in found.items() if record["outcome"] != "skipped"]
+            records = list(_file(suite, file, backend, only, done, on_cpu=on_cpu))
             failed = [record["test"] for record in records if record["outcome"] == "failed"]
-            again = _file(suite, file, "gloo", failed, on_cpu=on_cpu) if failed and backend != "gloo" else iter(())
+            again = _file(suite, file, "gloo", failed, (), on_cpu=on_cpu) if failed and backend != "gloo" else iter(())
             by_gloo = {record["test"]: record for record in again}
             for record in records:
                 gloo = by_gloo.get(record["test"])
                 same = {"outcome": "skipped", "message": f"fails with gloo, too: {gloo['message']}"} if gloo else {}
                 found[record["test"]] = record if gloo is None or gloo["outcome"] == "passed" else record | same
-            wanted = [record["test"] for record in records if record["outcome"] == "skipped"]
-            if not wanted:
+            if all(record["outcome"] != "skipped" for record in records):
                 break
         yield from found.values()
 
 
-def _file(suite: Suite, file: Path, backend: str, only: Sequence[str] | None, *, on_cpu: bool) -> Iterator[Record]:
+def _file(
+    suite: Suite, file: Path, backend: str, only: Sequence[str] | None, but: Collection[str], *, on_cpu: bool
+) -> Iterator[Record]:
     """Run the tests of a file; go on behind one that has ended the process."""
-    done: set[str] = set()
+    done = set(but)
     while True:
         request = {"file": str(file), "only": only, "but": [*done], "on_cpu": on_cpu, "timeout_s": suite.alone_s}
         command = [sys.executable, str(HERE / "source_host.py"), json.dumps(request)]
