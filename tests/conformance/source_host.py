@@ -10,6 +10,7 @@ import faulthandler
 import importlib.util
 import json
 import os
+import re
 import sys
 import types
 import unittest
@@ -21,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from outcome import Result
 
 ON_CPU = (
-    ('"cuda"', '"cpu"'),
-    (".cuda()", ".cpu()"),
-    ('"nccl"', '"gloo"'),
-    ("@requires_nccl(", "@_needs_no_gpu("),
-    ("@skip_if_lt_x_gpu(", "@_needs_no_gpu("),
+    (r'"cuda"|f"cuda:{[^}]*}"', '"cpu"'),
+    (r"\.cuda\(\)", ".cpu()"),
+    (r'"nccl"', '"gloo"'),
+    (r"torch\.cuda\.set_device\(", "id("),
+    (r"@(requires_nccl|skip_if_lt_x_gpu)\(", "@_needs_no_gpu("),
 )
 """What is put in place of words about GPUs."""
 
@@ -39,7 +40,7 @@ def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
     """Execute a file of tests as a module of its own name."""
     source = path.read_text()
     for word, instead in ON_CPU if on_cpu else ():
-        source = source.replace(word, instead)
+        source = re.sub(word, instead, source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
