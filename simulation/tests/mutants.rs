@@ -298,6 +298,11 @@ fn a_comparison_that_nobody_waits_for_is_a_reason_to_leave() {
 }
 
 #[test]
+fn a_write_that_fails_loses_nothing_that_has_come() {
+    find_near("a write that fails loses what has come", "a write to a rank that had left");
+}
+
+#[test]
 fn an_agreement_by_servers_is_no_reason_to_leave() {
     find_near("servers make it a reason to leave", "agreement by servers");
 }

@@ -28,6 +28,8 @@ pub struct Lost {
     pub reason: String,
 }
 
+/// How often a connection that takes nothing any more is looked at, where no set reports what comes.
+const LOOK_AT_CUT: Duration = Duration::from_millis(20);
 /// Number of the first loopback queue.
 const LOOPBACK: u32 = 1 << 31;
 
@@ -68,6 +70,8 @@ pub struct Wires {
     /// By rank: the socket had no room, and is not tried again in this turn.
     refused: Vec<bool>,
     any_refused: bool,
+    /// By rank: the connection takes nothing any more, but what has come may still be read.
+    cut: Vec<bool>,
     /// The set has reported something in this turn: it will not report it again.
     reported: bool,
     /// Ranks whose front fragment has been partly received.
@@ -105,7 +109,8 @@ impl Wires {
         for (channel, traffic) in channels.iter_mut().zip(&traffic) {
             channel.iter_mut().for_each(|channel| channel.count(traffic));
         }
-        let [unflushed, refused, partial, collected, blocked] = std::array::from_fn(|_| vec![false; channels.len()]);
+        let [unflushed, refused, cut, partial, collected, blocked] =
+            std::array::from_fn(|_| vec![false; channels.len()]);
         let (multicast, offload, any_unflushed, any_refused, streams, bytes, lost) =
             (None, None, false, false, HashMap::new(), [0; 2], Vec::new());
         Wires {
@@ -122,6 +127,7 @@ impl Wires {
             any_unflushed,
             refused,
             any_refused,
+            cut,
             reported: false,
             partial,
             collected,
@@ -218,7 +224,23 @@ impl Wires {
         paceline_os::reached!("executor: connection lost");
         self.channels[rank as usize] = None;
         self.collected[rank as usize] = false;
-        self.lost.push(Lost { rank, reason: error.to_string() });
+        if !std::mem::take(&mut self.cut[rank as usize]) {
+            self.lost.push(Lost { rank, reason: error.to_string() });
+        }
+    }
+
+    /// A write has failed: the connection is lost, but who sent something and then left has done its part. What the system
+    /// has received is still there to be read, also after a reset.
+    fn cut(&mut self, rank: u32, error: &std::io::Error) {
+        let sockets = self.channels[rank as usize].as_ref().is_some_and(|channel| channel.has_sockets());
+        if !sockets || paceline_os::mutant("a write that fails loses what has come") {
+            return self.lose(rank, error);
+        }
+        if !std::mem::replace(&mut self.cut[rank as usize], true) {
+            paceline_os::reached!("executor: connection takes nothing any more");
+            self.unflushed[rank as usize] = false;
+            self.lost.push(Lost { rank, reason: error.to_string() });
+        }
     }
 
     /// Largest payload of a fragment on this wire, bytes.
@@ -238,7 +260,7 @@ impl Wires {
             self.bytes[0] += payload.len() as u64 * u64::from(taken);
             return taken;
         }
-        if self.full(rank) {
+        if self.full(rank) || self.cut[rank as usize] {
             return false;
         }
         let Some(channel) = &mut self.channels[rank as usize] else {
@@ -262,7 +284,7 @@ impl Wires {
                 taken
             }
             Err(error) => {
-                self.lose(rank, &error);
+                self.cut(rank, &error);
                 false
             }
         }
@@ -459,7 +481,7 @@ impl Wires {
                     any = !paceline_os::mutant("flush wakes nobody");
                 }
                 Ok(false) => self.any_unflushed = true,
-                Err(error) => self.lose(rank, &error),
+                Err(error) => self.cut(rank, &error),
             }
         }
         any
@@ -478,7 +500,8 @@ impl Wires {
     #[must_use]
     pub fn nap(&self) -> Option<Duration> {
         let library = self.offload.as_ref().map(|library| library.nap());
-        self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(library).min()
+        let cut = (self.ready.is_none() && self.cut.contains(&true)).then_some(LOOK_AT_CUT);
+        self.multicast.as_ref().and_then(Multicast::nap).into_iter().chain(library).chain(cut).min()
     }
 
     /// Closes all connections; returns whether that went well. `whole`: all ranks that must take part are there.
@@ -513,8 +536,9 @@ impl Wires {
         if let Some(ready) = &self.ready {
             fds.push(paceline_os::event::PollFd::from_borrowed_fd(ready.as_fd(), paceline_os::event::PollFlags::IN));
         }
-        for (channel, &blocked) in self.channels.iter().zip(&self.blocked) {
-            if let Some(channel) = channel {
+        for ((channel, &blocked), &cut) in self.channels.iter().zip(&self.blocked).zip(&self.cut) {
+            // A connection that was reset is always ready.
+            if let Some(channel) = channel.as_ref().filter(|_| !cut) {
                 channel.watch(blocked && !paceline_os::mutant("polls what it may not take"), fds);
             }
         }
@@ -526,7 +550,9 @@ impl Wires {
     /// Ranks to which accepted bytes are still on their way, with the bytes that the system holds for them.
     #[must_use]
     pub fn undelivered(&self) -> Vec<(u32, usize)> {
-        let channels = (0..).zip(&self.channels).filter_map(|(rank, channel)| Some((rank, channel.as_ref()?)));
+        let takes = |rank: &u32| !self.cut[*rank as usize];
+        let channels = (0..).zip(&self.channels).filter(|(rank, _)| takes(rank));
+        let channels = channels.filter_map(|(rank, channel)| Some((rank, channel.as_ref()?)));
         let left = channels.map(|(rank, channel)| (rank, channel.unacknowledged()));
         left.filter(|&(rank, bytes)| bytes > 0 || self.unflushed[rank as usize]).collect()
     }
