@@ -86,7 +86,7 @@ def main() -> None:
 
     try:
         module = load(path, on_cpu=request["on_cpu"])
-    except ImportError as error:
+    except Exception as error:  # whatever it expects of another version
         write({"unusable": f"{path.name} does not fit the installed torch: {error}"})
         os._exit(0)
     result = Result(write, lambda name: write({"begins": name}), whole=True)
