@@ -73,7 +73,7 @@ SUITES = [
     Suite("torch-2", "torch", 2, _GROUPS),
     Suite("torch-4", "torch", 4, _GROUPS, after="torch-2"),
     *(
-        Suite(f"torch-{name}", "torch", 4, f"test/distributed/{file}.py", "PYTORCH_SOURCE")
+        Suite(f"torch-{name}", "torch", 4, f"test/distributed/{file}.py", "PYTORCH_SOURCE", alone_s=180)
         for name, file in (
             ("dtensor", "*tensor/test_*"),
             ("tensor-parallel", "tensor/parallel/test_*"),
