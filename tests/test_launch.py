@@ -1,5 +1,6 @@
 """`paceline run`: real processes, on this machine and through a remote shell that stays here."""
 
+import errno
 import json
 import os
 import re
@@ -57,6 +58,28 @@ def test_the_link_that_stands_for_a_timeline(tmp_path):
     path.symlink_to(theirs)
     timeline_files.clear(str(path))
     assert not path.is_symlink() and theirs.exists()
+
+
+def test_a_timeline_without_room_leaves_no_half_file(tmp_path, monkeypatch):
+    path, part = tmp_path / "run.json", tmp_path / "run.json.0a.rank-0"
+    part.write_text("[\n{")
+    path.symlink_to(part.name)
+    with pytest.raises(InvalidArgumentError, match="no rank has completed its part"):
+        timeline_files.gather(str(path), "0a")
+    assert not path.is_symlink() and part.exists()
+
+    part.write_text("[\n{}\n]\n")
+    path.symlink_to(part.name)
+
+    def full(_part):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timeline_files, "_events", full)
+        with pytest.raises(InvalidArgumentError, match="No space left on device; the parts are"):
+            timeline_files.gather(str(path), "0a")
+    assert list(tmp_path.iterdir()) == [part]
+    assert timeline_files.gather(str(path), "0a").startswith("timeline of 1 rank in ")
 
 
 def test_a_rank_reports_to_the_launchers_pipe_only(monkeypatch):

@@ -124,6 +124,7 @@ def gather(path: str, run: str) -> str | None:
     parts = _found(Path(path)).get(run, [])
     if not parts:
         if part(path, 0, run).exists():
+            _hide(path)
             raise InvalidArgumentError(
                 f"timeline {path}: no rank has completed its part, such as {part(path, 0, run)}: they were killed, or "
                 "the disk is full"
@@ -137,10 +138,18 @@ def gather(path: str, run: str) -> str | None:
     except FileExistsError:
         raise InvalidArgumentError(f"timeline {path}: another job is writing it; {kept}") from None
     except OSError as error:
+        _hide(path)
         raise InvalidArgumentError(f"timeline {path}: {error.strerror}; {kept}") from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
     shown = shlex.quote(path)
     return f"timeline of {ranks} in {shown}: run `paceline doctor {shown}`, or open it at https://ui.perfetto.dev"
+
+
+def _hide(path: str) -> None:
+    """Remove the link to rank 0's part, which is not complete, and will not be."""
+    if unmerged(link := place(path)):
+        with contextlib.suppress(OSError):
+            link.unlink()
 
 
 def found(path: str | Path) -> list[Path]:
@@ -180,10 +189,15 @@ def _merge(path: Path, parts: list[Path]) -> None:
     path = place(path)
     new = Path(f"{path}.merging")
     with new.open("x") as out:
-        out.write(_FIRST + "\n")
-        for number, event in enumerate(event for one in parts for event in _events(one)):
-            out.write((",\n" if number else "") + event)
-        out.write(f"\n{_LAST}\n")
+        try:
+            out.write(_FIRST + "\n")
+            for number, event in enumerate(event for one in parts for event in _events(one)):
+                out.write((",\n" if number else "") + event)
+            out.write(f"\n{_LAST}\n")
+            out.flush()
+        except OSError:  # No room: nobody else is writing it.
+            new.unlink()
+            raise
     new.replace(path)
     for one in parts:
         one.unlink()
