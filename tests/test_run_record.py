@@ -103,7 +103,7 @@ def test_hsdp(path):
     result = run(*options, script="fsdp2", arguments=["paceline", "hsdp"])
     assert result.returncode == 0, result.stderr
     trace = json.loads(path.read_text())
-    assert "times 2;" in trace["provenance"]
+    assert "it is multiplied by 2;" in trace["provenance"]
     body_1 = [worker["forward"][2]["duration_s"] for worker in trace["workers"]]
     assert [duration > 0.14 for duration in body_1] == [False, True, False, False]
     rests = [compute_s(worker) - sleeps for worker, sleeps in zip(trace["workers"], body_1, strict=True)]

@@ -1,4 +1,4 @@
-"""FSDP2 with the backend given on the command line, every layer a unit; `hsdp` shards over two ranks, and replicates."""
+"""FSDP2 with the given backend, every layer a unit; with `hsdp` after it, shards over pairs of ranks, replicated."""
 
 import sys
 

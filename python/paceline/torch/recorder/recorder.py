@@ -510,6 +510,6 @@ def _remarks(model: nn.Module) -> list[str]:
 
 def _sharded(units: ShardedUnits) -> str:
     return (
-        "sharded by FSDP2: without gathering and freeing parameters, and without reducing gradients; clipping and the "
-        f"optimizer's step are those of this rank's shards, times {units.shards:.4g}"
+        "sharded by FSDP2: without gathering and freeing parameters, and without reducing gradients; the optimizer's "
+        f"time, with clipping, is that of a shard; it is multiplied by {units.shards:.4g}"
     )
