@@ -198,6 +198,14 @@ def test_two_recorders_of_one_model(ranks):
     assert "unshard" not in vars(net._get_fsdp_state()._fsdp_param_group)
 
 
+def test_fsdp1_has_a_note(ranks):
+    class FullyShardedDataParallel(Net):
+        pass
+
+    (note,) = [each for each in recorded(FullyShardedDataParallel()).summary.notes if "FSDP" in each]
+    assert note.startswith("sharded by FSDP1: forward and backward include its all-gathers")
+
+
 # Marks, with a clock that the test owns
 
 TABLE, _, _ = survey(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)))

@@ -505,6 +505,11 @@ def _remarks(model: nn.Module) -> list[str]:
     remarks = ["one rank of several: without gradient communication, and without what runs between it and the step"]
     if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
         remarks.append("forward and backward include the communication of SyncBatchNorm")
+    if any(kind.__name__ == "FullyShardedDataParallel" for module in model.modules() for kind in type(module).__mro__):
+        remarks.append(
+            "sharded by FSDP1: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
+            "updates one shard; record fully_shard, or without sharding"
+        )
     return remarks
 
 
