@@ -83,6 +83,34 @@ def test_ddp(path, backend):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("backend", ["paceline", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_fsdp2(path, backend):
+    pytest.importorskip("torch")
+    options = ["-np", 2, "--record", path, "--record-steps", 4, "--record-warmup", 3]
+    result = run(*options, script="fsdp2", arguments=[backend])
+    assert result.returncode == 0, result.stderr
+    trace = check_that_rank_1_alone_is_slow(path)
+    assert "sharded by FSDP2" in trace["provenance"]
+    sizes = {gradient["tensor"]: gradient["bytes"] for gradient in trace["workers"][0]["gradients"]}
+    assert (sizes["body.3.weight"], sizes["body.3.bias"]) == (4 * 512 * 256, 4 * 512)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_hsdp(path):
+    pytest.importorskip("torch")
+    options = ["-np", 4, "--record", path, "--record-steps", 4, "--record-warmup", 3]
+    result = run(*options, script="fsdp2", arguments=["paceline", "hsdp"])
+    assert result.returncode == 0, result.stderr
+    trace = json.loads(path.read_text())
+    assert "it is multiplied by 2;" in trace["provenance"]
+    body_1 = [worker["forward"][2]["duration_s"] for worker in trace["workers"]]
+    assert [duration > 0.14 for duration in body_1] == [False, True, False, False]
+    rests = [compute_s(worker) - sleeps for worker, sleeps in zip(trace["workers"], body_1, strict=True)]
+    assert max(rests) < 0.14  # Rank 1 sleeps as long, and the others wait for it in each unit.
+
+
+@pytest.mark.process
 def test_horovod_on_two_hosts(path, rsh, tmp_path):
     pytest.importorskip("torch")
     options = ["--hosts", "a,b", "--rsh", rsh, "--record", path, "--record-steps", 4, "--record-warmup", 3]

@@ -19,22 +19,23 @@ from torch.nn.utils import clip_grad
 Listener = Callable[[str, int], None]
 """Called with the function's name and when it was called, by time.monotonic_ns(), after it has returned."""
 _NAMES = ("clip_grad_norm_", "clip_grad_value_")
-_listeners: list[Listener] = []
+_listeners: list[tuple[Listener, Callable[[], None]]] = []
 _originals: dict[str, Callable[..., Any]] = {}
 
 
-def on_clipping(listener: Listener) -> Callable[[], None]:
-    """Call `listener` after each clipping of gradients in this process; return a function that undoes this."""
+def on_clipping(listener: Listener, begins: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    """Call `begins` before and `listener` after each clipping of gradients in this process; return how to undo this."""
     if not _listeners:
         for name in _NAMES:
             _originals[name] = getattr(clip_grad, name)
             _replace(name, _originals[name], _told(name, _originals[name]))
-    _listeners.append(listener)
-    return functools.partial(_remove, listener)
+    added = (listener, begins)
+    _listeners.append(added)
+    return functools.partial(_remove, added)
 
 
-def _remove(listener: Listener) -> None:
-    _listeners.remove(listener)
+def _remove(added: tuple[Listener, Callable[[], None]]) -> None:
+    _listeners.remove(added)
     if not _listeners:
         for name, original in _originals.items():
             _replace(name, getattr(clip_grad, name), original)
@@ -51,9 +52,12 @@ def _told(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def clipped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as torch's function
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
+        listeners = tuple(_listeners)
+        for _, begins in listeners:
+            begins()
         began = time.monotonic_ns()
         result = original(*args, **kwargs)
-        for listener in tuple(_listeners):
+        for listener, _ in listeners:
             listener(name, began)
         return result
 

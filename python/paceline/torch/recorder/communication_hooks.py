@@ -7,49 +7,57 @@ A trace describes the computation of a worker; the network is forecast. But rank
 - Horovod's DistributedOptimizer starts all-reduces between gradients, and waits at the start of its step, or in
   `synchronize()`. Its step calls the step of the wrapped optimizer.
 - A script's own all-reduces run between the backward pass and the step.
+- FSDP2 gathers parameters before the passes of each unit, and reduces gradients after them (`recorder.fsdp2`).
 
-All of this is cut out of the step, and the rest is joined. DistributedDataParallel has waited when the backward pass
-returns: from there to the optimizer's own step only collectives that the script calls are cut out, and its other work
-(clipping, unscaling) counts as the optimizer's. With Horovod, and in scripts that average gradients themselves, such
-work cannot be distinguished from waiting, and is cut out as well.
+All of this is cut out of the step, and the rest is joined. DistributedDataParallel and FSDP2 have waited when the
+backward pass returns: from there to the optimizer's own step only collectives that the script calls are cut out, and
+its other work (clipping, unscaling) counts as the optimizer's. With Horovod, and in scripts that average gradients
+themselves, such work cannot be distinguished from waiting, and is cut out as well.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
+from paceline.torch.recorder.clipping import on_clipping
 from paceline.torch.recorder.clock import Clock, Mark
+from paceline.torch.recorder.fsdp2 import ShardedUnits, without_clipping, without_sharding
 from paceline.torch.recorder.modules import ModuleTable
 from paceline.torch.recorder.step import Event, EventKind, StepTimes, take_apart
-from paceline.torch.recorder.step_hooks import StepHooks
+from paceline.torch.recorder.step_hooks import Gradient, StepHooks
 
 
 class RankStepHooks(StepHooks):
-    """Also marks when other hooks are done with a gradient, and the work of a wrapper around the model."""
+    """Also marks when other hooks are done with a gradient, and the work of what wraps or shards the model."""
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
         """Attach to the wrapped module if `model` is a DistributedDataParallel."""
         self._wrapper = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
-        self.waits_in_backward = self._wrapper is not None
+        inner = model if self._wrapper is None else self._wrapper.module
+        super().__init__(inner, clock)
+        self.units = ShardedUnits(inner, self._parameters, self.mark, self._accumulated)
+        self.waits_in_backward = self._wrapper is not None or bool(self.units)
         """Whether ranks have waited for each other when the backward pass returns."""
         self._script = _Collectives(self.mark)
-        super().__init__(model if self._wrapper is None else self._wrapper.module, clock)
 
     def attach(self) -> None:
         """Attach all hooks; after an error none stays attached."""
         super().attach()
         try:
-            for parameter in self._parameters:
-                if parameter.requires_grad and parameter.is_leaf:
-                    self._watch_exchange(parameter)
+            for _, parameter in self._with_gradients():
+                self._watch_exchange(parameter)
+            if self.units:
+                self._undo.append(self.units.detach)
+                self.units.attach()
+                self._undo.append(on_clipping(self._clipped, self._clipping_begins))
             if self._wrapper is not None:
                 self._undo.append(self._wrapper.register_forward_pre_hook(self._wrapper_called).remove)
                 self._undo.append(self._wrapper.register_forward_hook(self._wrapper_returned).remove)
@@ -65,6 +73,7 @@ class RankStepHooks(StepHooks):
     def release(self) -> None:
         """Remove every hook and release the model."""
         super().release()
+        self.units.release()
         self._wrapper = None
 
     def mark(self, kind: EventKind, key: int = 0) -> None:
@@ -75,7 +84,8 @@ class RankStepHooks(StepHooks):
 
     def take_apart(self, events: Sequence[Event], table: ModuleTable) -> StepTimes | None:
         """Do the same as `step.take_apart`, without communication."""
-        return take_rank_apart(events, table, waits_in_backward=self.waits_in_backward)
+        shards = self.units.shards if self.units else None
+        return take_rank_apart(events, table, waits_in_backward=self.waits_in_backward, shards=shards)
 
     def begin_step(self, previous_end: Mark | None) -> None:
         """Discard earlier marks; `previous_end` is the end of the previous step."""
@@ -95,6 +105,22 @@ class RankStepHooks(StepHooks):
     def _backward_begins(self) -> None:
         self._script.leave()
         super()._backward_begins()
+
+    def _with_gradients(self) -> Iterator[tuple[int, nn.Parameter]]:
+        """Leave out what FSDP2 has sharded: gradients of shards are not accumulated by autograd."""
+        for index, parameter in super()._with_gradients():
+            if index not in self.units.sharded:
+                yield index, parameter
+
+    def _accumulated(self, index: int, gradient: Gradient) -> None:
+        self.mark(EventKind.GRADIENT, index)
+        self.gradients.setdefault(index, gradient)
+
+    def _clipping_begins(self) -> None:
+        self.mark(EventKind.CLIPPING_START)
+
+    def _clipped(self, *_: object) -> None:
+        self.mark(EventKind.CLIPPING_END)
 
     def _watch_exchange(self, parameter: nn.Parameter) -> None:
         """Mark a gradient before Horovod's hook runs, and again after DistributedDataParallel's.
@@ -137,18 +163,36 @@ class RankStepHooks(StepHooks):
 class _Collectives:
     """Marks the collectives that a script calls by torch.distributed's functions, while it watches.
 
-    The functions are replaced only between the backward pass and the optimizer, and between steps, where no compiled
-    code of the model runs that would have to be compiled again. Recorders share what they replace.
+    Functional collectives, which DTensor also uses, for example for the norm of sharded gradients, are waited for by a
+    function of their own. The functions are replaced only between the backward pass and the optimizer, and between
+    steps, where no compiled code of the model runs that would have to be compiled again. Recorders share what they
+    replace.
     """
 
     _NAMES = (
-        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_reduce"),
-        *("all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast"),
+        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single"),
+        *(
+            "all_reduce",
+            "all_reduce_coalesced",
+            "all_to_all",
+            "all_to_all_single",
+            "barrier",
+            "batch_isend_irecv",
+            "broadcast",
+        ),
         *("broadcast_object_list", "gather", "gather_object", "irecv", "isend", "monitored_barrier", "recv", "reduce"),
-        *("reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send"),
+        *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send"),
     )
     _RUN_ON = ("batch_isend_irecv", "irecv", "isend")
     """Functions that always return before the operation has ended."""
+    _FUNCTIONAL = (
+        *("all_gather_single", "all_gather_tensor", "all_reduce", "all_to_all_single", "broadcast"),
+        *("reduce_scatter_single", "reduce_scatter_tensor", "wait_tensor", "wait_tensors"),
+    )
+    _MODULES = (
+        *(("torch.distributed", _NAMES), ("torch.distributed.distributed_c10d", _NAMES)),
+        ("torch.distributed._functional_collectives", _FUNCTIONAL),
+    )
 
     _watching: ClassVar[list[_Collectives]] = []
     _replaced: ClassVar[list[tuple[object, str, object]]] = []
@@ -161,12 +205,14 @@ class _Collectives:
         if self in self._watching:
             return
         if not self._watching:
-            for name in self._NAMES:
-                for module in (dist, dist.distributed_c10d):
+            for path, names in self._MODULES:
+                module = sys.modules.get(path)
+                for name in names:
                     original = getattr(module, name, None)
                     if original is not None:
                         self._replaced.append((module, name, original))
-                        setattr(module, name, self._marked(original, runs_on=name in self._RUN_ON))
+                        runs_on = names is self._NAMES and name in self._RUN_ON
+                        setattr(module, name, self._marked(original, runs_on=runs_on))
         self._watching.append(self)
 
     def leave(self) -> None:
@@ -195,12 +241,28 @@ class _Collectives:
 
 
 def take_rank_apart(
-    events: Sequence[Event], table: ModuleTable, *, waits_in_backward: bool = False
+    events: Sequence[Event], table: ModuleTable, *, waits_in_backward: bool = False, shards: float | None = None
 ) -> StepTimes | None:
-    """Do the same as `take_apart`, without communication (`without_exchange`)."""
+    """Do the same as `take_apart`, without communication (`without_exchange`).
+
+    `shards`: how many times as many elements the model has as this rank's optimizer, if FSDP2 shards it.
+    """
+    sharding_s = work_s = 0.0
+    if shards is not None:
+        events, sharding_s = without_sharding(events)
+        events, work_s = without_clipping(events)
     computing, exchange_s = without_exchange(events, waits_in_backward=waits_in_backward)
     step = take_apart(computing, table)
-    return None if step is None else replace(step, exchange_s=exchange_s)
+    if step is None:
+        return None
+    # Clipping may have been cut out, if it cannot be told from waiting.
+    elsewhere_s = (shards - 1) * min(work_s, step.optimizer_s) if shards is not None else 0.0
+    return replace(
+        step,
+        optimizer_s=step.optimizer_s + elsewhere_s,
+        exchange_s=sharding_s + exchange_s,
+        elsewhere_s=elsewhere_s,
+    )
 
 
 class _Computed(NamedTuple):

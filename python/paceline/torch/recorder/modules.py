@@ -173,12 +173,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def is_fsdp2(module: nn.Module) -> bool:
     """Return whether `fully_shard` was called for this module."""
-    return hasattr(type(module), "_orig_cls_mro_index")
+    # By name, because importing torch.distributed.fsdp takes a second.
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
 def class_name(module: nn.Module) -> str:
     """Return the name of the user's class: `fully_shard` makes a class `FSDPNet` of `Net`."""
     kind = type(module)
-    # FSDPModule says where the class is; by attribute, because importing torch.distributed.fsdp takes a second.
-    index = getattr(kind, "_orig_cls_mro_index", 0)
+    # In newer torch FSDPModule says where the class is.
+    index = getattr(kind, "_orig_cls_mro_index", 2 if is_fsdp2(module) else 0)
     return kind.__mro__[index].__name__

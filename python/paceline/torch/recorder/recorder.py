@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
+from paceline.torch.recorder.fsdp2 import ShardedUnits
 from paceline.torch.recorder.modules import class_name, is_compiled_in_place, is_fsdp2, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
@@ -99,8 +100,9 @@ class Recorder:
             check_writable(self._output)
         self._model: nn.Module | None = model
         self._optimizer: torch.optim.Optimizer | None = optimizer
-        # A simulated rank exchanges nothing.
+        # A simulated rank exchanges nothing. FSDP2 does on one rank what it does on several.
         self._distributed = simulation is None and job_size() > 1
+        self._exchanges = self._distributed or (simulation is None and any(map(is_fsdp2, model.modules())))
         self._stepping = False
         self._with_input, self._raises = with_input, raises
         self._refused: RecordingError | None = None
@@ -307,7 +309,7 @@ class Recorder:
                 if self._alternate:  # The steps in between are a better comparison.
                     self._periods[_Phase.BARE].clear()
                 self._bare_before = len(self._periods[_Phase.BARE])
-                self._hooks = (RankStepHooks if self._distributed else StepHooks)(self._model, self._clock)
+                self._hooks = (RankStepHooks if self._exchanges else StepHooks)(self._model, self._clock)
             self._hooks.attach()
         elif phase is _Phase.BARE and self._hooks is not None:
             self._hooks.detach()
@@ -320,7 +322,7 @@ class Recorder:
         return watched
 
     def _optimizer_begins(self) -> None:
-        if self._phase is _Phase.RECORDED and self._distributed and self._hooks is not None:
+        if self._phase is _Phase.RECORDED and self._exchanges and self._hooks is not None:
             self._hooks.mark(EventKind.OPTIMIZER_START)
 
     def _watch_closure(self, closure: Closure) -> Closure:
@@ -424,7 +426,8 @@ class Recorder:
     def _notes(self, medians: Medians) -> tuple[str, ...]:
         short = [] if self.finished else [f"only {self.recorded} of {self.steps} requested steps were recorded"]
         simulated = self._simulation.notes if self._simulation else []
-        return (*short, *self._remarks, *medians.notes, *simulated)
+        sharded = [_sharded(self._hooks.units)] if isinstance(self._hooks, RankStepHooks) and self._hooks.units else []
+        return (*short, *self._remarks, *sharded, *medians.notes, *simulated)
 
     def _provenance(self, medians: Medians) -> str:
         if self._simulation is not None:
@@ -502,10 +505,16 @@ def _remarks(model: nn.Module) -> list[str]:
     remarks = ["one rank of several: without gradient communication, and without what runs between it and the step"]
     if any(type(module).__name__ == "SyncBatchNorm" for module in model.modules()):
         remarks.append("forward and backward include the communication of SyncBatchNorm")
-    if any(is_fsdp2(module) for module in model.modules()):
+    if any(kind.__name__ == "FullyShardedDataParallel" for module in model.modules() for kind in type(module).__mro__):
         remarks.append(
-            "sharded by FSDP2: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
-            "updates one shard; for a forecast with --sharding, record one rank (paceline run -np 1 --record), or "
-            "without a GPU (paceline record --on)"
+            "sharded by FSDP1: forward and backward include its all-gathers and reduce-scatters, and the optimizer "
+            "updates one shard; record fully_shard, or without sharding"
         )
     return remarks
+
+
+def _sharded(units: ShardedUnits) -> str:
+    return (
+        "sharded by FSDP2: without gathering and freeing parameters, and without reducing gradients; the optimizer's "
+        f"time, with clipping, is that of a shard; it is multiplied by {units.shards:.4g}"
+    )

@@ -35,6 +35,12 @@ class EventKind(IntEnum):
     COLLECTIVE_START = 11
     """One rank of several: the script calls a collective after the backward pass; `key` is 1 if it may run on."""
     COLLECTIVE_END = 12
+    SHARDING_START = 13
+    """Sharded: FSDP2 begins to gather or free parameters, or to reduce gradients; such work is not nested."""
+    SHARDING_END = 14
+    CLIPPING_START = 15
+    """Sharded: the script begins to clip gradients."""
+    CLIPPING_END = 16
 
 
 class Event(NamedTuple):
@@ -68,12 +74,14 @@ class StepTimes:
     saw_backward_start: bool
     exchange_s: float = 0.0
     """One rank of several: time cut out of the step (`paceline.torch.recorder.communication_hooks`)."""
+    elsewhere_s: float = 0.0
+    """Sharded: the part of `optimizer_s` that stands for the shards of other ranks."""
 
     @property
     def total_s(self) -> float:
         """Duration of the whole step, including the time before the forward if known."""
         compute = sum(self.layer_s) + self.accumulation_s + self.loss_s + self.backward_s + self.optimizer_s
-        return compute + self.exchange_s + (self.input_s or 0.0)
+        return compute + self.exchange_s - self.elsewhere_s + (self.input_s or 0.0)
 
     @property
     def shape(self) -> tuple[tuple[int, ...], int, frozenset[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +49,11 @@ class StepHooks:
         try:
             for index, module in enumerate(self._modules):
                 self._watch_module(index, module)
-            for index, parameter in enumerate(self._parameters):
-                if parameter.requires_grad and parameter.is_leaf:
-                    handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        self._gradient_hook(index)
-                    )
-                    self._undo.append(handle.remove)
+            for index, parameter in self._with_gradients():
+                handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    self._gradient_hook(index)
+                )
+                self._undo.append(handle.remove)
             self._undo.append(on_backward(self._backward_begins, self._backward_ends))
         except BaseException:
             self.detach()
@@ -87,6 +86,12 @@ class StepHooks:
     def take(self) -> list[RawEvent]:
         """Return the marks since `begin_step`."""
         return self._events
+
+    def _with_gradients(self) -> Iterator[tuple[int, nn.Parameter]]:
+        """Yield the parameters in which autograd accumulates gradients, with their index."""
+        for index, parameter in enumerate(self._parameters):
+            if parameter.requires_grad and parameter.is_leaf:
+                yield index, parameter
 
     def _watch_module(self, index: int, module: nn.Module) -> None:
         if is_compiled_in_place(module):
