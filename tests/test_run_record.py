@@ -67,13 +67,19 @@ def check_that_rank_1_alone_is_slow(path):
     return trace
 
 
+def recorded(path, ranks, script, *arguments):
+    """Record 4 steps of a script; return what the command said."""
+    pytest.importorskip("torch")
+    options = ["-np", ranks, "--record", path, "--record-steps", 4, "--record-warmup", 3]
+    result = run(*options, script=script, arguments=list(arguments))
+    assert result.returncode == 0, result.stderr
+    return result
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["paceline", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_ddp(path, backend):
-    pytest.importorskip("torch")
-    options = ["-np", 2, "--record", path, "--record-steps", 4, "--record-warmup", 3]
-    result = run(*options, script="ddp", arguments=[backend])
-    assert result.returncode == 0, result.stderr
+    result = recorded(path, 2, "ddp", backend)
     trace = check_that_rank_1_alone_is_slow(path)
     assert "one rank of several" in trace["provenance"]
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("paceline: ")]
@@ -85,10 +91,7 @@ def test_ddp(path, backend):
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["paceline", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_fsdp2(path, backend):
-    pytest.importorskip("torch")
-    options = ["-np", 2, "--record", path, "--record-steps", 4, "--record-warmup", 3]
-    result = run(*options, script="fsdp2", arguments=[backend])
-    assert result.returncode == 0, result.stderr
+    recorded(path, 2, "fsdp2", backend)
     trace = check_that_rank_1_alone_is_slow(path)
     assert "sharded by FSDP2" in trace["provenance"]
     sizes = {gradient["tensor"]: gradient["bytes"] for gradient in trace["workers"][0]["gradients"]}
@@ -98,10 +101,7 @@ def test_fsdp2(path, backend):
 @pytest.mark.process
 @pytest.mark.slow
 def test_hsdp(path):
-    pytest.importorskip("torch")
-    options = ["-np", 4, "--record", path, "--record-steps", 4, "--record-warmup", 3]
-    result = run(*options, script="fsdp2", arguments=["paceline", "hsdp"])
-    assert result.returncode == 0, result.stderr
+    recorded(path, 4, "fsdp2", "paceline", "hsdp")
     trace = json.loads(path.read_text())
     assert "it is multiplied by 2;" in trace["provenance"]
     body_1 = [worker["forward"][2]["duration_s"] for worker in trace["workers"]]

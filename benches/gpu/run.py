@@ -32,6 +32,8 @@ SYSTEMS = {
     "nccl": ("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
     "gloo": ("gloo", {}),
 }
+# Without it, torch refuses deterministic matrix products.
+REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 ENGINES = ("ipc", "host")
 OTHER_CALLS = ("all_gather", "reduce_scatter", "broadcast")
 SOME_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
@@ -62,6 +64,13 @@ def device() -> dict[str, Any]:
         )
         raise SystemExit(77)
     return {"devices": names, "driver": version, "library": str(path), "torch": torch.__version__}
+
+
+def chosen(system: str, options: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """Return the backend and the environment of a system; "cpu" is Paceline without devices."""
+    backend, environ = SYSTEMS.get(system, ("paceline", {}))
+    preload = {"LD_PRELOAD": options.nccl} if backend == "nccl" and options.nccl else {}
+    return backend, {**environ, **preload}
 
 
 def ranks(count: int, *words: str, limit_s: float, environ: dict[str, str] | None = None) -> tuple[int, str]:
@@ -115,12 +124,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name, environ, wanted in FAULTS:
         content["faults"].append(fault(name, environ, wanted, limit_s))
         save()
-    for system, (backend, environ) in SYSTEMS.items():
-        also = {"LD_PRELOAD": options.nccl} if backend == "nccl" and options.nccl else {}
+    for system in SYSTEMS:
+        backend, environ = chosen(system, options)
         rows, code, said = [], 0, ""
         for calls, sizes in (("all_reduce", options.sizes), (",".join(OTHER_CALLS), SOME_SIZES)):
             words = (str(HERE / "worker.py"), "time", backend, calls, ",".join(map(str, sizes)), str(options.seconds))
-            one, more = ranks(2, *words, limit_s=limit_s, environ={**environ, **also})
+            one, more = ranks(2, *words, limit_s=limit_s, environ=environ)
             code, said = code or one, said + (more if one else "")
             rows += documents(more)
         part = {"code": code, "rows": rows}
@@ -176,13 +185,11 @@ def benched(options: argparse.Namespace) -> dict[str, Any]:
 
 def train(system: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train with a system, and compare the weights with those of the first one that was trained."""
-    backend, environ = SYSTEMS.get(system, ("paceline", {}))
-    if backend == "nccl" and options.nccl:
-        environ = {**environ, "LD_PRELOAD": options.nccl}
+    backend, environ = chosen(system, options)
     device = "cpu" if system == "cpu" else "cuda"
     saved = folder / f"{system}.pt"
     # The same kernels in each run, without TF32: so the weights can be compared.
-    environ = {**environ, "NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environ |= {"NVIDIA_TF32_OVERRIDE": "0", **REPEATABLE}
     words = ("--deterministic", "--device", device, "--backend", backend, "--steps", "40", "--weights", str(saved))
     code, said = ranks(2, "examples/ddp.py", *words, limit_s=options.limit, environ=environ)
     result: dict[str, Any] = {"system": system, "code": code, "said": said[-2000:]}
@@ -208,10 +215,8 @@ def sharded(how: tuple[str, int, str], options: argparse.Namespace) -> list[dict
     system, count, shardings = how
     if count not in options.ranks:
         return []
-    backend, environ = SYSTEMS[system]
-    environ = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    if backend == "nccl" and options.nccl:
-        environ["LD_PRELOAD"] = options.nccl
+    backend, environ = chosen(system, options)
+    environ |= REPEATABLE
     words = (str(HERE / "sharded.py"), shardings, backend, "10")
     code, said = ranks(count, *words, limit_s=options.limit, environ=environ)
     found: list[dict[str, Any]] = [{"system": system, "ranks": count, **row} for row in documents(said)]

@@ -7,6 +7,7 @@
 | torch_host | runs torch's tests of its wheel |
 | source_host | runs those of its source tree |
 | horovod_host | one rank of Horovod's tests |
+| loading | executes a file of tests in which words have been replaced |
 | outcome | what becomes of each test |
 | known.toml | tests that do not pass, each with the cause |
 

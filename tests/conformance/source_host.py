@@ -7,7 +7,6 @@ save minutes. Tests that want GPUs run on the CPU as far as they can: what they 
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from loading import execute
 from outcome import Result
 
 ON_CPU = (
@@ -41,13 +41,7 @@ def load(path: Path, *, on_cpu: bool) -> types.ModuleType:
     source = path.read_text()
     for word, instead in ON_CPU if on_cpu else ():
         source = re.sub(word, instead, source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    vars(module)["_needs_no_gpu"] = needs_no_gpu
-    exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
-    return module
+    return execute(path, path.stem, source, _needs_no_gpu=needs_no_gpu)
 
 
 def cases(module: types.ModuleType) -> Iterator[unittest.TestCase]:

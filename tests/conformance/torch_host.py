@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from loading import execute
 from outcome import Result
 
 _CHOICE = 'os.environ["BACKEND"]'
@@ -50,13 +51,7 @@ class Backend(str):
 def load(path: Path, name: str, backend: Backend) -> types.ModuleType:
     """Execute the file at `path` as the module `name`, with `backend` where it chooses one."""
     source = path.read_text().replace(_CHOICE, "_conformance_backend")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    vars(module)["_conformance_backend"] = backend
-    exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
-    return module
+    return execute(path, name, source, _conformance_backend=backend)
 
 
 def tests_of_wheel(name: str, backend: Backend) -> type[unittest.TestCase]:
