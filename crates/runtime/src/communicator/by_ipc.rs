@@ -650,9 +650,10 @@ impl Communicator {
             (Some(collective), Some(built)) => {
                 let schedule = built.schedule(collective, &self.topology, element)?;
                 roles = schedule.roles().total();
-                in_place = true;
-                if collective == paceline_schedule::Collective::ReduceScatter {
-                    aside = Some(shard);
+                match collective {
+                    paceline_schedule::Collective::AllReduce => {}
+                    paceline_schedule::Collective::AllGather => in_place = true,
+                    paceline_schedule::Collective::ReduceScatter => aside = Some(shard),
                 }
                 Box::new(Scheduled { schedule, bucket: Bucket { id: 0, len: count, pull_only: false } })
             }
@@ -1002,7 +1003,7 @@ impl IpcGroup {
                 self.combine(what, &[address], &[address], bytes / element, Some(what.prescale))?;
             }
         }
-        if plan.in_place && what.collective == Collective::AllGather {
+        if plan.in_place {
             self.copy(inputs, outputs, shard(plan.count / u64::from(self.size)))?;
         }
         if plan.aside.is_some() {
@@ -1045,7 +1046,7 @@ impl IpcGroup {
                 }
             }
         }
-        if let (Some(own), Collective::ReduceScatter) = (plan.aside, what.collective) {
+        if let Some(own) = plan.aside {
             let mut from = spare + shard(own);
             for &(address, bytes) in outputs {
                 self.combine(what, &[address], &[from], bytes / element, what.factor)?;
