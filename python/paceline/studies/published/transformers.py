@@ -159,6 +159,7 @@ _LANGUAGE_MODELS = re.compile(
 )
 """Of which a published number of parameters says enough: transformers whose layers are all alike."""
 _HEAD = 128
+_SMALLEST, _LARGEST = 50e6, 2e12
 _FULL_CHECKPOINTING = re.compile(
     r"activation checkpointing true|layer-wise activation checkpoint"
     r"|\bfull (?:ac\b|activation (?:checkpoint|recomput)|checkpoint|recomput)",
@@ -322,10 +323,11 @@ def _config(row: Mapping[str, str]) -> tuple[Config, list[str]]:
         fields |= {"n_embd": hidden, "n_layer": layers, "n_head": hidden // 96, "n_positions": 2048}
         fields["vocab_size"] = int(vocabulary[1].replace(",", "")) if vocabulary else 50257
         return Config(row["model"], row["id"], fields), []
-    size = re.match(r"\s*([\d.]+)\s*([BM]?)(?![\w.])", row.get("params", ""))
-    if size is None or not _LANGUAGE_MODELS.search(name):
+    size = re.match(r"\s*(\d+(?:\.\d+)?)\s*([BM]?)(?![\w.])", row.get("params", ""))
+    parameters = 0.0 if size is None else float(size[1]) * {"B": 1e9, "M": 1e6, "": 1.0}[size[2]]
+    if not (_SMALLEST <= parameters <= _LARGEST and _LANGUAGE_MODELS.search(name)):
         raise _CannotCompareError(f"unknown model {row['model']}")
-    hidden, layers = _shape(float(size[1]) * {"B": 1e9, "M": 1e6, "": 1.0}[size[2]], fields["vocab_size"])
+    hidden, layers = _shape(parameters, fields["vocab_size"])
     assumed = [f"{layers} layers of {hidden}, as a GPT-3 with so many parameters has"]
     if "bert" in name:
         fields = dict(built_in_configs()["bert-large"].fields)
@@ -419,7 +421,7 @@ def _rate(row: Mapping[str, str], workload: Workload, gpus: int) -> float:
 
 
 def _number(text: str) -> float | None:
-    found = re.match(r"\s*([\d.]+)", text)
+    found = re.match(r"\s*(\d+(?:\.\d+)?)", text)
     return float(found[1]) if found else None
 
 
