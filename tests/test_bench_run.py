@@ -247,6 +247,21 @@ def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tm
     assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 3
 
 
+@pytest.mark.parametrize(("name", "rank"), [("horovod", "torch_rank"), ("horovod-tensorflow", "tensorflow_tape")])
+def test_horovod_has_an_environment_for_each_framework(monkeypatch, tmp_path, name, rank):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "horovod" else found(name, *rest)
+    )
+    (engine,) = chosen([name], Options(), [None])
+    assert f"V={tmp_path}/paceline/bench/{name}," in engine.missing()
+    binaries = tmp_path / "paceline" / "bench" / name / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "horovodrun").touch()
+    assert engine.missing() is None and engine.module == rank
+
+
 NO_TENSORFLOW = Mirrored(Options()).missing()
 needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
 

@@ -23,13 +23,14 @@ class Horovod(Engine):
 
     name = "horovod"
     family = "torch"
+    module = "torch_rank"
     own_launcher = True
 
     def _bin(self) -> Path | None:
-        """Return the folder of horovodrun."""
-        if importlib.util.find_spec("horovod") is not None:
+        """Return the folder of horovodrun: this environment's if it has the framework, too, or its own one's."""
+        if importlib.util.find_spec("horovod") is not None and importlib.util.find_spec(self.family) is not None:
             return Path(sys.executable).parent
-        own = folder_of("horovod") / "bin"
+        own = folder_of(self.name) / "bin"
         return own if (own / "horovodrun").exists() else None
 
     def missing(self) -> str | None:
@@ -37,13 +38,13 @@ class Horovod(Engine):
         if self._bin() is None:
             return (
                 f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "
-                f"V={folder_of('horovod')}, or with pip into this environment"
+                f"V={folder_of(self.name)}, or with pip into this environment"
             )
-        return missing_device(self.options)
+        return missing_device(self.options) if self.family == "torch" else None
 
     def spec_fields(self) -> dict[str, Any]:
         """Return Horovod's interface."""
-        return {"mode": "horovod", "device": self.options.device}
+        return {"mode": "horovod", "device": self.options.device if self.family == "torch" else "cpu"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
@@ -62,5 +63,13 @@ class Horovod(Engine):
         if spec.fusion_bytes is not None:
             environment["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         words = [str(binaries / "horovodrun"), "-np", str(size), "--gloo", "-H", f"localhost:{size}"]
-        words += rank_words(str(binaries / "python"), "torch_rank", spec)
+        words += rank_words(str(binaries / "python"), self.module, spec)
         return [Process("horovodrun", launcher_words(*words), environment)]
+
+
+class HorovodTensorFlow(Horovod):
+    """Horovod's DistributedGradientTape over gloo."""
+
+    name = "horovod-tensorflow"
+    family = "tensorflow"
+    module = "tensorflow_tape"

@@ -1,23 +1,24 @@
-"""A rank of Paceline's front for TensorFlow: a traced step with a distributed gradient tape."""
+"""A rank of TensorFlow with the distributed gradient tape of Paceline or Horovod: a traced step."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import tensorflow as tf
 
-from paceline.bench.ranks.rank_spec import place, read
+from paceline.bench.ranks.rank_spec import read
 from paceline.bench.ranks.tensorflow_common import Variables, threads, train
 from paceline.bench.ranks.tensorflow_layers import Model
 
 
 def main() -> None:
     """Train."""
-    import paceline.tensorflow as hvd
-
-    spec, (rank, size, _) = read(), place()
+    spec = read()
+    hvd = importlib.import_module(f"{'horovod' if spec.mode == 'horovod' else 'paceline'}.tensorflow")
     tf.config.threading.set_intra_op_parallelism_threads(threads())
     hvd.init()
+    rank, size = hvd.rank(), hvd.size()
     variables = Variables(spec, Model(str(spec.graph)))
 
     def together(tape: tf.GradientTape, loss: Any, weights: list[Any]) -> Any:  # noqa: ANN401
