@@ -51,6 +51,17 @@ class Device:
         self.check(self.driver.cuStreamCreate(ctypes.byref(made), 1))
         return made.value
 
+    def event(self, stream):
+        """An event that happens once the stream has come here."""
+        made = ctypes.c_void_p()
+        self.check(self.driver.cuEventCreate(ctypes.byref(made), 0))
+        self.check(self.driver.cuEventRecord(made, ctypes.c_void_p(stream)))
+        return made
+
+    def wait_event(self, stream, event):
+        """What the stream is told from now on begins once the event has happened."""
+        self.check(self.driver.cuStreamWaitEvent(ctypes.c_void_p(stream), event, 0))
+
     def synchronize(self, stream):
         self.check(self.driver.cuStreamSynchronize(stream))
 

@@ -27,7 +27,7 @@ class OnDevices:
         self.name = name
         self.library = mpi_on_devices.build(self.mpirun.library, folder)
 
-    def worker(self, ranks, what, *words, by="mpi", env=None, **how):
+    def run(self, ranks, module, *words, by="mpi", env=None, **how):
         environ = {
             "PACELINE_MPI_LIBRARY": str(self.library),
             "PACELINE_CUDA_LIBRARY": cuda_stand_in.library(),
@@ -37,7 +37,10 @@ class OnDevices:
             **HCOLL,
             **(env or {}),
         }
-        return self.mpirun.worker(ranks, what, *words, module="on_device", env=environ, **how)
+        return self.mpirun.run(ranks, sys.executable, "-m", module, *map(str, words), env=environ, **how)
+
+    def worker(self, ranks, what, *words, **how):
+        return self.run(ranks, "job_workers.on_device", what, *words, **how)
 
 
 @pytest.fixture(params=list(LIBRARIES), scope="module")
@@ -60,6 +63,15 @@ def test_what_mpi_has_goes_by_device_addresses(mpi, ranks, tmp_path):
         assert rank["cuda"] == {"takes": "combines", "said": "MPIX_Query_cuda_support says yes"}
     calls = set(record.read_text().split())
     assert calls == {"MPI_Iallreduce", "MPI_Ireduce", "MPI_Ireduce_scatter_block", "MPI_Ibcast", "MPI_Iallgather"}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
+def test_torch_distributed_by_device_addresses(mpi, ranks, tmp_path):
+    record = tmp_path / "calls"
+    result = mpi.run(ranks, "torch_workers.on_device", env={"MPI_ON_DEVICES_RECORD": str(record)})
+    assert all(rank["given"] > 0 for rank in all_good(result, ranks)), result.stdout
+    calls = set(record.read_text().split())
+    assert calls == {"MPI_Iallreduce", "MPI_Ireduce_scatter_block", "MPI_Ibcast", "MPI_Iallgather"}
 
 
 @pytest.mark.parametrize(("what", "word"), [("calls", "mpi"), ("in_order", "ipc")])

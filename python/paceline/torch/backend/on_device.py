@@ -48,3 +48,20 @@ def current_stream(device: torch.device) -> int:
 def future_of(place: Place | None) -> Future[Any]:
     """Return a future that makes the streams of its callbacks wait for the result."""
     return torch.futures.Future() if place is None else torch.futures.Future(devices=[place.device])
+
+
+def mark(place: Place) -> torch.cuda.Event:
+    """Return the event that the current stream has come here."""
+    event: torch.cuda.Event = torch.cuda.current_stream(place.device).record_event()
+    return event
+
+
+def wait_for(event: torch.cuda.Event, place: Place) -> None:
+    """Make the current stream wait for an event."""
+    torch.cuda.current_stream(place.device).wait_event(event)
+
+
+def used_here(tensor: Tensor) -> None:
+    """Keep a tensor's memory from other use until the current stream, perhaps not that of its allocation, is done."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))

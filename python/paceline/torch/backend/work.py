@@ -51,6 +51,8 @@ class Work(C10dWork):
         self._label = label
         self._value = memory.value
         self._memory = memory if memory.back else None
+        self._copied: torch.cuda.Event | None = None
+        """When the result of a device has been copied back."""
         self._refused: Exception | None = None
         self._lock = threading.Lock()
         self._future: Future[list[Tensor] | Tensor] | None = None
@@ -71,12 +73,18 @@ class Work(C10dWork):
         began = self._completion.wait_begins()
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
+        self._hold()
+        self._completion.waited(self._label, began)
+        return True
+
+    def _hold(self) -> None:
+        """Make the current stream wait for the result of a finished operation, which is copied back if need be."""
         if self._place is not None:
             self._operation.hold(on_device.current_stream(self._place.device))
         if self._memory is not None or self._refused is not None:
             self._copy_back()
-        self._completion.waited(self._label, began)
-        return True
+        if self._place is not None and self._copied is not None:
+            on_device.wait_for(self._copied, self._place)
 
     def is_completed(self) -> bool:
         """Return whether it has finished or failed; the results are then in their tensors."""
@@ -192,6 +200,9 @@ class Work(C10dWork):
         error = over.value()
         if error is not None:
             raise error
+        # torch runs callbacks in streams of their own, which wait for the tensors with which a future was completed.
+        # `over` has none.
+        self._hold()
         return self._value
 
     def _copy_back(self) -> None:
@@ -199,12 +210,16 @@ class Work(C10dWork):
             if self._refused is not None:
                 raise self._refused
             if self._memory is not None:
-                memory, self._memory = self._memory, None
                 try:
-                    memory.copy_back()
+                    self._memory.copy_back()
                 except Exception as error:
                     self._refused = error
                     raise
+                finally:
+                    if self._place is not None:
+                        self._copied = on_device.mark(self._place)
+                    # Only now: another thread that waits must not find that there is nothing to copy.
+                    self._memory = None
 
 
 class CoalescedWork(C10dWork):
