@@ -1,6 +1,7 @@
-"""A result that is copied back: once, before any thread that waits goes on, and in an order that all streams keep."""
+"""Results that are copied back: once, before any thread that waits goes on, and in an order that all streams keep."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,3 +68,11 @@ def test_streams_wait_for_what_another_one_copies(monkeypatch):
     work.wait()
     assert said[2:] == [("b", "waits for the result"), ("b", "copied in a")]
     assert tensor.sum() == 0, "copied once"
+
+
+def test_a_call_in_a_capture_is_refused(monkeypatch):
+    """Streams are told nothing while a graph is captured, so that ranks would wait until their time limit."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ValueError, match="a CUDA graph is being captured"):
+        on_device.place_of([SimpleNamespace(device=torch.device("cuda"))])
+    assert on_device.place_of([torch.ones(1)]) is None

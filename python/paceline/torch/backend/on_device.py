@@ -27,7 +27,7 @@ class Place:
 def place_of(tensors: Sequence[Tensor]) -> Place | None:
     """Return where tensors lie, with the current stream there; None: in the host's memory.
 
-    Raises ValueError if they lie in different places.
+    Raises ValueError if they lie in different places, or if the current stream is being captured.
     """
     first = tensors[0].device if tensors else None
     for tensor in tensors:
@@ -37,6 +37,11 @@ def place_of(tensors: Sequence[Tensor]) -> Place | None:
             )
     if first is None or first.type != "cuda":
         return None
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            "a CUDA graph is being captured, and exchanges with other ranks cannot be part of one; capture what is "
+            "before and after the call, or leave out mode='reduce-overhead' of torch.compile"
+        )
     return Place(first, current_stream(first))
 
 
