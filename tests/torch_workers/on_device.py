@@ -78,7 +78,7 @@ class Tensors:
         )
 
 
-class Future:
+class Future(torch.futures.Future):
     """torch's future with devices, as ATen/core/ivalue_inl.h has it.
 
     Callbacks run in a stream of their own. It waits for what the current stream had been told when the future was
@@ -86,6 +86,7 @@ class Future:
     """
 
     def __init__(self, on):
+        super().__init__()
         self._on, self._done, self._lock, self._callbacks = on, threading.Event(), threading.Lock(), []
         self._value, self._error, self._event = None, None, None
 
@@ -131,6 +132,7 @@ class Future:
             self._done.set()
         for callback in self._callbacks:
             callback()
+        super().set_result(None)  # for those that wait for several
 
     def _hold(self):
         if self._event is not None:
@@ -204,6 +206,14 @@ def _streams(on, rank, size):
         with on.using(on.device.stream()):
             work.wait()
             assert torch.equal(on.get(other), torch.full((100_000,), want)), f"turn {turn}: in another stream"
+        both = [on.put(torch.full((100_000,), rank + 1.0)) for _ in range(2)]
+        dist.group.WORLD.start_coalescing()
+        for bucket in both:
+            dist.all_reduce(bucket, op)
+        future = dist.group.WORLD.end_coalescing().get_future()
+        with on.using(on.device.stream()):
+            for bucket in future.wait():
+                assert torch.equal(on.get(bucket), torch.full((100_000,), want)), f"turn {turn}: of several"
 
 
 def main():

@@ -229,6 +229,8 @@ class CoalescedWork(C10dWork):
         """Each of them may be in flight or finished."""
         super().__init__()
         self._works = list(works)
+        places = (work._place for work in works if isinstance(work, Work))
+        self._place = next((place for place in places if place is not None), None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all; the limit applies to each."""
@@ -263,13 +265,17 @@ class CoalescedWork(C10dWork):
     def get_future(self) -> Future[list[Tensor]]:
         """Return a future of the output tensors of all, in order."""
         futures = [work.get_future() for work in self._works]
+        # That of `collect_all` knows no device, and so does not make streams wait for the tensors.
+        over = on_device.future_of(self._place)
 
-        def gathered(done: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
-            for future in done.value():
+        def gathered(_over: Future[None]) -> list[Tensor]:
+            for future in futures:
                 future.wait()
             return self.result()
 
-        return torch.futures.collect_all(futures).then(gathered)
+        gathering = over.then(gathered)
+        torch.futures.collect_all(futures).add_done_callback(lambda done: over.set_result(None))
+        return gathering
 
 
 class CombinedWork(CoalescedWork):
