@@ -62,6 +62,12 @@ class Device:
         """What the stream is told from now on begins once the event has happened."""
         self.check(self.driver.cuStreamWaitEvent(ctypes.c_void_p(stream), event, 0))
 
+    def wait_number(self, stream, number):
+        """The stream goes on once this array of uint32, which must be kept, is at least 1."""
+        address = number.ctypes.data
+        self.check(self.driver.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(number.nbytes), 0))
+        self.check(self.driver.cuStreamWaitValue32_v2(ctypes.c_void_p(stream), ctypes.c_uint64(address), 1, 0))
+
     def synchronize(self, stream):
         self.check(self.driver.cuStreamSynchronize(stream))
 

@@ -68,10 +68,16 @@ class Tensors:
         assert len(known) in (0, len(tensors)), "some lie on the device"
         return on_device.Place(torch.device("cpu"), self.stream) if known else None
 
+    def _beside(self, place, streams):
+        stream = streams.get(place.device) or streams.setdefault(place.device, self.device.stream())
+        self.device.wait_event(stream, self.device.event(self.stream))
+        return on_device.Place(place.device, stream)
+
     def patched(self):
         return (
             mock.patch.object(on_device, "place_of", self.place_of),
             mock.patch.object(on_device, "current_stream", lambda device: self.stream),
+            mock.patch.object(on_device, "beside", self._beside, create=True),
             mock.patch.object(on_device, "future_of", lambda place: Future(self) if place else torch.futures.Future()),
             # Of the CPU's small tensors, which these seem to be.
             mock.patch.object(Collectives, "_reduced", lambda *words: False),
@@ -214,6 +220,35 @@ def _streams(on, rank, size):
         with on.using(on.device.stream()):
             for bucket in future.wait():
                 assert torch.equal(on.get(bucket), torch.full((100_000,), want)), f"turn {turn}: of several"
+
+
+def overlapping(rank, size):
+    """What a stream is told after it has called an operation does not wait for the other ranks' streams."""
+    on, number = Tensors(), np.zeros(1, "uint32")
+    with contextlib.ExitStack() as patched:
+        for patch in on.patched():
+            patched.enter_context(patch)
+        for bucket in [on.put(torch.ones(1000)) for _ in range(2)]:
+            dist.all_reduce(bucket)
+        if rank == 1:
+            on.device.wait_number(on.stream, number)
+        bucket, same = on.put(torch.full((1000,), rank + 1.0)), on.put(torch.ones(3))
+        future = dist.all_reduce(bucket, async_op=True).get_future()
+        dist.all_reduce(same, async_op=True)
+        time.sleep(0.3)
+        began = time.monotonic()
+        if rank == 1:
+            time.sleep(3)
+            number[0] = 1
+        else:
+            on.get(on.put(torch.ones(1)))
+        took_s = time.monotonic() - began
+        assert rank == 1 or took_s < 2, f"a stream waited {took_s:.1f} s for operations that nobody waits for"
+        # Without a wait in between, one that is waited for at once sees the result of the one before.
+        dist.all_reduce(same)
+        assert torch.equal(on.get(same), torch.full((3,), float(size) ** 2))
+        [got] = future.wait()
+        assert torch.equal(on.get(got), torch.full((1000,), size * (size + 1) / 2))
 
 
 def main():

@@ -45,6 +45,19 @@ def place_of(tensors: Sequence[Tensor]) -> Place | None:
     return Place(first, current_stream(first))
 
 
+def beside(place: Place, streams: dict[torch.device, torch.cuda.Stream]) -> Place:
+    """Return the place with a stream of `streams`, which begins where the current one is.
+
+    The stream of a call waits for the result as soon as it is known to come. If that were the current one, what a
+    backward pass computes would wait for the exchange of what it has computed.
+    """
+    if place.device not in streams:
+        streams[place.device] = torch.cuda.Stream(place.device)  # type: ignore[no-untyped-call]
+    stream = streams[place.device]
+    stream.wait_stream(torch.cuda.current_stream(place.device))
+    return Place(place.device, int(stream.cuda_stream))
+
+
 def current_stream(device: torch.device) -> int:
     """Return the stream to which this thread submits work for a device."""
     return int(torch.cuda.current_stream(device).cuda_stream)

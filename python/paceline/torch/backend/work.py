@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from paceline.torch.backend.completion import Completion
     from paceline.torch.backend.estimate import Estimated
     from paceline.torch.backend.on_device import Place
+
+
+_LOOK_S = 20e-6
+"""How often to look whether another thread has completed a future."""
 
 
 class Work(C10dWork):
@@ -159,8 +163,15 @@ class Work(C10dWork):
     def land(self) -> None:
         """Have the result of a finished operation copied to its device, whether or not anybody waits for it."""
         if self._place is not None:
-            with contextlib.suppress(Exception):  # Whoever waits gets the error.
-                self._operation.wait(None)
+            self._landed()  # Whoever waits gets the error.
+
+    def _landed(self) -> Exception | None:
+        """Return the error of a finished operation on a device, if there is one; no stream of this thread waits."""
+        try:
+            self._operation.wait(None)
+        except Exception as error:  # as in `exception_after_wait`
+            return error
+        return None
 
     def has_future(self) -> bool:
         """Return whether a future has been requested."""
@@ -170,8 +181,9 @@ class Work(C10dWork):
     def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
         """Complete the future of a finished operation, even if another thread is just completing it."""
         self.settle()
-        with contextlib.suppress(Exception):  # The waiting thread gets the error.
-            future.wait()
+        # Its own `wait` would make the current stream of a device wait for the result.
+        while not future.done():
+            time.sleep(_LOOK_S)
 
     def get_future_of(self, value: Tensor) -> Future[Tensor]:
         """Return a future of one tensor, as a DDP communication hook returns it."""
@@ -184,10 +196,12 @@ class Work(C10dWork):
         The operation has finished, or the job has ended.
         """
         error: Exception | None
-        if self._operation.ready():
+        if not self._operation.ready():
+            error = JobError(f"{self._label}: was in flight when the process group was destroyed")
+        elif self._place is None:
             error = self.exception_after_wait()
         else:
-            error = JobError(f"{self._label}: was in flight when the process group was destroyed")
+            error = self._landed()
         with self._lock:
             over = self._over
             if over is None or self._settled:
