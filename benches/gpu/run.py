@@ -42,6 +42,7 @@ FAULTS: tuple[tuple[str, dict[str, str], str | None], ...] = (
     ("die", {"PACELINE_CUDA": "ipc"}, "rank 1 .* died"),
     ("stuck", {"PACELINE_CUDA": "ipc"}, "cuda:.* of this rank has not reached all_reduce"),
     ("stuck", {"PACELINE_CUDA": "host"}, "cuda:.* of this rank has not reached all_reduce"),
+    ("late", {"PACELINE_CUDA": "ipc"}, None),
     ("differ", {"PACELINE_CUDA": "ipc"}, "101 elements"),
     ("free", {"PACELINE_CUDA": "ipc"}, None),
     ("stress", {"PACELINE_CUDA": "ipc"}, None),
