@@ -71,6 +71,12 @@ class Device:
     def synchronize(self, stream):
         self.check(self.driver.cuStreamSynchronize(stream))
 
+    def settle(self):
+        """Wait until all streams have done what they were told, as freeing page-locked memory does."""
+        memory = ctypes.c_void_p()
+        self.check(self.driver.cuMemHostAlloc(ctypes.byref(memory), ctypes.c_size_t(64), 0))
+        self.check(self.driver.cuMemFreeHost(memory))
+
     def array(self, values, stream=1):
         """Device memory with these values, once its stream has come there."""
         return DeviceArray(self, values, stream)
