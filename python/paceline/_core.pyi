@@ -291,6 +291,13 @@ def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
     `named` is PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
     """
 
+def mpi_on_devices(named: str | None = None, limit_s: float = 10.0) -> str:
+    """Return, as JSON, what the MPI library that a job would use says of the memory of CUDA devices: `abi takes said`.
+
+    `named` is PACELINE_MPI_LIBRARY. MPI is initialised, which takes at most `limit_s`, and finalised when the process
+    ends. Raises InvalidArgumentError without a usable library, JobError if ranks do not come.
+    """
+
 class Engine:
     """This process's part of a job: connections to all ranks, shared memory, two background threads.
 

@@ -341,6 +341,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::Graph>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
+    module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;

@@ -885,7 +885,7 @@ impl IpcGroup {
                     }
                     self.broken.store(true, Ordering::SeqCst);
                     *operation.state.lock() = Told::Failed(error);
-                    operation.keep.lock().take();
+                    under_way.told.push_back(operation);
                     self.bell.ring(false);
                 }
             }
@@ -897,13 +897,11 @@ impl IpcGroup {
         let mut opened = Vec::new();
         let memory = self.memory(operation, &mut opened);
         let told = memory.and_then(|memory| self.run(operation, &memory, under_way));
-        // Also what was told before an error uses them.
-        let until =
-            told.is_err().then(|| Event::new(self.stage.device())).and_then(std::result::Result::ok).map(Arc::new);
-        if let Some(until) = &until {
-            let _ = until.record(&self.lane);
+        if told.is_err() {
+            // Also what was told before an error uses the memory.
+            let _ = operation.done.record(&self.lane);
         }
-        self.imports.retire(&opened, until.as_ref().unwrap_or(&operation.done));
+        self.imports.retire(&opened, &operation.done);
         told.map_err(|error| RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, operation.label)))?;
         let signals = &operation.plan.stream.signals;
         let (given, taken) = (&mut under_way.given, &mut under_way.taken);
