@@ -264,10 +264,10 @@ fn legs(
     }
     let of_bucket = |bucket: &Bucket| {
         if bucket.pull_only {
-            return Ok(Legs::uncompressed(bucket.elements, dtype));
+            return Ok(Legs::uncompressed(options.collective, bucket.elements, dtype));
         }
         let tensors: Vec<_> = bucket.tensors.iter().map(|&tensor| &trace.tensors[tensor as usize]).collect();
-        options.compression.legs(&tensors, trace.dtype, dtype, world)
+        options.compression.legs(&tensors, trace.dtype, dtype, options.collective, world)
     };
     buckets.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
         IterationError(format!(
@@ -359,7 +359,10 @@ impl Builder<'_> {
             .map(|unit| self.elements(unit))
             .sum();
         // Every unit is padded to a multiple of the ranks.
-        let part: u64 = self.cut.units.iter().map(|(_, elements)| elements.div_ceil(ranks)).sum();
+        let part: u64 = (0..self.cut.units.len() as u32)
+            .filter(|&unit| !self.is_pull_only(unit))
+            .map(|unit| self.elements(unit).div_ceil(ranks))
+            .sum();
         let held = if self.options.sharding.gathers_units() { part } else { whole };
         let parameters = self.buffer(BufferKind::Parameters, held * self.param.size(), None);
         let states = part * self.options.optimizer.state_bytes(self.param);
