@@ -295,7 +295,7 @@ class Scenario:
         """Return the plan that is executed, as JSON. Raises InvalidArgumentError: a coordinator has none."""
         if self.coordination is not None:
             raise InvalidArgumentError(
-                "a coordinator decides in every iteration what is exchanged, so there is no plan; leave the coordinator out"
+                "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out"
             )
         low = lowered(self)
         with naming_core_errors():
