@@ -86,6 +86,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         buffers: Vec::new(),
         computed: None,
         gathered: vec![None; cut.units.len()],
+        copied: Vec::new(),
         kept: vec![None; cut.units.len()],
         gradients: vec![None; cut.units.len()],
         shards: vec![None; cut.units.len()],
@@ -296,6 +297,8 @@ struct Builder<'a> {
     computed: Option<u32>,
     /// Buffer and all-gather of each gathered unit.
     gathered: Vec<Option<(Option<u32>, Option<u32>)>>,
+    /// Units that the next computation has without a gather, because a rank has all of them.
+    copied: Vec<u32>,
     /// What is left of a unit after the forward pass, with `Reshard::Ranks`.
     kept: Vec<Option<u32>>,
     /// Buffers of whole gradients, and of shards of gradients.
@@ -386,6 +389,7 @@ impl Builder<'_> {
 
     fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
         let step = self.step(Stream::Compute, work, unit, pass, after);
+        self.at(step).allocates = std::mem::take(&mut self.copied);
         self.computed = Some(step);
         step
     }
@@ -420,13 +424,16 @@ impl Builder<'_> {
         let elements = self.elements(unit);
         let (mut buffer, mut step) = (None, None);
         if group.size > 1 && elements > 0 {
-            let sent = self.exchange(Collective::AllGather, group, elements, unit, pass, after);
-            step = Some(sent);
-            if self.options.sharding.gathers_units() {
-                let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
-                self.at(sent).allocates.push(whole);
-                buffer = Some(whole);
+            step = Some(self.exchange(Collective::AllGather, group, elements, unit, pass, after));
+        }
+        if self.options.sharding.gathers_units() && elements > 0 {
+            let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
+            match step {
+                Some(sent) => self.at(sent).allocates.push(whole),
+                // FSDP2 copies the only rank's shard when the unit computes (`_fsdp_param_group.py`, `wait_for_unshard`).
+                None => self.copied.push(whole),
             }
+            buffer = Some(whole);
         }
         self.gathered[unit as usize] = Some((buffer, step));
     }
