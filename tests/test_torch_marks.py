@@ -173,4 +173,5 @@ def test_a_timeline_has_clipping_and_averaged_metrics(tmp_path):
     ):
         assert backward[1] <= clip[0] <= clip[1] <= step[0]
     found = json.loads(doctor(path, "--json"))
-    assert found["steps"] + found["warm_up_steps"] == 6
+    # On a busy machine a step may take three times as long as the others, and is then counted apart.
+    assert found["steps"] + found["slow_steps"] + found["warm_up_steps"] == 6
