@@ -165,7 +165,6 @@ pub struct IpcOperation {
 
 /// The request, as far as it is needed later.
 struct What {
-    collective: Collective,
     dtype: Dtype,
     op: paceline_kernels::dtype::ReduceOp,
     prescale: f64,
@@ -559,7 +558,6 @@ impl Communicator {
             blocks: blocks.clone(),
             plan,
             what: What {
-                collective: request.collective,
                 dtype: request.dtype,
                 op: request.op,
                 prescale: request.prescale,
