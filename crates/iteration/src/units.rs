@@ -2,7 +2,7 @@
 //!
 //! With sharded parameters a unit is a block of the model, as users wrap it (`fully_shard(block)`); everything else is
 //! the root. Otherwise it is a bucket of gradients, which are fused in the order in which they become ready, as in DDP.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Time, Trace};
@@ -270,11 +270,9 @@ fn forward(
     let mut segments: Vec<Segment> = Vec::new();
     for (number, layer) in worker.forward.iter().enumerate() {
         let mut units = own(number);
-        for unit in layer.tensors.iter().filter_map(|&tensor| unit_of[tensor as usize]) {
-            if !units.contains(&unit) {
-                units.push(unit);
-            }
-        }
+        let mut known: HashSet<u32> = units.iter().copied().collect();
+        let of_tensors = layer.tensors.iter().filter_map(|&tensor| unit_of[tensor as usize]);
+        units.extend(of_tensors.filter(|&unit| known.insert(unit)));
         let kept = layer.activation_bytes.unwrap_or(0);
         match segments.last_mut() {
             Some(last) if !apart && (units.is_empty() || last.units == units) => {
