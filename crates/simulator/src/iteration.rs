@@ -384,9 +384,10 @@ fn found(
     // What compression adds to the computation of the model.
     let added_s = sum(|step| step.stream == Stream::Compute && !is_training(&step.work));
     let computed_s = account.computed_s - added_s;
-    let recorded = &trace.workers[0];
-    // A rank alone updates all parameters.
-    let updates_s = recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds() * f64::from(plan.iterations);
+    // A rank alone calls no library for its gradients, and updates all parameters.
+    let alone = Computation::recorded(trace, options);
+    let passes = plan.samples as f64 / f64::from(trace.batch);
+    let alone_s = (alone.forward_s + alone.backward_s) * passes + alone.optimizer_s * f64::from(plan.iterations);
     let exposed = ExposedBy {
         all_gather_s: account.exposed.all_gather_s * share,
         reduce_scatter_s: account.exposed.reduce_scatter_s * share,
@@ -414,7 +415,7 @@ fn found(
             forward_s: seconds(forward) * share,
             backward_s: seconds(backward) * share,
             optimizer_s: seconds(optimizer) * share,
-            alone_s: (seconds(forward + backward) + updates_s) * share,
+            alone_s: alone_s * share,
         },
         traffic: Traffic {
             servers: 0,
