@@ -11,7 +11,7 @@ from paceline._internal.nearest import nearest
 from paceline.bench.engines.baidu import BaiduRing
 from paceline.bench.engines.base import Engine, Options
 from paceline.bench.engines.ddp import Ddp
-from paceline.bench.engines.horovod import Horovod
+from paceline.bench.engines.horovod import Horovod, HorovodTensorFlow
 from paceline.bench.engines.paceline import Paceline, PacelineTensorFlow
 from paceline.bench.engines.ray import RayServers
 from paceline.bench.engines.tensorflow import Mirrored, Servers
@@ -21,7 +21,7 @@ __all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
 
 NAMES = (
     *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
-    *("paceline-tensorflow", "ray-ps", "baidu-ring"),
+    *("paceline-tensorflow", "horovod-tensorflow", "ray-ps", "baidu-ring"),
 )
 ALL = "all"
 
@@ -57,6 +57,7 @@ _MAKERS = {
     "ddp-gloo": lambda options: Ddp(options, "gloo"),
     "ddp-nccl": lambda options: Ddp(options, "nccl"),
     "horovod": Horovod,
+    "horovod-tensorflow": HorovodTensorFlow,
     "tensorflow-ps": Servers,
     "tensorflow-mwm": Mirrored,
     "ray-ps": RayServers,

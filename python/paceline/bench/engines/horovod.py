@@ -1,12 +1,13 @@
-"""Horovod, if it is installed in this environment or in its own."""
+"""Horovod, for torch and for TensorFlow, if it is installed in this environment or in one of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.bench.engines.base import Engine, environments, launcher_words, missing_device, rank_words
 from paceline.bench.environments import folder_of
@@ -23,21 +24,26 @@ class Horovod(Engine):
 
     name = "horovod"
     family = "torch"
+    module = "torch_rank"
+    section = "Horovod itself"
+    """Of docs/results/benchmarks.md, where its build is described."""
+    variables: ClassVar[Mapping[str, str]] = {}
+    """Of its ranks."""
     own_launcher = True
 
     def _bin(self) -> Path | None:
         """Return the folder of horovodrun."""
-        if importlib.util.find_spec("horovod") is not None:
+        if _built_here(self.family):
             return Path(sys.executable).parent
-        own = folder_of("horovod") / "bin"
+        own = folder_of(self.name) / "bin"
         return own if (own / "horovodrun").exists() else None
 
     def missing(self) -> str | None:
         """Check whether Horovod is missing; it has no wheels."""
         if self._bin() is None:
             return (
-                f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "
-                f"V={folder_of('horovod')}, or with pip into this environment"
+                f"is not installed: build it as in docs/results/benchmarks.md (section '{self.section}'), with "
+                f"V={folder_of(self.name)}, or with pip into this environment"
             )
         return missing_device(self.options)
 
@@ -55,12 +61,33 @@ class Horovod(Engine):
         binaries = self._bin()
         assert binaries is not None
         size = len(places.ranks)
-        (_, environment), *_ = environments(places, self.secret)
+        (_, environment), *_ = environments(places, self.secret, dict(self.variables))
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             environment.pop(name, None)
         environment["PATH"] = f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}"
         if spec.fusion_bytes is not None:
             environment["HOROVOD_FUSION_THRESHOLD"] = str(spec.fusion_bytes)
         words = [str(binaries / "horovodrun"), "-np", str(size), "--gloo", "-H", f"localhost:{size}"]
-        words += rank_words(str(binaries / "python"), "torch_rank", spec)
+        words += rank_words(str(binaries / "python"), self.module, spec)
         return [Process("horovodrun", launcher_words(*words), environment)]
+
+
+class HorovodTensorFlow(Horovod):
+    """Horovod's distributed gradient tape, in the TensorFlow for which it was built."""
+
+    name = "horovod-tensorflow"
+    family = "tensorflow"
+    module = "tensorflow_tape"
+    section = "Horovod for TensorFlow"
+    variables: ClassVar[Mapping[str, str]] = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+    def spec_fields(self) -> dict[str, Any]:
+        """Return Horovod's interface; it computes on CPUs."""
+        return {"mode": "horovod"}
+
+
+def _built_here(framework: str) -> bool:
+    """Return whether this environment has Horovod with its library for a framework."""
+    found = importlib.util.find_spec("horovod")
+    folders = (found and found.submodule_search_locations) or []
+    return any(any(Path(folder, framework).glob("mpi_lib*")) for folder in folders)

@@ -101,7 +101,7 @@ class PacelineTensorFlow(Paceline):
 
     name = "paceline-tensorflow"
     family = "tensorflow"
-    module = "tensorflow_paceline"
+    module = "tensorflow_tape"
 
     def __init__(self, options: Options, strategy: str | None) -> None:
         """Raises InvalidArgumentError for contradictory settings, and for MPI."""

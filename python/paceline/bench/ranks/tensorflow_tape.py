@@ -1,7 +1,8 @@
-"""A rank of Paceline's front for TensorFlow: a traced step with a distributed gradient tape."""
+"""A rank of Paceline's front for TensorFlow, or of Horovod's: a traced step with a distributed gradient tape."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +14,8 @@ from paceline.bench.ranks.tensorflow_layers import Model
 
 def main() -> None:
     """Train."""
-    import paceline.tensorflow as hvd
-
     spec, (rank, size, _) = read(), place()
+    hvd: Any = importlib.import_module("horovod.tensorflow" if spec.mode == "horovod" else "paceline.tensorflow")
     tf.config.threading.set_intra_op_parallelism_threads(threads())
     hvd.init()
     variables = Variables(spec, Model(str(spec.graph)))
@@ -23,7 +23,7 @@ def main() -> None:
     def together(tape: tf.GradientTape, loss: Any, weights: list[Any]) -> Any:  # noqa: ANN401
         return hvd.DistributedGradientTape(tape).gradient(loss, weights)
 
-    @tf.function  # type: ignore[untyped-decorator]
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def step(images: Any, labels: Any) -> Any:  # noqa: ANN401
         return variables.step(images, labels, together)
 
