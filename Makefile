@@ -128,7 +128,8 @@ bench: setup
 	$(BIN)/python benches/horovod/run.py
 	$(BIN)/python benches/coordinators/run.py
 
-# On a machine with a CUDA device: results against the CPU's, training, and times beside NCCL and gloo; elsewhere exit code 77.
+# On a machine with a CUDA device: results against the CPU's, training, and times beside NCCL and gloo; elsewhere
+# one line, and 77, for which make itself exits with 2.
 gpu: setup
 	@$(BIN)/python benches/gpu/run.py --json gpu.json
 

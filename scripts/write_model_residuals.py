@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes python/paceline/forecast/residuals-models.json: how far off published training of transformers is.
 
-python scripts/write_model_residuals.py ROWS.csv          # a minute
+python scripts/write_model_residuals.py ROWS.csv …          # a minute
 
-ROWS.csv has the columns of `paceline study published --data`. Each source is forecast with the priors of all constants
-that were calibrated on it.
+The files have the columns of `paceline study published --data`. Each source is forecast with the priors of all
+constants that were calibrated on it. Models whose shape is assumed, and tensor and pipeline parallelism, do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from paceline.studies.published import training, transformers
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/residuals-models.json"
 
 
-def cases(data: Path) -> list[dict[str, object]]:
+def cases(data: list[Path]) -> list[dict[str, object]]:
+    rows = [row for path in data for row in transformers.read_rows(path)]
     return [
         {
             # `owner/repository@commit page "table"`: tables of one repository are of one kind of software and clusters.
@@ -31,17 +32,19 @@ def cases(data: Path) -> list[dict[str, object]]:
             "link_bps": it.link_bps,
             "residual": round(math.log1p(it.error), 4),
         }
-        for it in training.leave_one_source_out(transformers.read_rows(data))
+        for it in training.leave_one_source_out(rows)
+        if it.case.has_shape and it.case.workload.gpus == 1
     ]
 
 
 def text(found: list[dict[str, object]]) -> str:
     lines = ",\n".join(f"    {json.dumps(case)}" for case in found)
-    return f'{{\n  "command": "python scripts/write_model_residuals.py ROWS.csv",\n  "cases": [\n{lines}\n  ]\n}}\n'
+    command = "python scripts/write_model_residuals.py ROWS.csv docs/results/torchtitan.csv"
+    return f'{{\n  "command": "{command}",\n  "cases": [\n{lines}\n  ]\n}}\n'
 
 
 def main() -> None:
-    FILE.write_text(text(cases(Path(sys.argv[1]))), encoding="utf-8")
+    FILE.write_text(text(cases([Path(name) for name in sys.argv[1:]])), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,8 +51,31 @@ class Device:
         self.check(self.driver.cuStreamCreate(ctypes.byref(made), 1))
         return made.value
 
+    def event(self, stream):
+        """An event that happens once the stream has come here."""
+        made = ctypes.c_void_p()
+        self.check(self.driver.cuEventCreate(ctypes.byref(made), 0))
+        self.check(self.driver.cuEventRecord(made, ctypes.c_void_p(stream)))
+        return made
+
+    def wait_event(self, stream, event):
+        """What the stream is told from now on begins once the event has happened."""
+        self.check(self.driver.cuStreamWaitEvent(ctypes.c_void_p(stream), event, 0))
+
+    def wait_number(self, stream, number):
+        """The stream goes on once this array of uint32, which must be kept, is at least 1."""
+        address = number.ctypes.data
+        self.check(self.driver.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(number.nbytes), 0))
+        self.check(self.driver.cuStreamWaitValue32_v2(ctypes.c_void_p(stream), ctypes.c_uint64(address), 1, 0))
+
     def synchronize(self, stream):
         self.check(self.driver.cuStreamSynchronize(stream))
+
+    def settle(self):
+        """Wait until all streams have done what they were told, as freeing page-locked memory does."""
+        memory = ctypes.c_void_p()
+        self.check(self.driver.cuMemHostAlloc(ctypes.byref(memory), ctypes.c_size_t(64), 0))
+        self.check(self.driver.cuMemFreeHost(memory))
 
     def array(self, values, stream=1):
         """Device memory with these values, once its stream has come there."""

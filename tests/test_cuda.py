@@ -117,6 +117,11 @@ def test_torch_distributed_on_a_device(ranks, by):
 
 
 @pytest.mark.parametrize("by", ["host", "ipc", "nccl"])
+def test_a_stream_does_not_wait_for_operations_that_nobody_waits_for(by):
+    torch_launch.run(2, on_device.overlapping, env=by_name(by))
+
+
+@pytest.mark.parametrize("by", ["host", "ipc", "nccl"])
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
 def test_the_calls_of_horovod_on_a_device(ranks, by):
     hvd_launch.run(ranks, devices.everything, by, env=nccl() if by == "nccl" else env(by))

@@ -1,5 +1,6 @@
 """Arrays on a CUDA device by an MPI library that takes their addresses, over stand-ins for the driver and for that."""
 
+import json
 import sys
 
 import cuda_stand_in
@@ -27,7 +28,7 @@ class OnDevices:
         self.name = name
         self.library = mpi_on_devices.build(self.mpirun.library, folder)
 
-    def worker(self, ranks, what, *words, by="mpi", env=None, **how):
+    def run(self, ranks, module, *words, by="mpi", env=None, **how):
         environ = {
             "PACELINE_MPI_LIBRARY": str(self.library),
             "PACELINE_CUDA_LIBRARY": cuda_stand_in.library(),
@@ -37,7 +38,10 @@ class OnDevices:
             **HCOLL,
             **(env or {}),
         }
-        return self.mpirun.worker(ranks, what, *words, module="on_device", env=environ, **how)
+        return self.mpirun.run(ranks, sys.executable, "-m", module, *map(str, words), env=environ, **how)
+
+    def worker(self, ranks, what, *words, **how):
+        return self.run(ranks, "job_workers.on_device", what, *words, **how)
 
 
 @pytest.fixture(params=list(LIBRARIES), scope="module")
@@ -60,6 +64,15 @@ def test_what_mpi_has_goes_by_device_addresses(mpi, ranks, tmp_path):
         assert rank["cuda"] == {"takes": "combines", "said": "MPIX_Query_cuda_support says yes"}
     calls = set(record.read_text().split())
     assert calls == {"MPI_Iallreduce", "MPI_Ireduce", "MPI_Ireduce_scatter_block", "MPI_Ibcast", "MPI_Iallgather"}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=slow)])
+def test_torch_distributed_by_device_addresses(mpi, ranks, tmp_path):
+    record = tmp_path / "calls"
+    result = mpi.run(ranks, "torch_workers.on_device", env={"MPI_ON_DEVICES_RECORD": str(record)})
+    assert all(rank["given"] > 0 for rank in all_good(result, ranks)), result.stdout
+    calls = set(record.read_text().split())
+    assert calls == {"MPI_Iallreduce", "MPI_Ireduce_scatter_block", "MPI_Ibcast", "MPI_Iallgather"}
 
 
 @pytest.mark.parametrize(("what", "word"), [("calls", "mpi"), ("in_order", "ipc")])
@@ -95,6 +108,34 @@ def test_a_library_that_takes_no_device_memory_is_named(mpi):
         assert reason in rank["failed"], rank
     told = all_good(mpi.worker(2, "given", by="auto", env=env), 2)
     assert all(rank["mpi"] == 0 and rank["host"] > 0 for rank in told), told
+
+
+def doctor(mpi, *words, **env):
+    """What it says of the library, under its launcher."""
+    command = [sys.executable, "-m", "paceline", "doctor", "--env", *words]
+    result = mpi.mpirun.run(1, *command, env={"PACELINE_MPI_LIBRARY": str(mpi.library), **HCOLL, **env})
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_doctor_says_whether_the_library_takes_device_memory(mpi):
+    def found(**env):
+        return json.loads(doctor(mpi, "--json", **env))["cuda_aware_mpi"]
+
+    assert found() == {"takes": "combines", "said": "MPIX_Query_cuda_support says yes", "try": None}
+    without = found(MPI_ON_DEVICES_SAYS="0")
+    assert (without["takes"], without["said"]) == ("nothing", "MPIX_Query_cuda_support says no")
+    assert "--with-cuda, named by PACELINE_MPI_LIBRARY" in without["try"]
+    moves = found(HCOLL_ENABLE_NBC="0")
+    assert moves["takes"] == ("moves" if mpi.name == "openmpi" else "combines")
+    assert mpi.name != "openmpi" or moves["try"].startswith("HCOLL_GPU_ENABLE=1 and HCOLL_ENABLE_NBC=1")
+    # The wheels themselves.
+    env = {"PACELINE_MPI_LIBRARY": str(mpi.mpirun.library)}
+    remedy = {"openmpi": "--with-cuda", "mpich": "mpiexec -n 1 -memory-alloc-kinds cuda paceline doctor --env"}
+    assert remedy[mpi.name] in found(**env)["try"]
+    text = " ".join(doctor(mpi, **env).split())
+    how = {"openmpi": "MPIX_Query_cuda_support says no", "mpich": "it has no MPIX_Query_cuda_support, and"}
+    assert f"CUDA-aware MPI no: {how[mpi.name]}" in text, text
 
 
 @pytest.mark.parametrize("by", [{}, {"transport": "tcp", "strategy": "ring"}, {"transport": "mpi", "strategy": "ring"}])

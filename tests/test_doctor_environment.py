@@ -12,7 +12,7 @@ import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
-from paceline.doctor import environment
+from paceline.doctor import cuda_aware_mpi, environment
 from paceline.doctor.environment import HIDDEN, collect, variables
 from paceline.doctor.environment_table import table
 
@@ -48,7 +48,7 @@ def test_why_a_transport_is_not_there():
     for name, reason in (("tcp", "no interface 'eth77'"), ("grpc", "eth77"), ("mpi", "/nowhere/libmpi.so.40")):
         assert not transports[name]["available"]
         assert reason in transports[name]["detail"]
-    assert found["versions"]["mpi"] is None
+    assert found["versions"]["mpi"] is None and found["cuda_aware_mpi"] is None
     text = "\n".join(table(found, 100))
     assert "no: PACELINE_INTERFACE: this machine has no interface 'eth77'" in text
 
@@ -66,6 +66,24 @@ SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "never-relevant",
     "HOROVOD_PASSWORD": "swordfish",
 }
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        ("raise ValueError('MPI (libmpi.so.40): no memory')", "initialised: MPI (libmpi.so.40): no memory"),
+        ("import sys; sys.exit('abort: PMIX')", "initialised: abort: PMIX"),
+        ("import os; os._exit(3)", "initialised: exit code 3"),
+        ("import time; time.sleep(60)", "not initialised within 1 s"),
+    ],
+)
+def test_an_mpi_library_that_cannot_be_asked(monkeypatch, ask, why):
+    monkeypatch.setattr(cuda_aware_mpi, "_ASK", ask)
+    monkeypatch.setattr(cuda_aware_mpi, "LIMIT_S", 0.5)
+    found = cuda_aware_mpi.ask({})
+    assert found["takes"] is None and why in found["said"]
+    text = " ".join("\n".join(table(collect({}) | {"cuda_aware_mpi": found}, 80)).split())
+    assert f"CUDA-aware MPI unknown: it {found['said'][3:]}" in text
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import paceline
 import pytest
 from click.testing import CliRunner
+from paceline import _core
 from paceline._internal import units
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
@@ -130,6 +132,59 @@ def test_the_plan_and_the_timeline_are_written(model: str, tmp_path: Path) -> No
     assert {"all-gather h.3", "reduce-scatter root", "forward h.0"} <= names
     threads = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert threads == {"compute", "all-gather", "reduce-scatter"}
+
+
+def plan_of(path: Path, *words: str) -> dict[str, Any]:
+    """Return the plan that `paceline simulate` writes."""
+    run(*words, "--plan-json", str(path))
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+@pytest.mark.parametrize("strategy", ["ps", "sharded-ps"])
+def test_the_plan_of_servers_is_the_one_that_is_executed(model: str, tmp_path: Path, strategy: str) -> None:
+    words = (model, "--gpus", "4", "--library", "none", "--strategy", strategy)
+    plan = plan_of(tmp_path / "layer.json", *words)
+    assert plan["ends_with_compute"]
+    assert sorted(unit["priority"] for unit in plan["units"]) == list(range(2 * BLOCKS + 2))
+    forward = [step for step in plan["steps"] if step["work"]["op"] == "forward"]
+    # Each layer waits for its own parameters, and its time has a tenth of the optimizer's.
+    awaited = [[plan["steps"][number]["unit"] for number in step["after_previous"]] for step in forward]
+    assert awaited == [[step["unit"]] for step in forward]
+    assert {step["work"]["duration_ps"] for step in forward} == {1_800_000_000}
+    assert {step["stream"] for step in plan["steps"]} == {"compute", "background"}
+    plan = plan_of(tmp_path / "step.json", *words, "--pull", "step")
+    last = plan["steps"][-1]
+    assert (last["work"]["op"], len(last["after"])) == ("optimizer", 2 * BLOCKS + 2)
+    assert "ends_with_compute" not in plan
+
+
+def test_a_model_pulls_as_asked_and_otherwise_as_its_library_does() -> None:
+    words = ("gpt2-small", "--gpu", "a100", "--gpus", "8", "--strategy", "ps", "--json")
+    pulls = (), ("--pull", "layer"), ("--pull", "step")
+    found = [json.loads(CliRunner().invoke(main, ["simulate", *words, *more]).stdout)[0] for more in pulls]
+    default, layer, step = (one["iteration_s"] for one in found)
+    assert layer < default == step
+
+
+def test_the_plan_of_an_exchange_alone(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "plan.json", "allreduce:1GB/2", "--gpus", "4", "--strategy", "ring")
+    exchanges = [step["work"] for step in plan["steps"] if step["work"]["op"] == "exchange"]
+    assert [it["collective"] for it in exchanges] == ["all-reduce"] * 2
+    assert sum(4 * it["elements"] for it in exchanges) == 10**9
+    assert sum(step["work"].get("duration_ps", 0) for step in plan["steps"]) == 0
+    trace, options = paceline.load_trace("allreduce:1GB"), {"strategy": "ring", "workers": 4}
+    for collective in ("all-gather", "reduce-scatter"):
+        plan = json.loads(_core.iteration_plan(trace, json.dumps({**options, "collective": collective})))
+        assert [it["work"].get("collective") for it in plan["steps"] if it["stream"] == "background"] == [collective]
+
+
+def test_where_there_is_no_plan() -> None:
+    words = ["--plan-json", "x.json"]
+    text = run("resnet-18", "--gpus", "4", "--strategy", "ring", "--coordinator", "nbcs", *words, code=2)
+    assert "decides in every iteration what is exchanged" in " ".join(text.split())
+    text = run("allgather:1MB", "--gpus", "4", "--cluster", "dgx-a100", *words, code=2)
+    assert "--plan-json has no effect on allgather:1MB" in " ".join(text.split())
 
 
 def test_a_thousand_gpus_are_the_same_every_time(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ def test_a_group_that_has_a_backend_for_another_device():
     run(3, groups.beside_another_device, default="cpu:paceline,cuda:gloo")
 
 
+def test_a_hook_in_a_group_whose_backend_for_devices_alone_is_ours():
+    run(2, groups.for_devices, default="cpu:gloo,cuda:paceline")
+
+
 def test_init_and_destroy_again_and_again():
     run(2, groups.lives, default=None)
 

@@ -1,4 +1,4 @@
-"""A fault among the ranks of `make gpu`, and what they say of it: die, stuck, free, alloc, differ or stress."""
+"""A fault among the ranks of `make gpu`, and what they say of it: die, stuck, late, free, alloc, differ or stress."""
 
 from __future__ import annotations
 
@@ -41,6 +41,26 @@ def stuck(rank: int, device: torch.device) -> None:
     for _ in range(100):
         dist.all_reduce(values)
         time.sleep(0.1)
+
+
+def late(rank: int, device: torch.device) -> None:
+    """The stream of rank 1 comes late to an operation that nobody waits for yet; that of rank 0 goes on meanwhile."""
+    values = torch.ones(1 << 20, device=device)
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+    if rank == 1:
+        torch.cuda._sleep(int(CLOCK_HZ * LIMIT_S / 2))
+    work = dist.all_reduce(values, async_op=True)
+    assert work is not None, "it is asynchronous"
+    future = work.get_future()
+    time.sleep(LIMIT_S / 8)
+    began = time.monotonic()
+    if rank == 0:
+        torch.cuda.current_stream().synchronize()
+        waited_s = time.monotonic() - began
+        assert waited_s < LIMIT_S / 16, f"the current stream waited {waited_s:.2f} s for rank 1's"
+    future.wait()
+    assert (values == dist.get_world_size() ** 2).all(), "a wrong sum"
 
 
 def free(rank: int, device: torch.device) -> None:
@@ -92,6 +112,7 @@ def stress(rank: int, device: torch.device) -> None:
 FAULTS: dict[str, Callable[[int, torch.device], None]] = {
     "die": die,
     "stuck": stuck,
+    "late": late,
     "free": free,
     "alloc": alloc,
     "differ": differ,

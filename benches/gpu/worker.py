@@ -71,6 +71,11 @@ def correct(device: torch.device) -> int:
         for work in works:
             work.wait()
         same(own, torch.full((3_000_000,), sum(range(1, size + 1)) * size * size * 1.0), "three all-reduces in a row")
+    # Callbacks run in streams of their own, as those of communication hooks do.
+    for round in range(20):
+        own = torch.full((3_000_000,), rank + 1.0, device=device)
+        doubled = dist.all_reduce(own, async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+        same(doubled.wait(), torch.full((3_000_000,), size * (size + 1.0)), f"round {round} in a callback")
     # Behind what the stream does for a while, and before what it does next.
     for round in range(20):
         own = torch.full((100_000,), float(rank), device=device)

@@ -216,12 +216,18 @@ def simulate(
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: its plan, and factors of its times."""
 
+def is_planned(options: str) -> bool:
+    """Return whether with these options of `simulate` all ranks follow one plan, whose steps are watched one by one.
+
+    Otherwise gradients are synchronised once, as they were recorded.
+    """
+
 def iteration_plan(trace: Trace, options: str) -> str:
-    """Return the plan of a sharded iteration (docs/reference/iteration-plan.md) as JSON.
+    """Return the plan of an iteration (docs/reference/iteration-plan.md) as JSON.
 
     Args:
         trace: The trace.
-        options: Options of `simulate` with `iteration`.
+        options: Options of `simulate`.
 
     Raises:
         InvalidArgumentError: Options contradict each other or do not fit the trace.
@@ -289,6 +295,13 @@ def mpi_library(named: str | None = None) -> tuple[PathLike[str], str]:
     """Return path, and name and version, of the MPI library that a job would use; it is loaded, not initialised.
 
     `named` is PACELINE_MPI_LIBRARY. Raises InvalidArgumentError, which names what was tried.
+    """
+
+def mpi_on_devices(named: str | None = None, limit_s: float = 10.0) -> str:
+    """Return, as JSON, what the MPI library that a job would use says of the memory of CUDA devices: `abi takes said`.
+
+    `named` is PACELINE_MPI_LIBRARY. MPI is initialised, which takes at most `limit_s`, and finalised when the process
+    ends. Raises InvalidArgumentError without a usable library, JobError if ranks do not come.
     """
 
 class Engine:

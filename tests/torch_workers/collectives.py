@@ -269,6 +269,7 @@ def sparse(rank, size):
     own = sparse_part(torch.float32, (5,), 1, rank)
     raises(TypeError, r"MAX of sparse tensors is not defined.*sum and average", dist.all_reduce, own, dist.ReduceOp.MAX)
     raises(ValueError, "layout sparse_csr.*to_dense", dist.all_reduce, torch.eye(3).to_sparse_csr())
+    raises(ValueError, "on meta.*CPU alone.*sparse=False", dist.all_reduce, torch.eye(3).to_sparse().to("meta"))
     dist.barrier()
 
 

@@ -11,6 +11,7 @@ import torch.distributed._functional_collectives as functional
 from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.forecast.nccl import Group, Machine, collective_time
+from paceline.torch.backend.hook import operations_of
 from torch.distributed.device_mesh import init_device_mesh
 
 from torch_workers.checks import BACKENDS, run_all
@@ -192,6 +193,12 @@ def beside_another_device(rank, size):
     if BACKENDS:
         part = dist.split_group(split_ranks=[[source] for source in range(size)])
         assert _sum(part, rank) == rank
+
+
+def for_devices(rank, size):
+    """The strategies' hook finds the backend for CUDA beside gloo's."""
+    if BACKENDS:
+        assert operations_of(dist.group.WORLD).backend_name == "paceline"
 
 
 def lives(store, rank, size):

@@ -1,7 +1,13 @@
-"""Tensors on a device of the stand-in: torch takes them for the CPU's, but no host may touch them."""
+"""Tensors on a device of the stand-in: torch takes them for the CPU's, but no host may touch them.
 
+So torch cannot compute with them, and nothing is trained: the ranks call the collectives, as DDP and FSDP2 do.
+"""
+
+import contextlib
 import ctypes
+import json
 import os
+import threading
 import time
 from unittest import mock
 
@@ -20,8 +26,22 @@ class Tensors:
 
     def __init__(self):
         self.device = Device(os.environ["PACELINE_CUDA_LIBRARY"])
-        self.stream = self.device.stream()
         self.arrays = {}
+        self._default, self._current = self.device.stream(), threading.local()
+
+    @property
+    def stream(self):
+        """The stream that is current in this thread."""
+        return getattr(self._current, "stream", self._default)
+
+    @contextlib.contextmanager
+    def using(self, stream):
+        """Make it the current one, as torch.cuda.stream does."""
+        before, self._current.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self._current.stream = before
 
     def put(self, values):
         """A tensor with these values on the device, once the stream has written them."""
@@ -48,28 +68,92 @@ class Tensors:
         assert len(known) in (0, len(tensors)), "some lie on the device"
         return on_device.Place(torch.device("cpu"), self.stream) if known else None
 
+    def _beside(self, place, streams):
+        stream = streams.get(place.device) or streams.setdefault(place.device, self.device.stream())
+        self.device.wait_event(stream, self.device.event(self.stream))
+        return on_device.Place(place.device, stream)
+
     def patched(self):
         return (
             mock.patch.object(on_device, "place_of", self.place_of),
             mock.patch.object(on_device, "current_stream", lambda device: self.stream),
-            mock.patch.object(on_device, "future_of", lambda place: torch.futures.Future()),
+            mock.patch.object(on_device, "beside", self._beside, create=True),
+            mock.patch.object(on_device, "future_of", lambda place: Future(self) if place else torch.futures.Future()),
             # Of the CPU's small tensors, which these seem to be.
             mock.patch.object(Collectives, "_reduced", lambda *words: False),
         )
 
 
+class Future(torch.futures.Future):
+    """torch's future with devices, as ATen/core/ivalue_inl.h has it.
+
+    Callbacks run in a stream of their own. It waits for what the current stream had been told when the future was
+    completed with tensors; one that was completed without tensors makes no stream wait.
+    """
+
+    def __init__(self, on):
+        super().__init__()
+        self._on, self._done, self._lock, self._callbacks = on, threading.Event(), threading.Lock(), []
+        self._value, self._error, self._event = None, None, None
+
+    def set_result(self, value):
+        self._complete(value, None)
+
+    def then(self, callback):
+        child = Future(self._on)
+
+        def run():
+            self._on.device.enter()
+            with self._on.using(self._on.device.stream()):
+                self._hold()
+                try:
+                    value, error = callback(self), None
+                except Exception as caught:
+                    value, error = None, caught
+                child._complete(value, error)
+
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(run)
+                return child
+        run()
+        return child
+
+    def wait(self):
+        assert self._done.wait(60), "the future is not completed"
+        self._hold()
+        return self.value()
+
+    def value(self):
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _complete(self, value, error):
+        tensors = value if isinstance(value, list) else [value]
+        if any(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            self._event = self._on.device.event(self._on.stream)
+        with self._lock:
+            self._value, self._error = value, error
+            self._done.set()
+        for callback in self._callbacks:
+            callback()
+        super().set_result(None)  # for those that wait for several
+
+    def _hold(self):
+        if self._event is not None:
+            self._on.device.wait_event(self._on.stream, self._event)
+
+
 def everything(rank, size):
     """Collectives, handles, futures, sends, works that nobody waits for, and tensors of the CPU in between."""
     on = Tensors()
-    patches = on.patched()
-    for patch in patches:
-        patch.start()
-    try:
+    with contextlib.ExitStack() as patched:
+        for patch in on.patched():
+            patched.enter_context(patch)
         _collectives(on, rank, size)
         _handles(on, rank, size)
-    finally:
-        for patch in patches:
-            patch.stop()
+        _streams(on, rank, size)
 
 
 def _collectives(on, rank, size):
@@ -114,3 +198,67 @@ def _handles(on, rank, size):
         work.wait()
     assert on.get(box).item() == (rank - 1) % size
     dist.barrier()
+
+
+def _streams(on, rank, size):
+    """Callbacks have streams of their own, and whoever waits may use another than the caller."""
+    for turn in range(10):
+        op, want = ((dist.ReduceOp.SUM, size * (size + 1) / 2), (dist.ReduceOp.AVG, (size + 1) / 2))[turn % 2]
+        bucket, other = (on.put(torch.full((100_000,), rank + 1.0)) for _ in range(2))
+        work = dist.all_reduce(bucket, op, async_op=True)
+        seen = work.get_future().then(lambda future, bucket=bucket: on.get(bucket))
+        assert torch.equal(seen.wait(), torch.full((100_000,), want)), f"turn {turn}: in a callback"
+        work = dist.all_reduce(other, op, async_op=True)
+        with on.using(on.device.stream()):
+            work.wait()
+            assert torch.equal(on.get(other), torch.full((100_000,), want)), f"turn {turn}: in another stream"
+        both = [on.put(torch.full((100_000,), rank + 1.0)) for _ in range(2)]
+        dist.group.WORLD.start_coalescing()
+        for bucket in both:
+            dist.all_reduce(bucket, op)
+        future = dist.group.WORLD.end_coalescing().get_future()
+        with on.using(on.device.stream()):
+            for bucket in future.wait():
+                assert torch.equal(on.get(bucket), torch.full((100_000,), want)), f"turn {turn}: of several"
+
+
+def overlapping(rank, size):
+    """What a stream is told after it has called an operation does not wait for the other ranks' streams."""
+    on, number = Tensors(), np.zeros(1, "uint32")
+    with contextlib.ExitStack() as patched:
+        for patch in on.patched():
+            patched.enter_context(patch)
+        for bucket in [on.put(torch.ones(1000)) for _ in range(2)]:
+            dist.all_reduce(bucket)
+        if rank == 1:
+            on.device.wait_number(on.stream, number)
+        bucket, same = on.put(torch.full((1000,), rank + 1.0)), on.put(torch.ones(3))
+        future = dist.all_reduce(bucket, async_op=True).get_future()
+        dist.all_reduce(same, async_op=True)
+        time.sleep(0.3)
+        began = time.monotonic()
+        if rank == 1:
+            time.sleep(3)
+            number[0] = 1
+        else:
+            on.get(on.put(torch.ones(1)))
+        took_s = time.monotonic() - began
+        assert rank == 1 or took_s < 2, f"a stream waited {took_s:.1f} s for operations that nobody waits for"
+        # Without a wait in between, one that is waited for at once sees the result of the one before.
+        dist.all_reduce(same)
+        assert torch.equal(on.get(same), torch.full((3,), float(size) ** 2))
+        [got] = future.wait()
+        assert torch.equal(on.get(got), torch.full((1000,), size * (size + 1) / 2))
+
+
+def main():
+    """A rank that a launcher has started: says how many operations were given to MPI."""
+    dist.init_process_group("paceline")
+    everything(dist.get_rank(), dist.get_world_size())
+    status = json.loads(dist.group.WORLD._job.engine.status())
+    dist.destroy_process_group()
+    print(json.dumps({"given": status["cuda_mpi"]["operations"]}))
+
+
+if __name__ == "__main__":
+    main()

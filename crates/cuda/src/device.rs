@@ -1,5 +1,6 @@
 //! A device's primary context, its streams, events and memory.
 #![allow(unsafe_code, reason = "calls into a library that is loaded at run time")]
+use std::collections::HashMap;
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
@@ -144,6 +145,8 @@ impl Drop for Entered<'_> {
 pub struct Stream {
     pub(crate) device: Arc<Device>,
     pub(crate) raw: Opaque,
+    /// By address: the number for which it was last told to wait there.
+    awaited: Mutex<HashMap<u64, u32>>,
 }
 
 // SAFETY: the driver is thread-safe.
@@ -162,7 +165,7 @@ impl Stream {
         // SAFETY: a pointer to a local.
         let made = unsafe { (device.driver.call.stream_create)(&raw mut raw, STREAM_NON_BLOCKING) };
         device.check("cuStreamCreate", made)?;
-        Ok(Stream { device: device.clone(), raw })
+        Ok(Stream { device: device.clone(), raw, awaited: Mutex::default() })
     }
 
     /// The stream as that of a caller.
@@ -228,8 +231,7 @@ impl Stream {
     }
 
     /// What is submitted from now on begins once the number at this address, a multiple of 4, is at least `least`: cyclically,
-    /// so that up to 2^31 - 1 more is enough. Nothing else ends the wait, not even an error: whoever should write the number
-    /// and cannot has to write it all the same.
+    /// so that up to 2^31 - 1 more is enough. Nothing else ends the wait, not even an error, but that the stream is dropped.
     ///
     /// # Errors
     /// The driver's error.
@@ -240,7 +242,24 @@ impl Stream {
         let _entered = self.device.enter()?;
         // SAFETY: promised by the caller.
         let status = unsafe { (self.device.driver.call.stream_wait_value)(self.raw, address, least, WAIT_AT_LEAST) };
-        self.device.check("cuStreamWaitValue32_v2", status)
+        self.device.check("cuStreamWaitValue32_v2", status)?;
+        self.awaited.lock().insert(address, least);
+        Ok(())
+    }
+
+    /// Ends its waits for numbers that are still to come. Who should write them may be gone, and memory cannot be unregistered
+    /// while a stream waits for a number in it.
+    fn release(&self) {
+        let awaited = self.awaited.lock();
+        // SAFETY: the stream exists.
+        if awaited.is_empty() || unsafe { (self.device.driver.call.stream_query)(self.raw) } != NOT_READY {
+            return;
+        }
+        let Ok(other) = Stream::new(&self.device) else { return };
+        for (&address, &least) in &*awaited {
+            // SAFETY: the stream's waits need the address, which is therefore valid. Nobody else reads the number.
+            let _ = unsafe { other.write_value(address, least) };
+        }
     }
 
     /// Once the stream has come here, this number is written to an address, a multiple of 4. Whoever sees it sees all that the
@@ -284,6 +303,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_entered) = self.device.enter() {
+            self.release();
             // SAFETY: made by `new`. What it has still to do is done.
             unsafe { (self.device.driver.call.stream_destroy)(self.raw) };
         }

@@ -86,6 +86,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         buffers: Vec::new(),
         computed: None,
         gathered: vec![None; cut.units.len()],
+        copied: Vec::new(),
         kept: vec![None; cut.units.len()],
         gradients: vec![None; cut.units.len()],
         shards: vec![None; cut.units.len()],
@@ -264,10 +265,10 @@ fn legs(
     }
     let of_bucket = |bucket: &Bucket| {
         if bucket.pull_only {
-            return Ok(Legs::uncompressed(bucket.elements, dtype));
+            return Ok(Legs::uncompressed(options.collective, bucket.elements, dtype));
         }
         let tensors: Vec<_> = bucket.tensors.iter().map(|&tensor| &trace.tensors[tensor as usize]).collect();
-        options.compression.legs(&tensors, trace.dtype, dtype, world)
+        options.compression.legs(&tensors, trace.dtype, dtype, options.collective, world)
     };
     buckets.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
         IterationError(format!(
@@ -296,6 +297,8 @@ struct Builder<'a> {
     computed: Option<u32>,
     /// Buffer and all-gather of each gathered unit.
     gathered: Vec<Option<(Option<u32>, Option<u32>)>>,
+    /// Units that the next computation has without a gather, because a rank has all of them.
+    copied: Vec<u32>,
     /// What is left of a unit after the forward pass, with `Reshard::Ranks`.
     kept: Vec<Option<u32>>,
     /// Buffers of whole gradients, and of shards of gradients.
@@ -359,7 +362,10 @@ impl Builder<'_> {
             .map(|unit| self.elements(unit))
             .sum();
         // Every unit is padded to a multiple of the ranks.
-        let part: u64 = self.cut.units.iter().map(|(_, elements)| elements.div_ceil(ranks)).sum();
+        let part: u64 = (0..self.cut.units.len() as u32)
+            .filter(|&unit| !self.is_pull_only(unit))
+            .map(|unit| self.elements(unit).div_ceil(ranks))
+            .sum();
         let held = if self.options.sharding.gathers_units() { part } else { whole };
         let parameters = self.buffer(BufferKind::Parameters, held * self.param.size(), None);
         let states = part * self.options.optimizer.state_bytes(self.param);
@@ -383,6 +389,7 @@ impl Builder<'_> {
 
     fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
         let step = self.step(Stream::Compute, work, unit, pass, after);
+        self.at(step).allocates = std::mem::take(&mut self.copied);
         self.computed = Some(step);
         step
     }
@@ -417,13 +424,16 @@ impl Builder<'_> {
         let elements = self.elements(unit);
         let (mut buffer, mut step) = (None, None);
         if group.size > 1 && elements > 0 {
-            let sent = self.exchange(Collective::AllGather, group, elements, unit, pass, after);
-            step = Some(sent);
-            if self.options.sharding.gathers_units() {
-                let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
-                self.at(sent).allocates.push(whole);
-                buffer = Some(whole);
+            step = Some(self.exchange(Collective::AllGather, group, elements, unit, pass, after));
+        }
+        if self.options.sharding.gathers_units() && elements > 0 {
+            let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
+            match step {
+                Some(sent) => self.at(sent).allocates.push(whole),
+                // FSDP2 copies the only rank's shard when the unit computes (`_fsdp_param_group.py`, `wait_for_unshard`).
+                None => self.copied.push(whole),
             }
+            buffer = Some(whole);
         }
         self.gathered[unit as usize] = Some((buffer, step));
     }

@@ -138,26 +138,34 @@ pub(crate) struct Legs {
 }
 
 impl Legs {
-    /// An all-reduce at no cost.
-    pub(crate) fn uncompressed(elements: u64, dtype: Dtype) -> Legs {
-        let sent = vec![Sent { collective: Collective::AllReduce, elements, dtype }];
+    /// One collective at no cost.
+    pub(crate) fn uncompressed(collective: Collective, elements: u64, dtype: Dtype) -> Legs {
+        let sent = vec![Sent { collective, elements, dtype }];
         Legs { legs: vec![Leg { duration_ps: 0, sent }], decompress_ps: 0 }
     }
 }
 
 impl Compression {
     /// How a bucket of these tensors is exchanged between `world` ranks. `dtype`: what is not compressed has this type.
+    /// `collective`: what is done with it if nothing is compressed.
     ///
     /// # Errors
     /// A tensor whose shape decides and is not known; its name.
-    pub(crate) fn legs(&self, tensors: &[&Tensor], of: Dtype, dtype: Dtype, world: u32) -> Result<Legs, String> {
+    pub(crate) fn legs(
+        &self,
+        tensors: &[&Tensor],
+        of: Dtype,
+        dtype: Dtype,
+        collective: Collective,
+        world: u32,
+    ) -> Result<Legs, String> {
         let size = |tensor: &Tensor| tensor.bytes / of.size();
         let elements: u64 = tensors.iter().map(|tensor| size(tensor)).sum();
         let world = u64::from(world);
         let count = tensors.len() as u64;
         let sent = |collective: Collective, elements: u64, dtype: Dtype| Sent { collective, elements, dtype };
         let made = match self.method {
-            Method::None => Legs::uncompressed(elements, dtype),
+            Method::None => Legs::uncompressed(collective, elements, dtype),
             Method::Cast(to) => Legs {
                 legs: vec![Leg {
                     duration_ps: self.compress.picoseconds(count, elements, 0),

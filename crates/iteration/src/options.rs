@@ -1,6 +1,7 @@
 //! What a user decides about an iteration.
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
+use paceline_schedule::Collective;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -170,6 +171,8 @@ pub struct IterationOptions {
     pub agreement: Time,
     /// How buckets of gradients are exchanged if nothing is sharded.
     pub exchanges: Exchanges,
+    /// What is done with them if they are not compressed; other than all-reduce only for exchanges alone.
+    pub collective: Collective,
     /// The recorded worker whose computation it is, where buckets are in the background; otherwise the first one.
     pub recorded: usize,
     /// Whether a worker hands over its buckets in the order of the first recorded one, which real ranks have to agree on.
@@ -200,6 +203,7 @@ impl IterationOptions {
             call: Time::ZERO,
             agreement: Time::ZERO,
             exchanges: Exchanges::Stream,
+            collective: Collective::AllReduce,
             recorded: 0,
             common_order: false,
         }

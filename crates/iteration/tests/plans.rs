@@ -1,6 +1,6 @@
 //! Plans against their closed forms.
 use paceline_iteration::{
-    BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Stream, Work, build,
+    BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Step, Stream, Work, build,
 };
 use paceline_model::trace::Dtype;
 use paceline_model::{Time, Trace};
@@ -53,7 +53,7 @@ fn a_sharded_iteration_gathers_twice_and_scatters_once() {
         ]
     );
     // An eighth of the parameters is updated on each rank.
-    let computes = |step: &paceline_iteration::Step| match step.work {
+    let computes = |step: &Step| match step.work {
         Work::Forward { duration_ps } | Work::Backward { duration_ps } | Work::Optimizer { duration_ps } => duration_ps,
         Work::Exchange { .. } | Work::Compress { .. } | Work::Decompress { .. } | Work::OuterOptimizer { .. } => 0,
     };
@@ -213,6 +213,27 @@ proptest! {
         };
         prop_assert!((blocks::least_bytes_sent(&plan) - expected).abs() <= 1e-9 * expected.max(1.0),
             "{} instead of {expected}", blocks::least_bytes_sent(&plan));
+    }
+}
+
+/// FSDP2 computes with copies of its shards, also where a shard is the whole unit.
+#[test]
+fn the_only_rank_copies_each_unit_when_it_computes() {
+    for (sharding, world) in [(Sharding::Zero3, 1), (Sharding::Hsdp, 4)] {
+        let group = (sharding == Sharding::Hsdp).then_some(1);
+        let plan = build(&model(2, 64), world, &IterationOptions { group, ..options(sharding) }).unwrap();
+        let copies = |list: fn(&Step) -> &Vec<u32>| {
+            let is_copy = |buffer: &&u32| plan.buffers[**buffer as usize].kind == BufferKind::Gathered;
+            let names =
+                plan.steps.iter().flat_map(|step| list(step).iter().filter(is_copy).map(|_| step.name(&plan.units)));
+            names.collect::<Vec<_>>()
+        };
+        assert!(names(&plan, Stream::AllGather).is_empty());
+        let [first, second] = ["h.0", "h.1"].map(|unit| (format!("forward {unit}"), format!("backward {unit}")));
+        let root = |pass: &str| format!("{pass} root");
+        let begin = [root("forward"), first.0.clone(), second.0.clone(), second.1.clone(), first.1.clone()];
+        assert_eq!(copies(|step| &step.allocates), begin);
+        assert_eq!(copies(|step| &step.frees), [first.0, second.0, second.1, first.1, root("backward")]);
     }
 }
 

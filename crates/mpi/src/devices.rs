@@ -30,12 +30,10 @@ pub(super) fn support(mpi: &Mpi) -> DeviceSupport {
     }
 }
 
-/// The hint is a list of kinds with restrictors: `mpi,system,cuda:device`.
+/// The hint is a list of kinds with restrictors: `mpi,system,cuda:device`. Without any, a kind is all of its memory.
 fn by_hint(hint: Result<Option<String>, String>) -> (String, bool) {
     match hint {
-        Ok(Some(kinds)) if kinds.split(',').any(|kind| kind.split(':').next() == Some("cuda")) => {
-            (format!("mpi_memory_alloc_kinds is {kinds}"), true)
-        }
+        Ok(Some(kinds)) if kinds.split(',').any(is_on_devices) => (format!("mpi_memory_alloc_kinds is {kinds}"), true),
         Ok(kinds) => {
             let kinds = kinds.unwrap_or_else(|| "not set".into());
             (format!("it has no MPIX_Query_cuda_support, and mpi_memory_alloc_kinds is {kinds}"), false)
@@ -44,16 +42,21 @@ fn by_hint(hint: Result<Option<String>, String>) -> (String, bool) {
     }
 }
 
+fn is_on_devices(kind: &str) -> bool {
+    let (kind, restrictors) = kind.trim().split_once(':').unwrap_or((kind.trim(), "device"));
+    kind == "cuda" && restrictors.split(':').any(|restrictor| restrictor == "device")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_hint_names_cuda_with_or_without_restrictors() {
-        for kinds in ["cuda", "mpi,system,cuda:device", "system,cuda:host:device"] {
+        for kinds in ["cuda", "mpi,system,cuda:device", "system, cuda:host:device", "cuda:host,cuda:device"] {
             assert!(by_hint(Ok(Some(kinds.into()))).1, "{kinds}");
         }
-        for kinds in [Some("mpi,system"), Some("rocm:cuda"), None] {
+        for kinds in [Some("mpi,system"), Some("rocm:cuda"), Some("system,cuda:host:managed"), None] {
             let (said, takes) = by_hint(Ok(kinds.map(String::from)));
             assert!(!takes && said.contains("mpi_memory_alloc_kinds"), "{said}");
         }

@@ -55,6 +55,15 @@ pub fn mpi_library(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, St
     py.detach(|| paceline_mpi::library(named)).map_err(python_error)
 }
 
+/// As JSON: the interface of the MPI library that a job would use, and what it says of device memory. MPI is initialised.
+#[pyfunction]
+#[pyo3(signature = (named=None, limit_s=10.0))]
+pub fn mpi_on_devices(py: Python<'_>, named: Option<&str>, limit_s: f64) -> PyResult<String> {
+    let thread = py.detach(|| paceline_mpi::Thread::get(named, seconds(limit_s))).map_err(python_error)?;
+    let about = &thread.about;
+    Ok(serde_json::json!({ "abi": about.abi, "takes": about.devices.takes, "said": about.devices.said }).to_string())
+}
+
 /// Path, version and device names of the CUDA driver that a job would use.
 #[pyfunction]
 #[pyo3(signature = (named=None))]

@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-use paceline_iteration::IterationOptions;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
@@ -227,29 +226,24 @@ fn replay(
     serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
-/// The options of a plan.
-fn planned(text: &str) -> PyResult<(simulator::Options, IterationOptions)> {
-    let options = spec::options(text).map_err(user_error)?;
-    match options.iteration.clone() {
-        Some(iteration) => Ok((options, iteration)),
-        None => Err(user_error("sharding: there is no plan without it; give none, zero1, zero2, zero3 or hsdp")),
-    }
+/// Whether all ranks follow one plan, whose steps are watched one by one.
+#[pyfunction]
+fn is_planned(options: &str) -> PyResult<bool> {
+    Ok(spec::options(options).map_err(user_error)?.is_planned())
 }
 
-/// The plan of a sharded iteration, as JSON.
+/// The plan of an iteration, as JSON.
 #[pyfunction]
 fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
-    let (options, iteration) = planned(options)?;
-    py.detach(|| simulator::iteration::plan_of(&trace.0, &options, &iteration))
-        .map(|plan| plan.to_json())
-        .map_err(user_error)
+    let options = spec::options(options).map_err(user_error)?;
+    py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(|plan| plan.to_json()).map_err(user_error)
 }
 
 /// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
 #[pyfunction]
 fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
-    let (options, iteration) = planned(options)?;
-    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options, &iteration)).map_err(user_error)?;
+    let options = spec::options(options).map_err(user_error)?;
+    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options)).map_err(user_error)?;
     serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
@@ -341,10 +335,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::Graph>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
+    module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
+    module.add_function(wrap_pyfunction!(is_planned, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_memory, module)?)?;
     module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;

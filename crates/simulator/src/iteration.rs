@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | this one | decides how, and makes the result |
+//! | this one | makes the plan, decides how it is executed, and says what was found |
 //! | `groups` | the programs of all collectives of a plan, each between its groups of ranks |
 //! | `by_message` | small worlds: every message of every collective, in the event loop |
 //! | `collectives` | how long one collective takes alone, and what it uses of the network meanwhile |
@@ -16,14 +16,15 @@ mod groups;
 
 use std::collections::BTreeMap;
 
-use paceline_iteration::{Exchanges, IterationOptions, Method, Plan, Sharding, Step, Stream, Work, build};
+use paceline_iteration::{Exchanges, IterationOptions, Method, Plan, Pull, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::{Knob, look_up};
+use paceline_schedule::Knob;
 use serde::Serialize;
 
 use crate::options::{Options, SimulationError};
-use crate::outcome::{Busy, LinkUse, Outcome, PathPart};
+use crate::outcome::{Busy, Computation, Found, LinkUse, Observed, Outcome, PathPart, Traffic, compose};
+use crate::prepare::{self, computes};
 use crate::timeline::{Drawing, Line, Timeline};
 use crate::worker::workers;
 use groups::Programs;
@@ -112,8 +113,32 @@ pub struct Sharded {
     pub resolution: Resolution,
 }
 
+/// What the steps of the slowest rank say.
+pub(crate) struct Watched {
+    pub exposed: ExposedBy,
+    pub straggling_s: f64,
+    pub slowed_s: f64,
+    pub memory: Memory,
+    pub resolution: Resolution,
+}
+
+impl Watched {
+    /// What is known of a plan without its steps, if nothing is sharded: its exchanges are all-reduces, and what they take
+    /// changes nothing of its memory, because only computation allocates and frees.
+    pub fn unwatched(plan: &Plan, exposed_s: f64) -> Watched {
+        Watched {
+            exposed: ExposedBy { all_reduce_s: exposed_s, ..ExposedBy::default() },
+            straggling_s: 0.0,
+            slowed_s: 0.0,
+            memory: account::unhindered(plan),
+            resolution: Resolution::Messages,
+        }
+    }
+}
+
 impl Sharded {
-    fn new(plan: &Plan, exposed: ExposedBy, late: Late, memory: Memory, resolution: Resolution) -> Sharded {
+    pub(crate) fn new(plan: &Plan, watched: Watched) -> Sharded {
+        let Watched { exposed, straggling_s, slowed_s, memory, resolution } = watched;
         Sharded {
             sharding: match plan.sharding {
                 Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
@@ -125,31 +150,23 @@ impl Sharded {
             shard_ranks: plan.shard_ranks,
             passes: plan.passes,
             sync_every: plan.iterations,
-            units: plan.units.len() as u32,
+            units: plan.units.iter().filter(|unit| !unit.pull_only).count() as u32,
             parameters: plan.elements(),
             exposed,
-            straggling_s: late.straggling_s,
-            slowed_s: late.slowed_s,
+            straggling_s,
+            slowed_s,
             memory,
             resolution,
         }
     }
 }
 
-/// Why the slowest rank computes longer than the trace.
-#[derive(Clone, Copy, Default)]
-struct Late {
-    straggling_s: f64,
-    slowed_s: f64,
-}
-
 /// The peak of the plan's memory if exchanges take no time.
 ///
 /// # Errors
 /// Those of [`plan_of`].
-pub fn memory_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Memory, SimulationError> {
-    let plan = plan_of(trace, options, iteration)?;
-    Ok(account::memory(&plan, &account::unhindered(&plan)))
+pub fn memory_of(trace: &Trace, options: &Options) -> Result<Memory, SimulationError> {
+    Ok(account::unhindered(&plan_of(trace, options)?))
 }
 
 /// When each step of a rank began and ended, in picoseconds.
@@ -167,32 +184,50 @@ pub(crate) struct Executed {
     pub busy: Option<Vec<Busy>>,
 }
 
-/// Makes the plan of a simulation.
+/// The plan that the ranks of a simulation execute; where they copy different recorded workers, that of the first one.
 ///
 /// # Errors
 /// Options that contradict each other; the message names the option.
-pub fn plan_of(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
-    let iteration = IterationOptions {
-        compression: iteration.compression.scaled(1.0 / options.compute_speedup),
-        exchanges: exchanges(options, iteration),
-        call: options.call,
-        agreement: options.agreement,
-        ..iteration.clone()
-    };
-    build(&scaled(trace, options), options.workers, &iteration).map_err(|e| SimulationError(e.0))
+pub fn plan_of(trace: &Trace, options: &Options) -> Result<Plan, SimulationError> {
+    planned(trace, options, &executed(trace, options)?)
 }
 
-/// Paceline's runtime exchanges buckets side by side. NCCL does not, nor do hooks that compress.
-fn exchanges(options: &Options, iteration: &IterationOptions) -> Exchanges {
+/// The options of that plan.
+pub(crate) fn executed(trace: &Trace, options: &Options) -> Result<IterationOptions, SimulationError> {
+    let recorded = || IterationOptions {
+        bucket_size: options.bucket_size,
+        overlap: options.overlap,
+        ..IterationOptions::new(Sharding::None)
+    };
+    let iteration = options.iteration.clone().unwrap_or_else(recorded);
+    Ok(IterationOptions {
+        compression: iteration.compression.scaled(1.0 / options.compute_speedup),
+        exchanges: exchanges(trace, options, &iteration)?,
+        collective: options.collective,
+        call: options.call,
+        agreement: options.agreement,
+        ..iteration
+    })
+}
+
+/// Paceline's runtime exchanges buckets side by side, and so do servers. NCCL does not, nor do hooks that compress.
+fn exchanges(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Exchanges, SimulationError> {
     let on_a_stream = iteration.sharding != Sharding::None
         || iteration.compression.method != Method::None
         || iteration.sync_every > 1
         || options.collectives.is_some()
         || options.slowdown > 0.0;
-    match iteration.exchanges {
-        Exchanges::Stream if !on_a_stream => Exchanges::Background,
-        given => given,
-    }
+    Ok(match options.entry()?.uses(Knob::Pull) {
+        _ if on_a_stream => Exchanges::Stream,
+        // Without computation an iteration is one exchange, and no layer could wait.
+        true => Exchanges::Servers(if computes(trace) { options.pull } else { Pull::Step }),
+        false => Exchanges::Background,
+    })
+}
+
+/// The plan with these options of the computation that the simulation has.
+pub(crate) fn planned(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
+    build(&scaled(trace, options), options.workers, iteration).map_err(|e| SimulationError(e.0))
 }
 
 /// The trace with the speed-up.
@@ -212,29 +247,11 @@ pub(crate) fn sped_up(worker: &WorkerTrace, options: &Options) -> WorkerTrace {
     worker
 }
 
-/// Executes the plan of `options.iteration`. The timeline has the streams of the first `ranks` ranks.
-pub(crate) fn simulate_plan(
-    trace: &Trace,
-    cluster: &Cluster,
-    options: &Options,
-    iteration: &IterationOptions,
-    timeline: Option<Option<u32>>,
-) -> Result<(Outcome, Timeline), SimulationError> {
-    simulate_as(trace, cluster, options, iteration, timeline, None)
-}
-
-/// Adds memory to the forecast of an iteration in which nothing is sharded, if there is one.
-pub(crate) fn with_memory(mut outcome: Outcome, trace: &Trace, options: &Options) -> Result<Outcome, SimulationError> {
-    let Some(iteration) = &options.iteration else { return Ok(outcome) };
-    let plan = plan_of(trace, options, iteration)?;
-    let memory = account::memory(&plan, &account::unhindered(&plan));
-    let exposed = ExposedBy { all_reduce_s: outcome.exposed_communication_s, ..ExposedBy::default() };
-    outcome.sharded = Some(Sharded::new(&plan, exposed, Late::default(), memory, Resolution::Messages));
-    outcome.notes.extend(plan.notes);
-    Ok(outcome)
-}
-
-/// The same; `resolution`: how, if that is not to be decided here by the number of messages.
+/// Executes the plan, which all ranks have in common.
+///
+/// # Arguments
+/// `timeline`: wanted, with the streams of so many ranks, or of all. `resolution`: how, if that is not to be decided here by
+/// the number of messages.
 ///
 /// # Errors
 /// Those of [`simulate`](crate::simulate).
@@ -242,16 +259,15 @@ pub fn simulate_as(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    iteration: &IterationOptions,
     timeline: Option<Option<u32>>,
     resolution: Option<Resolution>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
-    check(cluster, options, iteration)?;
-    crate::prepare::check_plain(trace, cluster, options)?;
-    let plan = plan_of(trace, options, iteration)?;
+    check(cluster, options)?;
+    prepare::check(trace, cluster, options)?;
+    let plan = plan_of(trace, options)?;
     let programs = Programs::new(&plan, cluster, options)?;
-    let sent = Sent { messages: programs.messages(), bytes: programs.bytes() };
-    let few = sent.messages <= MOST_MESSAGES && plan.world <= MOST_RANKS;
+    let sent = (programs.messages(), programs.bytes());
+    let few = sent.0 <= MOST_MESSAGES && plan.world <= MOST_RANKS;
     let by_message = few && options.collectives.is_none() && options.slowdown == 0.0;
     let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
     let shown = timeline.map_or(0, |ranks| ranks.unwrap_or(u32::MAX).min(plan.world));
@@ -260,24 +276,25 @@ pub fn simulate_as(
         Resolution::Collectives => by_collective::execute(&plan, &programs, trace, cluster, options)?,
     };
     let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
-    Ok((outcome(trace, cluster, options, &plan, executed, sent, resolution)?, drawn))
+    let found = found(trace, cluster, options, &plan, executed, sent, resolution);
+    Ok((compose(trace, cluster, options, &plan, found)?, drawn))
 }
 
-fn check(cluster: &Cluster, options: &Options, iteration: &IterationOptions) -> Result<(), SimulationError> {
+fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let wrong = |message: String| Err(SimulationError(message));
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    let (entry, sharding) = (options.entry()?, options.iteration.as_ref().map_or(Sharding::None, |it| it.sharding));
     if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || entry.uses(Knob::Aggregation) {
         return wrong(format!(
             "strategy: {} needs servers or a switch, and {} is collectives between ranks; use native, ring, \
              halving-doubling or hierarchical",
             entry.name,
-            iteration.sharding.name()
+            sharding.name()
         ));
     }
     if options.coordination.is_some() {
         return wrong(format!(
             "coordinator: has no effect with sharding {}, whose order is fixed; leave it out",
-            iteration.sharding.name()
+            sharding.name()
         ));
     }
     if options.iterations.is_some_and(|iterations| iterations > 1) && cluster.jitter.is_none() {
@@ -335,27 +352,20 @@ pub(crate) fn predecessors(plan: &Plan) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// What all ranks send in an iteration.
-struct Sent {
-    messages: u64,
-    bytes: f64,
-}
-
-fn outcome(
+fn found(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
     plan: &Plan,
     executed: Executed,
-    sent: Sent,
+    (messages, bytes): (u64, u64),
     resolution: Resolution,
-) -> Result<Outcome, SimulationError> {
+) -> Found {
     let seconds = |picoseconds: u64| picoseconds as f64 * 1e-12;
     let spans = &executed.spans[&executed.slowest];
     let account = account::account(plan, spans, executed.end);
     // Of one iteration, where the plan has several.
     let share = 1.0 / f64::from(plan.iterations);
-    let iteration_s = seconds(executed.end) * share;
     let (mut forward, mut backward, mut optimizer) = (0, 0, 0);
     for step in &plan.steps {
         match step.work {
@@ -374,24 +384,22 @@ fn outcome(
     // What compression adds to the computation of the model.
     let added_s = sum(|step| step.stream == Stream::Compute && !is_training(&step.work));
     let computed_s = account.computed_s - added_s;
-    let late = Late {
-        straggling_s: (own_s - compute_s).max(0.0) * share,
-        slowed_s: crate::outcome::exposed(computed_s, own_s.max(compute_s)) * share,
-    };
     let recorded = &trace.workers[0];
     // A rank alone updates all parameters.
     let updates_s = recorded.optimizer.scaled(1.0 / options.compute_speedup).seconds() * f64::from(plan.iterations);
-    let alone_s = (seconds(forward + backward) + updates_s) * share;
-    let samples = f64::from(plan.world) * plan.samples as f64 * share;
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    let exposed = ExposedBy {
+        all_gather_s: account.exposed.all_gather_s * share,
+        reduce_scatter_s: account.exposed.reduce_scatter_s * share,
+        all_reduce_s: account.exposed.all_reduce_s * share,
+        compression_s: (account.exposed.compression_s + added_s) * share,
+    };
     let mut critical_path = vec![
-        PathPart { part: "compute", seconds: computed_s },
-        PathPart { part: "all-gather", seconds: account.exposed.all_gather_s },
-        PathPart { part: "reduce-scatter", seconds: account.exposed.reduce_scatter_s },
-        PathPart { part: "all-reduce", seconds: account.exposed.all_reduce_s },
-        PathPart { part: "compression", seconds: account.exposed.compression_s + added_s },
+        PathPart { part: "compute", seconds: computed_s * share },
+        PathPart { part: "all-gather", seconds: exposed.all_gather_s },
+        PathPart { part: "reduce-scatter", seconds: exposed.reduce_scatter_s },
+        PathPart { part: "all-reduce", seconds: exposed.all_reduce_s },
+        PathPart { part: "compression", seconds: exposed.compression_s },
     ];
-    critical_path.iter_mut().for_each(|part| part.seconds *= share);
     critical_path.retain(|part| part.seconds > 0.0);
     critical_path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let Executed { mut links, mut busy, .. } = executed;
@@ -400,39 +408,31 @@ fn outcome(
         link.mean_s *= share;
     }
     busy.iter_mut().flatten().for_each(|one| one.busy_s *= share);
-    let exposed = ExposedBy {
-        all_gather_s: account.exposed.all_gather_s * share,
-        reduce_scatter_s: account.exposed.reduce_scatter_s * share,
-        all_reduce_s: account.exposed.all_reduce_s * share,
-        compression_s: (account.exposed.compression_s + added_s) * share,
-    };
-    Ok(Outcome {
-        trace: trace.name.clone(),
-        strategy: entry.name,
-        workers: plan.world,
-        servers: 0,
-        bandwidth_bps: cluster.bandwidth.0,
-        iteration_s,
-        samples_per_s: (iteration_s > 0.0).then(|| samples / iteration_s),
-        scaling_efficiency: (alone_s > 0.0 && iteration_s > 0.0).then(|| alone_s / iteration_s),
-        exposed_communication_s: crate::outcome::exposed(iteration_s, compute_s * share),
-        forward_s: seconds(forward) * share,
-        backward_s: seconds(backward) * share,
-        optimizer_s: seconds(optimizer) * share,
-        bytes_sent_per_worker: sent.bytes / f64::from(plan.world) * share,
-        messages: sent.messages.div_ceil(u64::from(plan.iterations)),
-        batch: trace.batch,
-        gradient_bytes: trace.tensors.iter().map(|tensor| tensor.bytes).sum(),
-        buckets: plan.units.len() as u32,
-        links,
-        critical_path,
-        queued_s: None,
-        busy,
+    Found {
+        iteration_s: seconds(executed.end) * share,
+        computation: Computation {
+            forward_s: seconds(forward) * share,
+            backward_s: seconds(backward) * share,
+            optimizer_s: seconds(optimizer) * share,
+            alone_s: (seconds(forward + backward) + updates_s) * share,
+        },
+        traffic: Traffic {
+            servers: 0,
+            buckets: plan.units.len() as u32,
+            messages: messages.div_ceil(u64::from(plan.iterations)),
+            bytes_per_worker: bytes as f64 / f64::from(plan.world) * share,
+        },
+        observed: Observed { links, busy, critical_path, queued_s: None },
+        watched: Some(Watched {
+            exposed,
+            straggling_s: (own_s - compute_s).max(0.0) * share,
+            slowed_s: crate::outcome::exposed(computed_s, own_s.max(compute_s)) * share,
+            memory: account.memory,
+            resolution,
+        }),
         coordination: None,
-        bus: None,
-        sharded: Some(Sharded::new(plan, exposed, late, account.memory, resolution)),
-        notes: plan.notes.clone(),
-    })
+        notes: Vec::new(),
+    }
 }
 
 /// Whether it is the work of a rank alone, without others to exchange with.

@@ -2,7 +2,7 @@
 pub use paceline_iteration::Pull;
 use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
-use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, look_up};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -80,7 +80,7 @@ pub struct Options {
     pub seed: u64,
     /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
     pub coordination: Option<Coordination>,
-    /// What is sharded, and how; `None`: nothing, and gradients are synchronised as the strategy does.
+    /// What is sharded, and how; `None`: nothing, and buckets of gradients are synchronised as the strategy does.
     pub iteration: Option<IterationOptions>,
     /// For plans: how long their collectives take, by another model than that of the network's messages; one for every
     /// collective of the plan that differs from the others.
@@ -125,6 +125,24 @@ impl Options {
             critical_path: true,
             detail: false,
         }
+    }
+
+    /// The strategy.
+    ///
+    /// # Errors
+    /// There is none of this name; the message says which one may be meant.
+    pub fn entry(&self) -> Result<&'static Entry, SimulationError> {
+        look_up(&self.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))
+    }
+
+    /// Whether all ranks follow one plan, whose steps are watched one by one.
+    ///
+    /// Otherwise an iteration synchronises its gradients once, as they were recorded: then any strategy can do so, without
+    /// a barrier, too, workers may copy different recorded ones, and the critical path is followed through the network.
+    #[must_use]
+    pub fn is_planned(&self) -> bool {
+        let has_own = self.iteration.as_ref().is_some_and(|iteration| !iteration.is_plain());
+        has_own || self.collectives.is_some() || self.slowdown > 0.0
     }
 }
 

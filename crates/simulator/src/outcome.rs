@@ -1,12 +1,12 @@
 //! The result of a simulation.
+use paceline_iteration::{Collective, IterationOptions, Plan};
 use paceline_model::{Cluster, Trace};
-use paceline_schedule::Collective;
 use serde::Serialize;
 
 use crate::coordination::Coordinated;
-use crate::iteration::Sharded;
+use crate::iteration::{Sharded, Watched};
 use crate::network::topology::NetworkLinks;
-use crate::options::Options;
+use crate::options::{Options, SimulationError};
 use crate::path::COUNT;
 use crate::prepare::Prepared;
 
@@ -101,9 +101,8 @@ pub struct Outcome {
     /// What a coordinator does to the iteration, if there is one.
     #[serde(flatten)]
     pub coordination: Option<Coordinated>,
-    /// If the iteration is a plan.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sharded: Option<Sharded>,
+    /// What the plan says: exposed communication by collective, and memory.
+    pub sharded: Sharded,
     /// For traces without compute.
     #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
@@ -161,26 +160,83 @@ impl Observed {
     }
 }
 
-pub(crate) fn outcome(
+/// What a run found out about an iteration in the steady state.
+pub(crate) struct Found {
+    pub iteration_s: f64,
+    pub computation: Computation,
+    pub traffic: Traffic,
+    pub observed: Observed,
+    /// `None`: the run did not watch the steps of its plan one by one.
+    pub watched: Option<Watched>,
+    pub coordination: Option<Coordinated>,
+    pub notes: Vec<String>,
+}
+
+/// What one worker by itself computes in an iteration, in seconds.
+pub(crate) struct Computation {
+    pub forward_s: f64,
+    pub backward_s: f64,
+    pub optimizer_s: f64,
+    /// All of it, if there are no other workers that update a part of its parameters.
+    pub alone_s: f64,
+}
+
+impl Computation {
+    /// That of a trace as it was recorded.
+    pub fn recorded(trace: &Trace, options: &Options) -> Computation {
+        let (recorded, faster) = (&trace.workers[0], 1.0 / options.compute_speedup);
+        let [forward_s, backward_s, optimizer_s] =
+            [recorded.forward_time(), recorded.backward, recorded.optimizer].map(|time| time.scaled(faster).seconds());
+        Computation { forward_s, backward_s, optimizer_s, alone_s: forward_s + backward_s + optimizer_s }
+    }
+
+    fn total_s(&self) -> f64 {
+        self.forward_s + self.backward_s + self.optimizer_s
+    }
+}
+
+/// What is sent in an iteration.
+pub(crate) struct Traffic {
+    pub servers: u32,
+    pub buckets: u32,
+    /// Of all roles.
+    pub messages: u64,
+    pub bytes_per_worker: f64,
+}
+
+impl Traffic {
+    /// That of programs which are executed once.
+    pub fn of(prepared: &Prepared) -> Traffic {
+        let roles = prepared.schedule.roles();
+        let volumes = prepared.buckets.iter().map(|bucket| prepared.schedule.volume(bucket));
+        let (messages, elements) = volumes.fold((0, 0), |(m, e), v| (m + v.messages, e + v.worker_elements));
+        Traffic {
+            servers: roles.servers,
+            buckets: prepared.buckets.len() as u32,
+            messages,
+            bytes_per_worker: (elements * prepared.element_bytes) as f64 / f64::from(roles.workers),
+        }
+    }
+}
+
+/// Makes the result of a run of this plan.
+pub(crate) fn compose(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    prepared: &Prepared,
-    iteration_s: f64,
-    observed: Observed,
-) -> Outcome {
-    let roles = prepared.schedule.roles();
-    let recorded = &trace.workers[0];
-    let faster = 1.0 / options.compute_speedup;
-    let [forward_s, backward_s, optimizer_s] =
-        [recorded.forward_time(), recorded.backward, recorded.optimizer].map(|time| time.scaled(faster).seconds());
-    let compute_s = forward_s + backward_s + optimizer_s;
-    let volumes = prepared.buckets.iter().map(|bucket| prepared.schedule.volume(bucket));
-    let (messages, elements) = volumes.fold((0, 0), |(m, e), v| (m + v.messages, e + v.worker_elements));
+    plan: &Plan,
+    found: Found,
+) -> Result<Outcome, SimulationError> {
+    let Found { iteration_s, computation, traffic, observed, watched, coordination, mut notes } = found;
+    let exposed_s = exposed(iteration_s, computation.total_s());
+    let watched = watched.unwrap_or_else(|| Watched::unwatched(plan, exposed_s));
     let gradient_bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes).sum();
     let workers = f64::from(options.workers);
-    let samples_per_s = (iteration_s > 0.0).then(|| workers * f64::from(trace.batch) / iteration_s);
-    let bus = (compute_s == 0.0 && iteration_s > 0.0).then(|| {
+    let samples = workers * plan.samples as f64 / f64::from(plan.iterations);
+    let takes_time = iteration_s > 0.0;
+    let is_one_exchange =
+        computation.total_s() == 0.0 && options.iteration.as_ref().is_none_or(IterationOptions::is_plain);
+    let bus = (is_one_exchange && takes_time).then(|| {
         let algorithm = 8.0 * gradient_bytes as f64 / iteration_s;
         let directions = f64::from(1 + u8::from(options.collective == Collective::AllReduce));
         BusBandwidth {
@@ -188,33 +244,34 @@ pub(crate) fn outcome(
             bus_bandwidth_bps: algorithm * directions * (workers - 1.0) / workers,
         }
     });
-    Outcome {
+    notes.extend_from_slice(&plan.notes);
+    Ok(Outcome {
         trace: trace.name.clone(),
-        strategy: prepared.entry.name,
+        strategy: options.entry()?.name,
         workers: options.workers,
-        servers: roles.servers,
+        servers: traffic.servers,
         bandwidth_bps: cluster.bandwidth.0,
         iteration_s,
-        samples_per_s,
-        scaling_efficiency: (compute_s > 0.0 && iteration_s > 0.0).then(|| compute_s / iteration_s),
-        exposed_communication_s: exposed(iteration_s, compute_s),
-        forward_s,
-        backward_s,
-        optimizer_s,
-        bytes_sent_per_worker: (elements * prepared.element_bytes) as f64 / workers,
-        messages,
+        samples_per_s: takes_time.then(|| samples / iteration_s),
+        scaling_efficiency: (computation.alone_s > 0.0 && takes_time).then(|| computation.alone_s / iteration_s),
+        exposed_communication_s: exposed_s,
+        forward_s: computation.forward_s,
+        backward_s: computation.backward_s,
+        optimizer_s: computation.optimizer_s,
+        bytes_sent_per_worker: traffic.bytes_per_worker,
+        messages: traffic.messages,
         batch: trace.batch,
         gradient_bytes,
-        buckets: prepared.buckets.len() as u32,
+        buckets: traffic.buckets,
         links: observed.links,
         busy: observed.busy,
         critical_path: observed.critical_path,
         queued_s: observed.queued_s,
-        coordination: None,
-        sharded: None,
+        coordination,
+        sharded: Sharded::new(plan, watched),
         bus,
-        notes: prepared.schedule.note().into_iter().collect(),
-    }
+        notes,
+    })
 }
 
 /// The part of the iteration that is not computation; rounding must not make it negative.

@@ -2,15 +2,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use paceline_iteration::{Exchanges, IterationOptions, Sharding, Step, Work, buckets, build};
+use paceline_iteration::{IterationOptions, Step, Work, buckets};
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
-    Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective, look_up,
+    Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective,
 };
 
-use crate::iteration::scaled;
+use crate::iteration::{executed, planned};
 use crate::lanes::Lanes;
-use crate::options::{Network, Options, Pull, SimulationError};
+use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
 
 /// The constants of a simulation.
@@ -64,7 +64,7 @@ pub(crate) fn schedule_of(
     buckets: usize,
     racks: Option<Arc<[u32]>>,
 ) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+    let entry = options.entry()?;
     let mut knobs = knobs(options, element_bytes, buckets)?;
     knobs.rates = Some(rates(cluster, element_bytes));
     let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
@@ -86,12 +86,11 @@ fn plan_in(
     options: &Options,
     racks: Option<Arc<[u32]>>,
 ) -> Result<Prepared, SimulationError> {
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
-    check(trace, cluster, options, entry)?;
-    let with_servers = entry.uses(Knob::Pull);
+    check(trace, cluster, options)?;
     let element_bytes = trace.dtype.size();
-    let grouped = buckets(trace, options.bucket_size, with_servers);
-    let (_, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
+    let iteration = executed(trace, options)?;
+    let grouped = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
+    let (entry, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
 
     let bucket = |(id, bucket): (u32, &paceline_iteration::Bucket)| Bucket {
         id,
@@ -101,10 +100,8 @@ fn plan_in(
     let list = (0u32..).zip(&grouped).map(bucket).collect();
     let priority = grouped.iter().map(|bucket| bucket.priority).collect();
     let names = grouped.into_iter().map(|bucket| bucket.name).collect();
-    let computed = scaled(trace, options);
     let worker = |recorded| {
-        let plan = build(&computed, options.workers, &in_background(trace, options, recorded)?);
-        let plan = plan.map_err(|e| SimulationError(e.0))?;
+        let plan = planned(trace, options, &IterationOptions { recorded, ..iteration.clone() })?;
         let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
         Ok(PlanRun::new(&plan, &plan.steps.iter().map(bucket_of).collect::<Vec<_>>(), false))
     };
@@ -121,37 +118,14 @@ fn plan_in(
     })
 }
 
-fn computes(trace: &Trace) -> bool {
+/// Whether an iteration is more than an exchange.
+pub(crate) fn computes(trace: &Trace) -> bool {
     trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
 }
 
-/// The iteration of a recorded worker whose buckets are summed by Paceline's runtime, or by servers.
-pub(crate) fn in_background(
-    trace: &Trace,
-    options: &Options,
-    recorded: usize,
-) -> Result<IterationOptions, SimulationError> {
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
-    // Without computation an iteration is one exchange, and no layer could wait.
-    let pull = if computes(trace) { options.pull } else { Pull::Step };
-    Ok(IterationOptions {
-        bucket_size: options.bucket_size,
-        overlap: options.overlap,
-        call: options.call,
-        agreement: options.agreement,
-        exchanges: if entry.uses(Knob::Pull) { Exchanges::Servers(pull) } else { Exchanges::Background },
-        recorded,
-        ..IterationOptions::new(Sharding::None)
-    })
-}
-
-/// Checks what has nothing to do with a strategy's features.
-pub(crate) fn check_plain(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
-    let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
-    check(trace, cluster, options, entry)
-}
-
-fn check(trace: &Trace, cluster: &Cluster, options: &Options, entry: &Entry) -> Result<(), SimulationError> {
+/// Refuses what no run can do.
+pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
+    let entry = options.entry()?;
     if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
         return wrong(format!(
             "strategy: {} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",

@@ -4,9 +4,9 @@ use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
-use crate::iteration::plan_of;
+use crate::iteration::{executed, pace, planned};
 use crate::options::{Options, SimulationError};
-use crate::prepare::{check_plain, in_background};
+use crate::prepare::check;
 use crate::worker::workers;
 
 /// Factors of one iteration.
@@ -40,15 +40,17 @@ pub fn replay(
     worker: u32,
     iterations: u32,
 ) -> Result<Replay, SimulationError> {
-    check_plain(trace, cluster, options)?;
+    check(trace, cluster, options)?;
     let Some(mut played) = workers::<()>(trace, cluster, options).into_iter().nth(worker as usize) else {
         return Err(SimulationError(format!("worker: {worker} is not below {}", options.workers)));
     };
-    let iteration = match &options.iteration {
-        Some(iteration) if !iteration.is_plain() => iteration.clone(),
-        _ => IterationOptions { common_order: true, ..in_background(trace, options, played.recorded)? },
-    };
-    let plan = plan_of(trace, options, &iteration)?;
+    let mut iteration = executed(trace, options)?;
+    if options.is_planned() {
+        played.pace = pace(trace, played.recorded);
+    } else {
+        iteration = IterationOptions { recorded: played.recorded, common_order: true, ..iteration };
+    }
+    let plan = planned(trace, options, &iteration)?;
     let all = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
     let order = |recorded: usize| ready_order(trace, &trace.workers[recorded], &all);
     let same_order = !iteration.common_order || (1..trace.workers.len()).all(|other| order(other) == order(0));

@@ -3,12 +3,12 @@ use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Knob, Step};
 
 use crate::coordination::coordinate;
-use crate::iteration::{simulate_plan, with_memory};
+use crate::iteration::{plan_of, simulate_as};
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
-use crate::outcome::{Observed, Outcome, PathSeconds, Usage, outcome};
+use crate::outcome::{Computation, Found, Observed, Outcome, PathSeconds, Traffic, Usage, compose};
 use crate::path::{COUNT, Chain, Composition};
 use crate::prepare::{Prepared, prepare, with_least_latency};
 use crate::ring;
@@ -21,30 +21,7 @@ use crate::worker::workers;
 /// # Errors
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
-    if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
-        return with_memory(coordinate(trace, cluster, options, coordination, false)?.0, trace, options);
-    }
-    if let Some(iteration) = &options.iteration {
-        if !is_planned(options) {
-            let plain = simulate(trace, cluster, &Options { iteration: None, ..options.clone() })?;
-            return with_memory(plain, trace, options);
-        }
-        return Ok(simulate_plan(trace, cluster, options, iteration, None)?.0);
-    }
-    let prepared = prepare(trace, cluster, options)?;
-    check_switch_memory(trace, cluster, &prepared)?;
-    if options.critical_path {
-        Ok(run::<Composition, ()>(trace, cluster, options, &prepared, true, ())?.0)
-    } else {
-        Ok(run::<(), ()>(trace, cluster, options, &prepared, true, ())?.0)
-    }
-}
-
-/// Whether an iteration has the result of a plan: not if it is as it was recorded and nothing is known of its collectives,
-/// because then it has the critical path.
-fn is_planned(options: &Options) -> bool {
-    let Some(iteration) = &options.iteration else { return false };
-    !iteration.is_plain() || options.collectives.is_some() || options.slowdown > 0.0
+    Ok(forecast(trace, cluster, options, None)?.0)
 }
 
 /// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
@@ -57,20 +34,32 @@ pub fn simulate_with_timeline(
     options: &Options,
     ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
-    if let Some(coordination) = options.coordination.as_ref().filter(|_| !is_planned(options)) {
-        let (outcome, timeline) = coordinate(trace, cluster, options, coordination, true)?;
-        return Ok((with_memory(outcome, trace, options)?, timeline));
+    forecast(trace, cluster, options, Some(ranks))
+}
+
+/// Chooses how the plan is run; `timeline`: whether one is wanted, and of how many ranks.
+fn forecast(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+    timeline: Option<Option<u32>>,
+) -> Result<(Outcome, Timeline), SimulationError> {
+    if options.is_planned() {
+        return simulate_as(trace, cluster, options, timeline, None);
     }
-    if let Some(iteration) = &options.iteration {
-        if !is_planned(options) {
-            let plain = Options { iteration: None, ..options.clone() };
-            let (outcome, timeline) = simulate_with_timeline(trace, cluster, &plain, ranks)?;
-            return Ok((with_memory(outcome, trace, options)?, timeline));
-        }
-        return simulate_plan(trace, cluster, options, iteration, Some(ranks));
+    if let Some(coordination) = &options.coordination {
+        return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }
     let prepared = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
+    let Some(ranks) = timeline else {
+        let outcome = if options.critical_path {
+            run::<Composition, ()>(trace, cluster, options, &prepared, true, ())?.0
+        } else {
+            run::<(), ()>(trace, cluster, options, &prepared, true, ())?.0
+        };
+        return Ok((outcome, Timeline::default()));
+    };
     let (outcome, recorder, wires) =
         run::<Composition, Recorder>(trace, cluster, options, &prepared, false, Recorder::default())?;
     let overlapping = options.network == Network::Fluid;
@@ -171,9 +160,16 @@ fn run<C: Chain, O: Observer>(
     let iteration_s = seconds(end.time - start.time) / iterations as f64;
     let path = path(&start, &end, options.barrier, iterations as f64, iteration_s);
     let usage = Usage { wires: &wires, workers: busy, iterations: iterations as f64 };
-    let observed = Observed::new(path, &usage, options.detail);
-    let outcome = outcome(trace, cluster, options, prepared, iteration_s, observed);
-    Ok((outcome, observer, wires))
+    let found = Found {
+        iteration_s,
+        computation: Computation::recorded(trace, options),
+        traffic: Traffic::of(prepared),
+        observed: Observed::new(path, &usage, options.detail),
+        watched: None,
+        coordination: None,
+        notes: prepared.schedule.note().into_iter().collect(),
+    };
+    Ok((compose(trace, cluster, options, &plan_of(trace, options)?, found)?, observer, wires))
 }
 
 /// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between

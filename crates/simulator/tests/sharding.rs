@@ -27,8 +27,7 @@ fn sharded(sharding: Sharding) -> IterationOptions {
 }
 
 fn run(trace: &Trace, cluster: &Cluster, options: &Options, resolution: Resolution) -> Outcome {
-    let iteration = options.iteration.as_ref().unwrap();
-    simulate_as(trace, cluster, options, iteration, None, Some(resolution)).unwrap().0
+    simulate_as(trace, cluster, options, None, Some(resolution)).unwrap().0
 }
 
 const BOTH: [Resolution; 2] = [Resolution::Messages, Resolution::Collectives];
@@ -77,7 +76,7 @@ fn without_prefetch_nothing_is_hidden_in_the_forward_pass() {
     for resolution in BOTH {
         let of = |prefetch| {
             let iteration = IterationOptions { prefetch: Some(prefetch), ..sharded(Sharding::Zero3) };
-            run(&trace, &network, &options(workers, iteration), resolution).sharded.unwrap().exposed
+            run(&trace, &network, &options(workers, iteration), resolution).sharded.exposed
         };
         let (none, one) = (of(0), of(1));
         assert!((none.all_gather_s / gathers - 1.0).abs() < 1e-6, "{none:?} instead of {gathers}");
@@ -92,7 +91,7 @@ fn ranks_send_what_the_plan_says() {
     let trace = model(3, ELEMENTS, MS);
     for sharding in ALL {
         let options = options(8, sharded(sharding));
-        let plan = plan_of(&trace, &options, options.iteration.as_ref().unwrap()).unwrap();
+        let plan = plan_of(&trace, &options).unwrap();
         let found = run(&trace, &cluster(10.0), &options, Resolution::Collectives);
         assert!((found.bytes_sent_per_worker / least_bytes_sent(&plan) - 1.0).abs() < 1e-9, "{sharding:?}");
     }
@@ -106,8 +105,7 @@ fn sharding_none_is_what_is_forecast_without_it() {
     let network = cluster(10.0);
     let plain = simulate(&trace, &network, &without).unwrap();
     let found = simulate(&trace, &network, &with).unwrap();
-    assert!(found.sharded.is_some());
-    assert_eq!(Outcome { sharded: None, notes: plain.notes.clone(), ..found }, plain);
+    assert_eq!(found, plain);
     let planned = run(&trace, &network, &with, Resolution::Messages);
     assert_eq!(planned.iteration_s, plain.iteration_s);
     // On NCCL's stream one bucket follows the other, so only latency adds to what buckets take side by side.
@@ -123,7 +121,7 @@ fn hierarchies_shard_inside_nodes() {
     let zero3 = simulate(&trace, &network, &options(16, sharded(Sharding::Zero3))).unwrap();
     let hsdp = simulate(&trace, &network, &options(16, sharded(Sharding::Hsdp))).unwrap();
     assert!(hsdp.iteration_s < zero3.iteration_s, "{} {}", hsdp.iteration_s, zero3.iteration_s);
-    let [larger, smaller] = [hsdp, zero3].map(|it| it.sharded.unwrap().memory.optimizer_bytes);
+    let [larger, smaller] = [hsdp, zero3].map(|it| it.sharded.memory.optimizer_bytes);
     assert_eq!(larger, 4 * smaller);
 }
 
@@ -134,7 +132,7 @@ fn the_slowest_rank_decides() {
     for resolution in BOTH {
         let fast = run(&trace, &cluster(100.0), &options(8, sharded(Sharding::Zero3)), resolution);
         let found = run(&trace, &slow, &options(8, sharded(Sharding::Zero3)), resolution);
-        let late = found.sharded.unwrap().straggling_s;
+        let late = found.sharded.straggling_s;
         assert!((late - 0.5 * (24e-3 + 1e-3 / 8.0)).abs() < 1e-9, "{late}");
         assert!(found.iteration_s > fast.iteration_s + 0.8 * late);
     }
@@ -159,7 +157,7 @@ fn a_thousand_ranks_are_simulated_by_collective() {
     let network = Cluster { gpus_per_node: 8, intra_bandwidth: Rate(2e12), ..cluster(400.0) };
     let options = options(1024, sharded(Sharding::Zero3));
     let found = simulate(&trace, &network, &options).unwrap();
-    let own = found.sharded.clone().unwrap();
+    let own = found.sharded.clone();
     assert_eq!((own.resolution, own.units), (Resolution::Collectives, 80));
     assert_eq!(simulate(&trace, &network, &options).unwrap(), found);
 }
@@ -197,7 +195,7 @@ proptest! {
         let error = collectives.iteration_s / messages.iteration_s - 1.0;
         prop_assert!(error.abs() < 0.112, "{error}: {} instead of {}", collectives.iteration_s, messages.iteration_s);
         for found in [&messages, &collectives] {
-            let exposed = found.sharded.as_ref().unwrap().exposed;
+            let exposed = found.sharded.exposed;
             let sum = exposed.all_gather_s + exposed.reduce_scatter_s + exposed.all_reduce_s;
             prop_assert!((sum - found.exposed_communication_s).abs() < 1e-9 + 1e-9 * sum, "{exposed:?}");
         }

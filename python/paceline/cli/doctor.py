@@ -24,8 +24,8 @@ def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
     paceline run -np 4 --timeline RUN.json -- python train.py
     paceline doctor RUN.json
 
-    With --env instead of a file, show versions, cores, memory, transports, network interfaces, limits and environment
-    variables of this machine. Values of secrets are not printed.
+    With --env instead of a file, show versions, cores, memory, transports, whether MPI takes the memory of CUDA
+    devices, network interfaces, limits and environment variables of this machine. Values of secrets are not printed.
     """
     if environment and file is not None:
         raise click.UsageError("--env describes this machine and takes no RUN.json; leave one of them out")

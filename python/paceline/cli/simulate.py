@@ -118,6 +118,7 @@ def simulate(
         "--detail": options["detail"],
         "--all": everything,
         "--timeline": timeline is not None,
+        "--plan-json": plan_json is not None,
     }
     if _of_collectives(_named(traces), options, outputs, as_json=as_json, csv=csv, plot=plot):
         return

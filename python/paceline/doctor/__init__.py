@@ -11,6 +11,7 @@
 | causes, sending | causes of lost time, and remedies |
 | diagnosis, report | the result for people and as JSON |
 | environment, environment_table | `--env`: what is installed, and the limits of this machine |
+| cuda_aware_mpi | whether the MPI library takes the memory of CUDA devices |
 """
 
 from paceline._internal.lazy import public_names

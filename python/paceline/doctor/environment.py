@@ -23,6 +23,7 @@ from typing import Any
 from paceline import _core
 from paceline._internal.netif import address_of, addresses
 from paceline._internal.system import cores
+from paceline.doctor import cuda_aware_mpi
 from paceline.errors import InvalidArgumentError
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "mpi4py", "horovod", "tensorflow", "matplotlib", "pandas")
@@ -65,7 +66,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
 
     Returns:
         A dictionary with the keys `format`, `version`, `versions`, `system`, `cpu`, `memory`, `gpus`, `transports`,
-        `interfaces`, `rdma`, `limits`, `settings` and `variables`.
+        `cuda_aware_mpi`, `interfaces`, `rdma`, `limits`, `settings` and `variables`.
     """
     environ = os.environ if environ is None else environ
     mpi, no_mpi = _mpi(environ)
@@ -90,6 +91,7 @@ def collect(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         "memory": _memory(),
         "gpus": _gpus(),
         "transports": _transports(environ, interfaces, no_mpi),
+        "cuda_aware_mpi": None if no_mpi else cuda_aware_mpi.ask(environ),
         "interfaces": interfaces,
         "rdma": _names_in(Path("/sys/class/infiniband")),
         "limits": _limits(),

@@ -17,7 +17,8 @@ def table(found: Mapping[str, Any], width: int) -> list[str]:
         "Transports": {
             it["name"]: ("yes" if it["available"] else "no") + (f": {it['detail']}" if it["detail"] else "")
             for it in found["transports"]
-        },
+        }
+        | _cuda_aware_mpi(found["cuda_aware_mpi"]),
         "Network interfaces": {it["name"]: _interface(it) for it in found["interfaces"]} | _rdma(found["rdma"]),
         "Limits (ulimit, soft / hard)": {
             name: " / ".join(_limit(name, limit[end]) for end in ("soft", "hard"))
@@ -35,6 +36,14 @@ def table(found: Mapping[str, Any], width: int) -> list[str]:
     if found["settings"]:
         lines += ["", *wrapped(f"These settings would stop a job: {found['settings']}", width, "  ")]
     return lines
+
+
+def _cuda_aware_mpi(found: Mapping[str, Any] | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    does = {"combines": "yes", "moves": "broadcast and all-gather", "nothing": "no", None: "unknown"}[found["takes"]]
+    remedy = f"; try: {found['try']}" if found["try"] else ""
+    return {"CUDA-aware MPI": f"{does}: {found['said']}{remedy}"}
 
 
 def _versions(found: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,6 @@ measurements all pass through it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +60,6 @@ def lowered(scenario: Scenario) -> Lowered:
     iteration, on_gpus = sharding.iteration(options, workers, per_node), "gpu" in fields
     if hooks:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}
-    if iteration is None and scenario.coordination is None:
-        # DDP's plan says what a model's memory consists of, and what NCCL's kernels do to the computation beside them.
-        plain = {"sharding": sharding.NONE}
-        if scenario.workload is not None or _is_planned(scenario, plain, on_gpus=on_gpus):
-            iteration = plain
     _machines(library, strategy, fields, workers)
     _habits(library, strategy, options, nodes)
     _mesh(options, fields, min(workers, per_node))
@@ -81,23 +75,11 @@ def lowered(scenario: Scenario) -> Lowered:
         options["bucket_size"] = bucket_size
     if iteration is not None:
         options["iteration"] = iteration
-        # What servers and layers wait for is decided by the plan.
-        options.pop("pull", None)
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
     options |= {"strategy": strategy.name, "workers": workers}
-    if iteration is not None and scenario.coordination is None and _is_planned(scenario, iteration, on_gpus=on_gpus):
-        if strategy.is_offloaded:
-            with naming_core_errors():
-                plan = _core.iteration_plan(scenario.trace, json.dumps(options))
-            times = times_of(plan, scenario.cluster)
-            if times is not None:
-                options["collectives"] = times
-        if on_gpus:
-            # Measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
-            options["slowdown"] = overlap_slowdown()
-            # A channel's spread was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
-            options.pop("spread", None)
+    if scenario.coordination is None:
+        _on_gpus(scenario, options, known=on_gpus)
     return Lowered(
         Cluster.from_json(json.dumps(fields).encode(), "cluster"),
         options,
@@ -107,18 +89,25 @@ def lowered(scenario: Scenario) -> Lowered:
     )
 
 
-def _is_planned(scenario: Scenario, iteration: Mapping[str, Any], *, on_gpus: bool) -> bool:
-    """Whether the iteration is executed as a plan: always if something is sharded; on GPUs that are known, DDP's too.
+def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> None:
+    """Add what NCCL's collectives take and do to the computation beside them, if GPUs are `known`.
 
-    So is one whose gradients are compressed, or not exchanged in every iteration. Horovod's fusion, and strategies with
-    servers or a switch, are not in a plan.
+    That is so for DDP, too, but not for Horovod's fusion, nor for strategies with servers or a switch, unless the
+    iteration is planned in another way.
     """
-    if iteration["sharding"] != sharding.NONE or iteration.get("accumulate", 1) > 1:
-        return True
-    if any(name in iteration for name in compression.OPTIONS):
-        return True
     bare = scenario.library.is_bare or scenario.library.name == DEFAULT
-    return on_gpus and bare and sharding.able(scenario.strategy)
+    with naming_core_errors():
+        if not (known and bare and sharding.able(scenario.strategy)) and not _core.is_planned(json.dumps(options)):
+            return
+        plan = _core.iteration_plan(scenario.trace, json.dumps(options)) if scenario.strategy.is_offloaded else None
+    times = None if plan is None else times_of(plan, scenario.cluster)
+    if times is not None:
+        options["collectives"] = times
+    if known:
+        # Measured with NCCL's kernels; those of another strategy would need the same multiprocessors.
+        options["slowdown"] = overlap_slowdown()
+        # A channel's spread was measured with all-reduces of DDP and Horovod, before NCCL's model of today.
+        options.pop("spread", None)
 
 
 def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline import _core
 from paceline.catalog.models.workload import Workload
-from paceline.forecast.sharding import Memory
+from paceline.forecast.sharding import NONE, Memory
 from paceline.settings.table import naming_core_errors
 
 
@@ -32,14 +32,14 @@ def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
 
     Args:
         workload: The model.
-        options: Those of the native module, with `iteration`.
+        options: Those of the native module.
 
     Raises:
         InvalidArgumentError: Options that do not fit.
     """
     if workload.microbatches > 1:
         # The trace is that of the last microbatch, which finds the gradients of the others.
-        options = {**options, "iteration": {**options["iteration"], "accumulated": True}}
+        options = {**options, "iteration": {"sharding": NONE, **options.get("iteration", {}), "accumulated": True}}
     found = []
     for stage in range(workload.pipeline):
         with naming_core_errors():

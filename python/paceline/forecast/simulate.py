@@ -17,6 +17,7 @@ from paceline.catalog.hardware import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
@@ -165,8 +166,7 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
-        if "sharded" in values:
-            values["sharded"] = Sharded.of(values["sharded"])
+        values["sharded"] = Sharded.of(values["sharded"])
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
@@ -292,13 +292,17 @@ class Scenario:
         return lowered(self).options
 
     def plan(self) -> str:
-        """Return the plan of an iteration as JSON. Raises InvalidArgumentError if it has none."""
+        """Return the plan that is executed, as JSON. Raises InvalidArgumentError: a coordinator has none."""
+        if self.coordination is not None:
+            raise InvalidArgumentError(
+                "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out"
+            )
         low = lowered(self)
         with naming_core_errors():
             return _core.iteration_plan(self.trace, json.dumps(low.options))
 
     def _sharded(self, found: Result, options: Mapping[str, Any]) -> Sharded | None:
-        """Return what a plan adds, with the memory of one GPU of a tensor-parallel rank, and of recomputation.
+        """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank, and of recomputation.
 
         `options`: those that the native module had.
         """

@@ -165,7 +165,6 @@ pub struct IpcOperation {
 
 /// The request, as far as it is needed later.
 struct What {
-    collective: Collective,
     dtype: Dtype,
     op: paceline_kernels::dtype::ReduceOp,
     prescale: f64,
@@ -559,7 +558,6 @@ impl Communicator {
             blocks: blocks.clone(),
             plan,
             what: What {
-                collective: request.collective,
                 dtype: request.dtype,
                 op: request.op,
                 prescale: request.prescale,
@@ -650,9 +648,10 @@ impl Communicator {
             (Some(collective), Some(built)) => {
                 let schedule = built.schedule(collective, &self.topology, element)?;
                 roles = schedule.roles().total();
-                in_place = true;
-                if collective == paceline_schedule::Collective::ReduceScatter {
-                    aside = Some(shard);
+                match collective {
+                    paceline_schedule::Collective::AllReduce => {}
+                    paceline_schedule::Collective::AllGather => in_place = true,
+                    paceline_schedule::Collective::ReduceScatter => aside = Some(shard),
                 }
                 Box::new(Scheduled { schedule, bucket: Bucket { id: 0, len: count, pull_only: false } })
             }
@@ -884,7 +883,7 @@ impl IpcGroup {
                     }
                     self.broken.store(true, Ordering::SeqCst);
                     *operation.state.lock() = Told::Failed(error);
-                    operation.keep.lock().take();
+                    under_way.told.push_back(operation);
                     self.bell.ring(false);
                 }
             }
@@ -896,13 +895,11 @@ impl IpcGroup {
         let mut opened = Vec::new();
         let memory = self.memory(operation, &mut opened);
         let told = memory.and_then(|memory| self.run(operation, &memory, under_way));
-        // Also what was told before an error uses them.
-        let until =
-            told.is_err().then(|| Event::new(self.stage.device())).and_then(std::result::Result::ok).map(Arc::new);
-        if let Some(until) = &until {
-            let _ = until.record(&self.lane);
+        if told.is_err() {
+            // Also what was told before an error uses the memory.
+            let _ = operation.done.record(&self.lane);
         }
-        self.imports.retire(&opened, until.as_ref().unwrap_or(&operation.done));
+        self.imports.retire(&opened, &operation.done);
         told.map_err(|error| RunError::Failed(format!("rank {}: {error}, in {}", self.shared.rank, operation.label)))?;
         let signals = &operation.plan.stream.signals;
         let (given, taken) = (&mut under_way.given, &mut under_way.taken);
@@ -1002,7 +999,7 @@ impl IpcGroup {
                 self.combine(what, &[address], &[address], bytes / element, Some(what.prescale))?;
             }
         }
-        if plan.in_place && what.collective == Collective::AllGather {
+        if plan.in_place {
             self.copy(inputs, outputs, shard(plan.count / u64::from(self.size)))?;
         }
         if plan.aside.is_some() {
@@ -1045,7 +1042,7 @@ impl IpcGroup {
                 }
             }
         }
-        if let (Some(own), Collective::ReduceScatter) = (plan.aside, what.collective) {
+        if let Some(own) = plan.aside {
             let mut from = spare + shard(own);
             for &(address, bytes) in outputs {
                 self.combine(what, &[address], &[from], bytes / element, what.factor)?;

@@ -34,8 +34,8 @@ pub(super) struct MpiStreams {
     stage: Arc<Stage>,
     before: Stream,
     after: Stream,
-    /// Owners of memory that is multiplied before MPI gets it, each with the event after which it is not.
-    kept: Mutex<Vec<(Event, Keep)>>,
+    /// Owners of memory that is multiplied before MPI gets it or after, each with the event after which it is not.
+    kept: Mutex<Vec<(Arc<Event>, Keep)>>,
 }
 
 /// The owner of an operation's memory.
@@ -51,11 +51,15 @@ impl MpiStreams {
     fn keep(&self, keep: &Keep) -> std::result::Result<(), CudaError> {
         let until = Event::new(self.stage.device())?;
         until.record(&self.before)?;
+        self.keep_until(Arc::new(until), keep);
+        Ok(())
+    }
+
+    fn keep_until(&self, until: Arc<Event>, keep: &Keep) {
         let mut kept = self.kept.lock();
         // After an error of the context nothing uses it any more.
         kept.retain(|(until, _)| !until.happened().unwrap_or(true));
         kept.push((until, keep.clone()));
-        Ok(())
     }
 }
 
@@ -78,6 +82,8 @@ struct Scaling {
     factor: f64,
     /// It has been done.
     done: Arc<Event>,
+    /// MPI is done before.
+    keep: Keep,
 }
 
 /// Multiplies regions in place.
@@ -155,8 +161,9 @@ impl Communicator {
         let here = request.collective != Collective::Reduce || request.root == self.me;
         let done = (postscaled && request.collective.reduces() && here).then(|| Event::new(stage.device()));
         let done = done.transpose().map_err(wrong)?;
-        let scaling = done.map(|done| Scaling { dtype, op, factor: request.postscale, done: Arc::new(done) });
         let keep = Arc::new(Mutex::new(keep));
+        let factor = request.postscale;
+        let scaling = done.map(|done| Scaling { dtype, op, factor, done: Arc::new(done), keep: keep.clone() });
         // SAFETY: promised by the caller; the contributions are this operation's from here on.
         unsafe {
             stage.follow(&streams.before, stream, &[&inputs, &writes]).map_err(wrong)?;
@@ -270,10 +277,11 @@ impl MpiOperation {
     }
 
     fn scale(&self) -> std::result::Result<(), CudaError> {
-        let Some(Scaling { dtype, op, factor, done }) = &self.scaling else { return Ok(()) };
-        // SAFETY: MPI is done with the memory, and the caller's stream waits.
+        let Some(Scaling { dtype, op, factor, done, keep }) = &self.scaling else { return Ok(()) };
+        // SAFETY: MPI is done with the memory, which is kept, and the caller's stream waits.
         unsafe { multiply(&self.streams.after, &self.writes, (*dtype, *op), *factor)? };
         done.record(&self.streams.after)?;
+        self.streams.keep_until(done.clone(), keep);
         self.streams.stage.lands(&self.writes, done);
         // SAFETY: it is the caller's.
         unsafe { done.hold(self.stream) }

@@ -10,8 +10,9 @@ use super::iteration::{Iteration, Shown, Spent};
 use super::policy::{Setting, model};
 use super::timeline::draw;
 use super::workload::Workload;
+use crate::iteration::plan_of;
 use crate::options::{Options, SimulationError};
-use crate::outcome::{Busy, LinkUse, Observed, Outcome, PathPart, outcome};
+use crate::outcome::{Busy, Computation, Found, LinkUse, Observed, Outcome, PathPart, Traffic, compose};
 use crate::prepare::plan;
 use crate::timeline::Timeline;
 
@@ -121,17 +122,23 @@ pub(crate) fn coordinate(
     let compute_s = (workload.compute + workload.optimizer) * 1e-3;
     let iteration_s = compute_s + coordinated.coordinator_s + coordinated.copy_s + coordinated.collective_s;
     let used = collective.used();
-    let (exchanges, messages, worker_bytes) = (used.exchanges, used.messages, used.worker_bytes);
-    let observed = observed(&coordinated, compute_s, used, runs, options);
-    let mut found = outcome(trace, cluster, options, &prepared, iteration_s, observed);
+    let mut traffic = Traffic::of(&prepared);
     if iterations > 0 {
         // The mean: cycles decide how many buckets there are.
-        found.buckets = (exchanges / runs).round() as u32;
-        found.messages = (messages / runs).round() as u64;
-        found.bytes_sent_per_worker = worker_bytes / runs / f64::from(options.workers);
+        traffic.buckets = (used.exchanges / runs).round() as u32;
+        traffic.messages = (used.messages / runs).round() as u64;
+        traffic.bytes_per_worker = used.worker_bytes / runs / f64::from(options.workers);
     }
-    found.coordination = Some(coordinated);
-    found.notes.extend(collective.note());
+    let found = Found {
+        iteration_s,
+        computation: Computation::recorded(trace, options),
+        traffic,
+        observed: observed(&coordinated, compute_s, used, runs, options),
+        watched: None,
+        coordination: Some(coordinated),
+        notes: prepared.schedule.note().into_iter().chain(collective.note()).collect(),
+    };
+    let found = compose(trace, cluster, options, &plan_of(trace, options)?, found)?;
     let drawing = if with_timeline { draw(options.workers, &workload, &shown) } else { Timeline::default() };
     Ok((found, drawing))
 }

@@ -77,19 +77,19 @@ impl Gaps<'_> {
     }
 }
 
-/// A rank's steps if exchanges take no time.
-pub(super) fn unhindered(plan: &Plan) -> Spans {
+/// The peak of a rank's memory if exchanges take no time.
+pub(super) fn unhindered(plan: &Plan) -> Memory {
     let mut spans: Spans = Vec::with_capacity(plan.steps.len());
     for (step, before) in plan.steps.iter().zip(predecessors(plan)) {
         let start = before.iter().map(|&it| spans[it as usize].1).max().unwrap_or(0);
         spans.push((start, start + duration(&step.work, (1.0, 1.0)).unwrap_or(0)));
     }
-    spans
+    memory(plan, &spans)
 }
 
 /// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the one
 /// that frees them.
-pub(super) fn memory(plan: &Plan, spans: &Spans) -> Memory {
+fn memory(plan: &Plan, spans: &Spans) -> Memory {
     let kind = |buffer: u32| plan.buffers[buffer as usize].kind as usize;
     let mut changes: Vec<(u64, bool, u32)> = Vec::new();
     for (step, &(start, end)) in plan.steps.iter().zip(spans) {

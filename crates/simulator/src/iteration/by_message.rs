@@ -60,9 +60,8 @@ pub(super) fn exchange_alone(
     cluster: &Cluster,
     options: &Options,
 ) -> Result<Alone, SimulationError> {
-    let entry = paceline_schedule::look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
     let prepared = Prepared {
-        entry,
+        entry: options.entry()?,
         schedule: Box::new(grouped),
         buckets: vec![bucket],
         names: vec![String::new()],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline_iteration::{Collective, Group, Plan, Work};
 use paceline_model::Cluster;
 use paceline_schedule::{
-    Bucket, Entry, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, Topology, Volume, build_collective, look_up,
+    Bucket, Entry, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, Topology, Volume, build_collective,
 };
 
 use crate::options::{Options, SimulationError};
@@ -46,7 +46,7 @@ pub(super) struct Programs {
 
 impl Programs {
     pub fn new(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Programs, SimulationError> {
-        let entry = look_up(&options.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))?;
+        let entry = options.entry()?;
         let mut programs = Programs {
             entry,
             world: plan.world,
@@ -85,8 +85,8 @@ impl Programs {
     }
 
     /// Bytes that all ranks send.
-    pub fn bytes(&self) -> f64 {
-        self.volumes().map(|volume| volume.worker_elements as f64).sum()
+    pub fn bytes(&self) -> u64 {
+        self.volumes().map(|volume| volume.worker_elements * ELEMENT_BYTES).sum()
     }
 
     fn volumes(&self) -> impl Iterator<Item = Volume> {

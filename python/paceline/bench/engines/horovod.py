@@ -1,4 +1,4 @@
-"""Horovod, for torch and for TensorFlow, if it is installed in this environment or in one of its own."""
+"""Horovod, for torch and for TensorFlow, if it is built in this environment or in one of its own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ class Horovod(Engine):
     name = "horovod"
     family = "torch"
     module = "torch_rank"
-    section = "Horovod itself"
-    """Of docs/results/benchmarks.md, where its build is described."""
+    own_launcher = True
     variables: ClassVar[Mapping[str, str]] = {}
     """Of its ranks."""
-    own_launcher = True
 
     def _bin(self) -> Path | None:
         """Return the folder of horovodrun."""
@@ -42,14 +40,14 @@ class Horovod(Engine):
         """Check whether Horovod is missing; it has no wheels."""
         if self._bin() is None:
             return (
-                f"is not installed: build it as in docs/results/benchmarks.md (section '{self.section}'), with "
+                f"is not installed: build it as in docs/results/benchmarks.md (section 'Horovod itself'), with "
                 f"V={folder_of(self.name)}, or with pip into this environment"
             )
-        return missing_device(self.options)
+        return missing_device(self.options) if self.family == "torch" else None
 
     def spec_fields(self) -> dict[str, Any]:
         """Return Horovod's interface."""
-        return {"mode": "horovod", "device": self.options.device}
+        return {"mode": "horovod", "device": self.options.device if self.family == "torch" else "cpu"}
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]] | None:
@@ -73,17 +71,12 @@ class Horovod(Engine):
 
 
 class HorovodTensorFlow(Horovod):
-    """Horovod's distributed gradient tape, in the TensorFlow for which it was built."""
+    """Horovod's DistributedGradientTape over gloo."""
 
     name = "horovod-tensorflow"
     family = "tensorflow"
     module = "tensorflow_tape"
-    section = "Horovod for TensorFlow"
     variables: ClassVar[Mapping[str, str]] = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-
-    def spec_fields(self) -> dict[str, Any]:
-        """Return Horovod's interface; it computes on CPUs."""
-        return {"mode": "horovod"}
 
 
 def _built_here(framework: str) -> bool:

@@ -90,10 +90,9 @@ def train(spec: RankSpec, rank: int, size: int, variables: Variables, step: Call
 def alone(spec: RankSpec, model: Model, load: Callable[[int], Any], stopwatch: Stopwatch) -> None:
     """Run steps without communication, on eager variables of this process: forward alone, and whole steps."""
     variables = Variables(spec, model)
-    # Without autograph, which in TensorFlow 2.12 (Horovod's) does not know `zip(strict=True)`; nothing needs it.
-    forward = tf.function(variables.loss, autograph=False)
+    forward = tf.function(variables.loss)
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    @tf.function  # type: ignore[untyped-decorator]
     def step(images: Any, labels: Any) -> Any:  # noqa: ANN401
         return variables.step(images, labels, tf.GradientTape.gradient)
 

@@ -1,4 +1,4 @@
-"""A rank of Paceline's front for TensorFlow, or of Horovod's: a traced step with a distributed gradient tape."""
+"""A rank of TensorFlow with the distributed gradient tape of Paceline or Horovod: a traced step."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from paceline.bench.ranks.rank_spec import place, read
+from paceline.bench.ranks.rank_spec import read
 from paceline.bench.ranks.tensorflow_common import Variables, threads, train
 from paceline.bench.ranks.tensorflow_layers import Model
 
 
 def main() -> None:
     """Train."""
-    spec, (rank, size, _) = read(), place()
-    hvd: Any = importlib.import_module("horovod.tensorflow" if spec.mode == "horovod" else "paceline.tensorflow")
+    spec = read()
+    hvd = importlib.import_module(f"{'horovod' if spec.mode == 'horovod' else 'paceline'}.tensorflow")
     tf.config.threading.set_intra_op_parallelism_threads(threads())
     hvd.init()
+    rank, size = hvd.rank(), hvd.size()
     variables = Variables(spec, Model(str(spec.graph)))
 
     def together(tape: tf.GradientTape, loss: Any, weights: list[Any]) -> Any:  # noqa: ANN401
         return hvd.DistributedGradientTape(tape).gradient(loss, weights)
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    @tf.function  # type: ignore[untyped-decorator]
     def step(images: Any, labels: Any) -> Any:  # noqa: ANN401
         return variables.step(images, labels, together)
 

@@ -58,6 +58,18 @@ class Config:
             raise self.wrong(field, f"{_as_json(value)} is not a whole number between {least} and {most}")
         return value
 
+    def wholes(self, field: str, end: int) -> list[int]:
+        """Return whole numbers that grow, above 0 and below `end`; none if the field is missing."""
+        found = self.fields.get(field) or []
+        if not (
+            isinstance(found, list)
+            and all(isinstance(one, int) and not isinstance(one, bool) for one in found)
+            and len(found) < 16
+            and all(one < other for one, other in zip([0, *found], [*found, end], strict=True))
+        ):
+            raise self.wrong(field, f"{_as_json(found)} are not growing whole numbers between 0 and {end}")
+        return found
+
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
         value = self.fields.get(field, default)

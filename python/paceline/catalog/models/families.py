@@ -48,6 +48,10 @@ class _Block:
     routed: int = 1
     memory: int | None = None
     """Tokens of the encoder's output, for cross-attention."""
+    cached: int = 0
+    """Tokens before the sequence whose hidden states are kept and attended to, without gradients."""
+    relative: bool = False
+    """Relative positions, as in Transformer-XL."""
 
     @property
     def width(self) -> int:
@@ -72,7 +76,7 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
     at = f"{name}.{part}"
     hidden, width, kv, tokens = block.hidden, block.width, block.kv_width, block.tokens
     is_cross = part != "attention"
-    keys = (block.memory or tokens) if is_cross else tokens
+    keys = (block.memory or tokens) if is_cross else tokens + block.cached
     tensors = (
         *_norm(f"{at}.norm", hidden, block.norm),
         *_linear(f"{at}.q", hidden, width, bias=block.qkv_bias),
@@ -93,7 +97,7 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
     # A window bounds the keys of a query; the mask's half is left out where most queries see a full window.
     seen = keys if is_cross or block.window is None else min(keys, block.window)
     causal = block.causal and not is_cross and seen == keys
-    attention = Attention(tokens, seen, block.heads, block.head_size, causal)
+    attention = Attention(tokens, seen, block.heads, block.head_size, causal, block.relative)
     return Layer(
         at,
         tensors,
@@ -147,7 +151,10 @@ def _blocks(block: _Block, count: int, prefix: str = "model", first: tuple[Tenso
     layers = []
     for index in range(count):
         name = f"{prefix}.layers.{index}"
-        layers.append(_attention(block, name, more=first if index == 0 else ()))
+        more = first if index == 0 else ()
+        if block.relative:
+            more = (*more, Tensor(f"{name}.attention.positions.weight", (block.width, block.hidden)))
+        layers.append(_attention(block, name, more=more))
         if block.memory is not None:
             layers.append(_attention(block, name, "cross_attention"))
         layers.append(_mlp(block, name))
@@ -450,6 +457,60 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
     ]
 
 
+def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
+    """Transformer-XL (Z. Dai et al., 2019) with adaptive input and softmax (E. Grave et al., 2017)."""
+    hidden, heads, size = config.whole("d_model"), config.whole("n_head"), config.whole("d_head")
+    block = _Block(
+        hidden,
+        heads,
+        heads,
+        size,
+        config.whole("d_inner"),
+        tokens,
+        qkv_bias=False,
+        out_bias=False,
+        dropout=config.number("dropout", 0.1) > 0,
+        cached=config.whole("mem_len", 0),
+        relative=True,
+    )
+    vocabulary, width = config.whole("vocab_size"), config.whole("d_embed", hidden)
+    ends = config.wholes("cutoffs", vocabulary)
+    shrink = config.whole("div_val", 4)
+    tables, projections = [], []
+    for number, (first, end) in enumerate(zip([0, *ends], [*ends, vocabulary], strict=True)):
+        own = width // shrink**number
+        if own == 0:
+            raise config.wrong("div_val", f"{shrink} leaves words of cluster {number} no width")
+        # Nearly all words of a text are in the first cluster.
+        share = 1.0 if number == 0 else 0.0
+        tables.append(Tensor(f"model.embed.tokens.{number}.weight", (end - first, own), share))
+        if shrink > 1 or own != hidden:
+            projections.append(Tensor(f"model.embed.projections.{number}.weight", (hidden, own), share))
+    biases = tuple(Tensor(f"model.layers.0.attention.{one}_bias", (heads, size)) for one in ("query", "position"))
+    rows = (ends or [vocabulary])[0] + len(ends)
+    head = (
+        *(Tensor(f"model.head.{number}.bias", table.shape[:1], table.active) for number, table in enumerate(tables)),
+        # The first cluster's projection to the output is its own; the others' are those of the input.
+        *(Tensor("model.head.projection.weight", (hidden, width)) for _ in projections[:1]),
+        *((Tensor("model.head.clusters.weight", (len(ends), width)),) if ends else ()),
+        *((Tensor("model.head.clusters.bias", (len(ends),)),) if ends else ()),
+    )
+    return [
+        _embedding("model.embed", tokens, hidden, (*tables, *projections)),
+        *_blocks(block, config.layers("n_layer"), first=biases),
+        Layer(
+            "model.head",
+            head,
+            tokens,
+            hidden,
+            (Matmul(tokens, hidden, width), Matmul(tokens, width, rows)),
+            logits=float(tokens) * rows,
+            shared=tuple(tables),
+            kept=Activations(products=tokens * hidden, wide=float(tokens) * rows),
+        ),
+    ]
+
+
 def _vit(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     patch, channels = config.whole("patch_size", 16), config.whole("num_channels", 3)
@@ -497,6 +558,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "roberta": _bert,
     "t5": _t5,
     "bart": _bart,
+    "transfo-xl": _transfo_xl,
     "vit": _vit,
 }
 MODEL_TYPES = tuple(_FAMILIES)
@@ -505,9 +567,19 @@ _CONTEXT = {
     "gpt2": "n_positions",
     "mpt": "max_seq_len",
     "t5": "n_positions",
+    "transfo-xl": "tgt_len",
 }
 LONGEST_DEFAULT = 8192
 """Tokens of a sequence by default, unless the model's context is shorter."""
+
+
+def with_context(config: Config, sequence: int) -> Config:
+    """Return a configuration with positions for so many tokens, as whoever trains on longer sequences makes it."""
+    field = _CONTEXT.get(config.kind, "max_position_embeddings")
+    # RoBERTa's first two positions are not used.
+    needed = sequence + 2 * (config.kind == "roberta")
+    known = config.fields.get(field)
+    return replace(config, fields={**config.fields, field: needed}) if known is not None and known < needed else config
 
 
 def model_of(config: Config, sequence: int | None = None) -> Model:
@@ -528,7 +600,7 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
             )
     else:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")
-        context = config.whole(field, 512 if config.kind == "t5" else 2048)
+        context = config.whole(field, {"t5": 512, "transfo-xl": 128}.get(config.kind, 2048))
         if config.kind == "roberta":
             # RoBERTa's first two positions are not used.
             if context < 3:

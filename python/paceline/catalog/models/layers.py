@@ -49,16 +49,19 @@ class Attention:
     heads: int
     head_size: int
     causal: bool
+    relative: bool = False
+    """Whether queries are multiplied by encodings of relative positions, too, and both scores added."""
 
     @property
     def scores(self) -> float:
         """Scores of one sample, all heads, without regard to the mask."""
-        return float(self.heads) * self.queries * self.keys
+        return float(self.heads) * self.queries * self.keys * (2 if self.relative else 1)
 
     @property
     def flops(self) -> float:
-        """Of the forward pass over all scores: queries times keys, and weights times values."""
-        return 4.0 * self.scores * self.head_size
+        """Of the forward pass over all scores: queries times keys (and positions), and weights times values."""
+        pairs = float(self.heads) * self.queries * self.keys
+        return (6.0 if self.relative else 4.0) * pairs * self.head_size
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from typing import Any
 
 import click
 
+from paceline._core import parse_size
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.constants import assuming
 from paceline.catalog.efficiency import all_efficiencies
+from paceline.catalog.models.roofline import element_bytes
 from paceline.catalog.nccl import all_constants, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
@@ -39,6 +41,15 @@ _GROUP = re.compile(r"zero-?1 (?:inside|within|in) the node(?: \((\d+)\))?", re.
 # An anchor outside of these is a row that was read wrongly, not a faster GPU.
 _SPEEDUPS = (0.25, 4.0)
 _ANCHOR_PRECISION = 1e-4
+
+
+_PARTS = {
+    "one node": "training on one node",
+    "modern": "training on several nodes, A100 and newer",
+    "older": "training on several nodes, older",
+    "parallel": "training with tensor or pipeline parallelism",
+    "assumed": "training of models whose shape is assumed",
+}
 
 
 @dataclass(frozen=True)
@@ -167,25 +178,26 @@ def matched(case: Case, row: Mapping[str, str]) -> float:
 
 def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: str | None = None) -> Trained:
     """Return the forecast of a row. Raises InvalidArgumentError if it cannot be simulated."""
+    hardware, tensor = case.workload.hardware, case.workload.tensor
     per_node, assumed = _gpus_per_node(case, row)
     assumed += [case.assumed] if case.assumed else []
     sharding = case.sharding
     words = row["strategy"].lower()
     # A rank of the simulation is the GPUs that share every layer.
-    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // case.workload.tensor)}
+    fields: dict[str, Any] = {"gpus_per_node": max(1, per_node // tensor)}
     if "hsdp" in words:
-        sharding = f"hsdp:{min(per_node, case.gpus) // case.workload.tensor}"
+        sharding = f"hsdp:{min(per_node, case.gpus) // tensor}"
     if "shard_grad_op" in words:
         # FSDP gathers units one after the other in this mode, too, but once.
         sharding, fields["reshard_after_forward"] = "zero3", "no"
+    shards = case.gpus // case.workload.gpus
     if sharding == "zero1" and (group := _GROUP.search(words)) is not None:
-        ranks = int(group[1] or per_node // case.workload.tensor)
-        sharding = f"zero1:{ranks}" if ranks < case.gpus // case.workload.tensor else "zero1"
-    hardware, tensor = case.workload.hardware, case.workload.tensor
+        ranks = int(group[1] or per_node // tensor)
+        sharding, shards = (f"zero1:{ranks}", ranks) if ranks < shards else ("zero1", shards)
     if per_node % tensor and case.gpus > per_node:
         raise InvalidArgumentError(f"{tensor} tensor-parallel GPUs do not divide a node of {per_node}")
     # Sharded collectives take the times of NCCL's model, which knows the GPU's usual nodes.
-    cluster = hardware.node if sharding != "none" else None
+    cluster = _node(case, row) if sharding != "none" else None
     if case.gpus > per_node:
         rate, cards, where = _network(case, row)
         assumed += where
@@ -196,18 +208,18 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
             fields["bandwidth"] = f"{rate:g}Gbps"
             fields |= {"nics_per_node": cards} if cards else {}
     bus = hardware.bus_bandwidth
-    if cluster is None and bus is not None and per_node > 1:
+    if cluster is None and bus is not None and fields["gpus_per_node"] > 1:
         fields["intra_bandwidth"] = f"{8 * bus / 1e9:g}Gbps"
     result = simulate(
         case.workload.trace(),
         cluster,
         "ring" if cluster is None else "native",
-        workers=case.gpus // tensor,
+        workers=case.gpus // case.workload.gpus,
         sharding=sharding,
         accumulate=case.accumulate,
         critical_path=False,
         overlap=case.overlap,
-        bucket_size=None if sharding.startswith(("zero3", "hsdp")) else case.bucket_size,
+        bucket_size=None if sharding.startswith(("zero3", "hsdp")) else _bucket_size(case, shards),
         compute_speedup=speedup,
         **fields,
     )
@@ -222,6 +234,20 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
         nodes=-(-case.gpus // per_node),
         link_bps=result.bandwidth_bps,
     )
+
+
+def _node(case: Case, row: Mapping[str, str]) -> str | None:
+    """Return the built-in cluster whose nodes are like those of the row: the GPU's usual ones, but for EFA."""
+    usual = case.workload.hardware.node
+    has_efa = re.search(r"\b(?:EFA|p4d)\b", f"{row.get('inter_bw', '')} {row['gpu']} {row['system']}", re.IGNORECASE)
+    return "dgx-a100" if usual == "p4d.24xlarge" and has_efa is None else usual
+
+
+def _bucket_size(case: Case, shards: int) -> str | int | None:
+    if not (case.by_owner and case.bucket_size):
+        return case.bucket_size
+    of_a_rank = case.workload.model.parameters * element_bytes(case.workload.precision) // shards
+    return min(parse_size(case.bucket_size), of_a_rank)
 
 
 def _gpus_per_node(case: Case, row: Mapping[str, str]) -> tuple[int, list[str]]:
@@ -290,21 +316,20 @@ def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> lis
 
 def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
     """Return the rows by what may be expected of them."""
-    modern = ("ampere", "hopper", "blackwell")
-    several = {
-        "training on one node": [it for it in found if it.case.gpus <= transformers.ONE_NODE],
-        "training on several nodes, A100 and newer": [
-            it
-            for it in found
-            if it.case.gpus > transformers.ONE_NODE and it.case.workload.hardware.architecture in modern
-        ],
-        "training on several nodes, older": [
-            it
-            for it in found
-            if it.case.gpus > transformers.ONE_NODE and it.case.workload.hardware.architecture not in modern
-        ],
-    }
+    several: dict[str, list[Trained]] = {name: [] for name in _PARTS.values()}
+    for it in found:
+        several[_PARTS[_part(it.case)]].append(it)
     return [(name, part) for name, part in several.items() if part]
+
+
+def _part(case: Case) -> str:
+    if not case.has_shape:
+        return "assumed"
+    if case.workload.gpus > 1:
+        return "parallel"
+    if case.gpus <= transformers.ONE_NODE:
+        return "one node"
+    return "modern" if case.workload.hardware.architecture in ("ampere", "hopper", "blackwell") else "older"
 
 
 def numbers(found: Sequence[Trained]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,10 @@ from pathlib import Path
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config
-from paceline.catalog.models.families import model_of
+from paceline.catalog.models.families import with_context
 from paceline.catalog.models.memory import Checkpointing
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
+from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.errors import InvalidArgumentError
@@ -59,10 +61,14 @@ class Case:
     """Bytes per parameter that collectives move in a microbatch or a step."""
     bucket_size: str | None = None
     """Of gradients; None: DDP's."""
+    by_owner: bool = False
+    """Whether a bucket holds tensors that one rank updates."""
     overlap: bool = True
     """Whether gradients are exchanged during the backward pass."""
     assumed: str = ""
-    """What the row does not say of the software."""
+    """What the row does not say of the software and the model."""
+    has_shape: bool = True
+    """Whether the model's layers are published, not only the number of its parameters."""
 
     @property
     def step_s(self) -> float:
@@ -99,6 +105,9 @@ class _Software:
     attention: AttentionKind
     bucket_size: str | None = None
     """Of gradients: Horovod's fusion threshold, InternEvo's and DeepSpeed's reduce_bucket_size; None: DDP's."""
+    by_owner: bool = False
+    """Whether ZeRO gives whole tensors to ranks, so that a bucket holds those of one rank at most. InternEvo's
+    hybrid_zero_optim reduces gradients to the rank that updates them, and broadcasts each rank's parameters."""
     overlap: bool = True
     """False: gradients are exchanged after the backward pass. Megatron's local DDP and NVIDIA's BERT in PyTorch
     (`allreduce_post_accumulation`) and TensorFlow (accumulated gradients) do so."""
@@ -108,7 +117,7 @@ class _Software:
 
 _SOFTWARE = (
     _Software("Composer", "fused", "flash"),
-    _Software("InternEvo", "eager", "flash", "512MiB"),
+    _Software("InternEvo", "eager", "flash", "512MiB", by_owner=True),
     _Software("torch.compile", "compiled", "flash"),
     _Software("FMS", "compiled", "flash"),
     _Software("torchtitan", "eager", "flash"),
@@ -119,23 +128,43 @@ _SOFTWARE = (
     _Software("TF1", "eager", "unfused", "64MiB", overlap=False, predictions=True),
     _Software("TF2", "eager", "unfused", "64MiB", overlap=False, predictions=True),
     _Software("NGC PyTorch", "eager", "unfused", overlap=False),
+    _Software("Transformer-XL", "eager", "unfused"),
     _Software("PyTorch 2", "fused", "unfused"),
     _Software("PyTorch", "eager", "unfused"),
 )
 _GPUS = (
+    # The first whose words are all there: the name of the GPU, and what it or the notes say of memory and power.
     ("a100 40gb", "a100-40gb"),
     ("a100", "a100-80gb"),
+    ("h100 500w", "h100-96gb-500w"),
+    ("h100 96gb", "h100-96gb"),
+    ("h100 94gb", "h100-96gb"),
+    ("h100 95gb", "h100-96gb"),
+    ("h100 hbm2e", "h100-96gb"),
     ("h100", "h100"),
     ("h200", "h200"),
     ("b200", "b200"),
     ("v100-sxm2 16gb", "v100-16gb"),
-    ("450w", "v100-sxm3-450w"),
+    ("v100 450w", "v100-sxm3-450w"),
     ("v100", "v100-32gb"),
 )
 _BINARY = {"K": 2**10, "M": 2**20}
 """Batches of tokens are powers of two: "0.125M tokens" are 2^17."""
 _TENSOR = re.compile(r"(?:tensor[- ]parallel(?:ism)?(?: size)?|\btp)[ =]?(\d+)", re.IGNORECASE)
-_PIPELINE = re.compile(r"(?:pipeline[- ]parallel(?:ism)?(?: size)?|\bpp)[ =]?([2-9]|[1-9]\d+)\b", re.IGNORECASE)
+_PIPELINE = re.compile(r"(?:pipeline[- ]parallel(?:ism)?(?: size)?|\bpp)[ =]?(\d+)", re.IGNORECASE)
+_VIRTUAL = re.compile(r"(?:virtual(?: pipeline)?(?: stages| size)?|\bvp)[ =]?(\d+)", re.IGNORECASE)
+_CONTEXT = re.compile(r"(?:context[- ]parallel(?:ism)?(?: size)?|\bcp)[ =]?(\d+)", re.IGNORECASE)
+_LANGUAGE_MODELS = re.compile(
+    r"gpt|llama|bert|\bopt\b|bloom|nemotron|palm|internlm|qwen|gemma|falcon|olmo|megatron|turing|mistral|baichuan"
+)
+"""Of which a published number of parameters says enough: transformers whose layers are all alike."""
+_HEAD = 128
+_SMALLEST, _LARGEST = 50e6, 2e12
+_FULL_CHECKPOINTING = re.compile(
+    r"activation checkpointing true|layer-wise activation checkpoint"
+    r"|\bfull (?:ac\b|activation (?:checkpoint|recomput)|checkpoint|recomput)",
+    re.IGNORECASE,
+)
 _MODELS = {
     "internlm-7b": "internlm-7b",
     "llama-2-like 7b": "llama-2-7b",
@@ -174,7 +203,7 @@ def cases(rows: Sequence[Mapping[str, str]], most: int = ONE_NODE) -> tuple[list
     for row in rows:
         try:
             found.append(_case(row, most))
-        except _CannotCompareError as error:
+        except (_CannotCompareError, InvalidArgumentError) as error:
             left_out[row["id"]] = str(error)
     return found, left_out
 
@@ -189,39 +218,57 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         raise _CannotCompareError("a collective, not training")
     if not 1 <= gpus <= most:
         raise _CannotCompareError(f"{row['gpus']} GPUs: more than one node of {ONE_NODE}")
-    hardware, config = _hardware(row), _config(row)
+    hardware = _hardware(row)
+    config, assumed = _config(row)
+    has_shape = not assumed
     software = next((it for it in _SOFTWARE if it.words.lower() in f"{row['system']} {row['source']}".lower()), None)
-    assumed = ""
     if software is None:
         if most <= ONE_NODE:
             raise _CannotCompareError(f"unknown software: {row['system']}")
         is_old = hardware.architecture in ("volta", "turing")
         software = _Software("", "eager" if is_old else "fused", "unfused" if is_old else "flash")
-        assumed = f"{software.kernels} kernels and {software.attention} attention"
+        assumed.append(f"{software.kernels} kernels and {software.attention} attention")
     compiles = re.search(r"(no |without |not )?(torch\.)?compiled?\b", f"{row['strategy']} {row['notes']}".lower())
     if compiles is not None and not compiles[1]:
         software = replace(software, kernels="compiled")
-    sequence = _number(row["seq_len"])
+    # A Transformer-XL's configuration says how many tokens it predicts.
+    sequence = _number(row["seq_len"]) or config.fields.get("tgt_len")
     if sequence is None:
         raise _CannotCompareError("no sequence length")
     notes = row["notes"].lower()
     words = f"{row['strategy']}; {row['notes']}"
-    if _PIPELINE.search(words):
-        raise _CannotCompareError("pipeline parallelism")
-    parallel = _TENSOR.search(words)
-    tensor = int(parallel[1]) if parallel is not None else 1
-    if tensor < 1 or gpus % tensor or (tensor > 1 and most <= ONE_NODE):
-        raise _CannotCompareError(f"tensor parallelism over {tensor} of {gpus} GPUs")
-    batch, accumulate = _batch(row, gpus // tensor, int(sequence))
+    tensor, pipeline, virtual, context = (
+        int(found[1]) if (found := pattern.search(words)) is not None else 1
+        for pattern in (_TENSOR, _PIPELINE, _VIRTUAL, _CONTEXT)
+    )
+    if context > 1:
+        raise _CannotCompareError("context parallelism")
+    own = tensor * pipeline
+    if own < 1 or gpus % own or (own > 1 and most <= ONE_NODE):
+        raise _CannotCompareError(f"{tensor} tensor-parallel GPUs in {pipeline} stages, of {gpus} GPUs")
+    batch, accumulate = _batch(row, gpus // own, int(sequence))
+    if pipeline > 1 and accumulate == 1:
+        # A pipeline cuts its batch; torchtitan's microbatches have one sample unless it is told otherwise.
+        batch, accumulate = 1, batch
     precision = _precision(row["precision"], hardware)
     if software.predictions and config.kind == "bert":
         masked = 20 if sequence <= 128 else 80
         config = replace(config, fields={**config.fields, "max_predictions_per_seq": masked})
-    is_full = bool(re.search(r"activation checkpointing true|layer-wise activation checkpoint", notes))
+    is_full = _FULL_CHECKPOINTING.search(words) is not None
     checkpointing: Checkpointing = "full" if is_full else "selective" if "selective" in notes else "none"
-    model = model_of(config, int(sequence))
-    workload = Workload(
-        model, hardware, batch, precision, software.attention, checkpointing, software.kernels, tensor=tensor
+    workload = workload_of(
+        with_context(config, int(sequence)),
+        hardware,
+        int(sequence),
+        batch,
+        precision,
+        checkpointing,
+        software.attention,
+        software.kernels,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        microbatches=accumulate if pipeline > 1 else None,
+        virtual_stages=virtual,
     )
     sharding = _sharding(row["strategy"])
     size = element_bytes(precision)
@@ -233,40 +280,74 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         row["source"],
         workload,
         gpus,
-        accumulate,
+        1 if pipeline > 1 else accumulate,
         sharding,
         _rate(row, workload, gpus),
         moved,
         software.bucket_size,
+        software.by_owner,
         software.overlap,
-        assumed,
+        "; ".join(assumed),
+        has_shape,
     )
 
 
 def _hardware(row: Mapping[str, str]) -> Hardware:
-    name = row["gpu"].lower()
-    known = next((device for words, device in _GPUS if words in name), None)
+    name, more = (re.sub(r"(\d) (gb|w)\b", r"\1\2", row[column].lower()) for column in ("gpu", "notes"))
+    known = next(
+        (
+            device
+            for (model, *variant), device in ((words.split(), device) for words, device in _GPUS)
+            if model in name and all(word in f"{name} {more}" for word in variant)
+        ),
+        None,
+    )
     if known is None:
         raise _CannotCompareError(f"unknown GPU {row['gpu']}")
     return find_hardware(known)
 
 
-def _config(row: Mapping[str, str]) -> Config:
+def _config(row: Mapping[str, str]) -> tuple[Config, list[str]]:
+    """Return the model's configuration, and what is assumed of its shape."""
     name = row["model"].lower()
     plain = re.sub(r"\([^)]*\)|^meta[- ]|[- ]like\b", " ", name).strip()
     # Llama 3.1 has the shapes of Llama 3.
     for word in (_MODELS.get(name, name), plain, re.sub(r"llama[- ]?3\.1", "llama-3", plain)):
         if (found := find_config(word)) is not None:
-            return found
+            return found, []
+    fields = dict(built_in_configs()["gpt2-small"].fields)
     # `GPT 1536x16`: hidden size and layers; the notes have the vocabulary.
     if shape := re.fullmatch(r"gpt (\d+)x(\d+)", name):
         hidden, layers = int(shape[1]), int(shape[2])
         vocabulary = re.search(r"vocabulary ([\d,]+)", row["notes"])
-        fields = dict(built_in_configs()["gpt2-small"].fields)
         fields |= {"n_embd": hidden, "n_layer": layers, "n_head": hidden // 96, "n_positions": 2048}
         fields["vocab_size"] = int(vocabulary[1].replace(",", "")) if vocabulary else 50257
-        return Config(row["model"], row["id"], fields)
-    raise _CannotCompareError(f"unknown model {row['model']}")
+        return Config(row["model"], row["id"], fields), []
+    size = re.match(r"\s*(\d+(?:\.\d+)?)\s*([BM]?)(?![\w.])", row.get("params", ""))
+    parameters = 0.0 if size is None else float(size[1]) * {"B": 1e9, "M": 1e6, "": 1.0}[size[2]]
+    if not (_SMALLEST <= parameters <= _LARGEST and _LANGUAGE_MODELS.search(name)):
+        raise _CannotCompareError(f"unknown model {row['model']}")
+    hidden, layers = _shape(parameters, fields["vocab_size"])
+    assumed = [f"{layers} layers of {hidden}, as a GPT-3 with so many parameters has"]
+    if "bert" in name:
+        fields = dict(built_in_configs()["bert-large"].fields)
+        fields |= {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": 4 * hidden}
+        return Config(row["model"], row["id"], fields | {"num_attention_heads": hidden // _HEAD}), assumed
+    fields |= {"n_embd": hidden, "n_layer": layers, "n_head": hidden // _HEAD}
+    return Config(row["model"], row["id"], fields), assumed
+
+
+def _shape(parameters: float, vocabulary: int) -> tuple[int, int]:
+    """Return hidden size and layers of a GPT with so many parameters: on the line through GPT-3's sizes."""
+    sizes = [config for name, config in built_in_configs().items() if name.startswith("gpt3-")]
+    line = statistics.linear_regression(
+        [math.log(config.parameters or 1) for config in sizes], [math.log(config.whole("n_embd")) for config in sizes]
+    )
+    hidden = math.exp(line.intercept + line.slope * math.log(parameters))
+    # Large models have heads that tensor-parallel GPUs can share.
+    step = 8 * _HEAD if hidden > 16 * _HEAD else _HEAD
+    rounded = max(step, round(hidden / step) * step)
+    return rounded, max(1, round((parameters - vocabulary * rounded) / (12 * rounded**2)))
 
 
 def _precision(words: str, hardware: Hardware) -> str:
@@ -277,27 +358,31 @@ def _precision(words: str, hardware: Hardware) -> str:
     raise _CannotCompareError(f"unknown precision {words}")
 
 
-def _batch(row: Mapping[str, str], gpus: int, sequence: int) -> tuple[int, int]:
+def _batch(row: Mapping[str, str], replicas: int, sequence: int) -> tuple[int, int]:
     """Return the samples of a microbatch, and microbatches of a step."""
     notes = row["notes"].lower()
     for pattern in (
         r"micro_bsz (\d+) x micro_num (\d+)",
         r"batch (\d+) per gpu, accumulation (\d+)",
         r"microbatch (\d+); grad accum (\d+)",
-        r"micro[- ]?batch(?: size)? (\d+)()",
         r"(?:local batch|per-gpu batch)(?: size)? (\d+)()",
-        r"batch(?: size)? (\d+) per gpu()",
+        r"(?<!micro)(?<!micro[ -])batch(?: size)? (\d+) per gpu()",
     ):
         if found := re.search(pattern, notes):
             return int(found[1]), int(found[2] or 1)
-    if found := re.search(r"(\d+) per gpu", row["global_batch_or_tokens"].lower()):
-        return int(found[1]), 1
     text = row["global_batch_or_tokens"]
+    if found := re.search(r"(\d+) per gpu", text.lower()):
+        return int(found[1]), 1
     total = _number(text)
+    if total is not None:
+        total *= next((scale for unit, scale in _BINARY.items() if re.match(rf"\s*[\d.]+{unit} tok", text)), 1)
+        total /= replicas * (sequence if "token" in text else 1)
+    if found := re.search(r"(?:micro[- ]?batch(?: size)?|\bmbs) (\d+)", notes):
+        one = int(found[1])
+        return one, 1 if total is None else max(1, round(total / one))
     if total is None:
         raise _CannotCompareError("no batch")
-    total *= next((scale for unit, scale in _BINARY.items() if re.match(rf"\s*[\d.]+{unit} tok", text)), 1)
-    return max(1, round(total / gpus / (sequence if "token" in row["global_batch_or_tokens"] else 1))), 1
+    return max(1, round(total)), 1
 
 
 def _sharding(words: str) -> str:
@@ -325,14 +410,18 @@ def _rate(row: Mapping[str, str], workload: Workload, gpus: int) -> float:
         return value / (100 if value > 1 else 1) * workload.hardware.peak(workload.precision) / workload.model.flops
     if not re.match(r"tflop|token|seq|sample|sentence|example", unit):
         raise _CannotCompareError(f"unit '{row['unit'][:40]}' is none of tokens/s, samples/s and TFLOPS/GPU")
-    if "tflops" in unit:
-        return value * 1e12 / (1 if "gpu" in unit else gpus) / workload.model.flops
+    if unit.startswith("tflop"):
+        counts_all = re.search(
+            r"\b(?:hfu|hardware flop|(?:with|includ\w+|count\w+) recompu)", row["notes"], re.IGNORECASE
+        )
+        flops = workload.model.flops if counts_all is None else workload.hardware_flops
+        return value * 1e12 / (1 if "gpu" in unit else gpus) / flops
     per_gpu = value if "gpu" in unit else value / gpus
     return per_gpu / workload.tokens if unit.startswith("token") else per_gpu
 
 
 def _number(text: str) -> float | None:
-    found = re.match(r"\s*([\d.]+)", text)
+    found = re.match(r"\s*(\d+(?:\.\d+)?)", text)
     return float(found[1]) if found else None
 
 

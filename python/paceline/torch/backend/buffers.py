@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from paceline.torch.backend.on_device import used_here
+
 Region = tuple[int, int]
 """The address of the first element, and the number of elements."""
 
@@ -68,6 +70,9 @@ class Memory:
         back, self.back = self.back, []
         for tensor, dense in back:
             assign(tensor, dense)
+            # By a thread that completes futures, for example, whose current stream is another one.
+            used_here(tensor)
+            used_here(dense)
 
 
 def assign(tensor: Tensor, values: Tensor) -> None:

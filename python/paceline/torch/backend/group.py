@@ -84,6 +84,9 @@ class Group:
         if place is not None:
             # The result comes to the device even if nobody waits.
             completion.start()
+            # Once there are such operations, others, too: they may be on the same memory.
+            if background or place.device in job.beside:
+                place = on_device.beside(place, job.beside)
         if completion.wanted:
             number, lineage = completion.begin(self._name)
         token = number if background else None

@@ -1,6 +1,7 @@
 """A DDP communication hook that picks the strategy by the size of the bucket."""
 
 # No `from __future__ import annotations`: DDP inspects the hook's annotations.
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from paceline._core import parse_size
 from paceline.catalog import names
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.torch.backend.process_group import CPU, Operations
+from paceline.torch.backend.process_group import CPU, CUDA, Operations
 
 Choice = names.Strategy | Mapping[str, names.Strategy] | Callable[[GradBucket], names.Strategy | None] | None
 """A strategy, strategies by maximum bucket size, or a function of the bucket; None: the fastest."""
@@ -69,10 +70,12 @@ def operations_of(group: object) -> Operations:
     """Return Paceline's operations in a process group. Raises ValueError if it has none."""
     if isinstance(group, Operations):
         return group
-    below = group._get_backend(CPU) if isinstance(group, dist.ProcessGroup) else None
-    if not isinstance(below, Operations):
-        raise ValueError("the process group is not paceline's; call init_process_group('paceline') first")
-    return below
+    if isinstance(group, dist.ProcessGroup):
+        for device in (CPU, CUDA):
+            with contextlib.suppress(RuntimeError):  # It has no backend for this device.
+                if isinstance(below := group._get_backend(device), Operations):
+                    return below
+    raise ValueError("the process group is not paceline's; call init_process_group('paceline') first")
 
 
 def _chooser(strategy: Choice) -> Callable[[GradBucket], str | None]:

@@ -7,6 +7,7 @@ import os
 import weakref
 from dataclasses import replace
 
+import torch
 from torch._C._distributed_c10d import Store
 
 from paceline._core import Communicator, Engine
@@ -41,6 +42,8 @@ class Job:
         """The file of the timeline."""
         self.marks: Marks | None = None
         self.completion = Completion(engine)
+        self.beside: dict[torch.device, torch.cuda.Stream] = {}
+        """By device: the stream in which operations begin that are not waited for at once."""
         self._names: dict[str, int] = {}
         _jobs.add(self)
 

@@ -58,7 +58,10 @@ def all_reduce_sparse(
     if kind not in _DEFINED:
         raise TypeError(f"{call}: {kind} of sparse tensors is not defined; sum and average are; use .to_dense()")
     if not tensor.is_cpu:
-        raise ValueError(f"{call}: {describe('tensor', 0, tensor)} is on {tensor.device}; move it with .cpu()")
+        raise ValueError(
+            f"{call}: {describe('tensor', 0, tensor)} is on {tensor.device}, and sparse tensors are reduced on the CPU "
+            "alone; for an embedding under DDP, use sparse=False, otherwise .to_dense() or .cpu()"
+        )
     with torch.no_grad():
         own = tensor.detach().coalesce()
         if prescale != 1.0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from paceline.torch.backend.completion import Completion
     from paceline.torch.backend.estimate import Estimated
     from paceline.torch.backend.on_device import Place
+
+
+_LOOK_S = 20e-6
+"""How often to look whether another thread has completed a future."""
 
 
 class Work(C10dWork):
@@ -51,6 +55,8 @@ class Work(C10dWork):
         self._label = label
         self._value = memory.value
         self._memory = memory if memory.back else None
+        self._copied: torch.cuda.Event | None = None
+        """When the result of a device has been copied back."""
         self._refused: Exception | None = None
         self._lock = threading.Lock()
         self._future: Future[list[Tensor] | Tensor] | None = None
@@ -71,12 +77,18 @@ class Work(C10dWork):
         began = self._completion.wait_begins()
         if not self._operation.wait(seconds if seconds > 0 else None):
             raise JobError(f"{self._label}: has not finished within {seconds:g} s, and is still in flight")
+        self._hold()
+        self._completion.waited(self._label, began)
+        return True
+
+    def _hold(self) -> None:
+        """Make the current stream wait for the result of a finished operation, which is copied back if need be."""
         if self._place is not None:
             self._operation.hold(on_device.current_stream(self._place.device))
         if self._memory is not None or self._refused is not None:
             self._copy_back()
-        self._completion.waited(self._label, began)
-        return True
+        if self._place is not None and self._copied is not None:
+            on_device.wait_for(self._copied, self._place)
 
     def is_completed(self) -> bool:
         """Return whether it has finished or failed; the results are then in their tensors."""
@@ -151,8 +163,15 @@ class Work(C10dWork):
     def land(self) -> None:
         """Have the result of a finished operation copied to its device, whether or not anybody waits for it."""
         if self._place is not None:
-            with contextlib.suppress(Exception):  # Whoever waits gets the error.
-                self._operation.wait(None)
+            self._landed()  # Whoever waits gets the error.
+
+    def _landed(self) -> Exception | None:
+        """Return the error of a finished operation on a device, if there is one; no stream of this thread waits."""
+        try:
+            self._operation.wait(None)
+        except Exception as error:  # as in `exception_after_wait`
+            return error
+        return None
 
     def has_future(self) -> bool:
         """Return whether a future has been requested."""
@@ -162,8 +181,9 @@ class Work(C10dWork):
     def _be_settled(self, future: Future[list[Tensor] | Tensor]) -> None:
         """Complete the future of a finished operation, even if another thread is just completing it."""
         self.settle()
-        with contextlib.suppress(Exception):  # The waiting thread gets the error.
-            future.wait()
+        # Its own `wait` would make the current stream of a device wait for the result.
+        while not future.done():
+            time.sleep(_LOOK_S)
 
     def get_future_of(self, value: Tensor) -> Future[Tensor]:
         """Return a future of one tensor, as a DDP communication hook returns it."""
@@ -176,10 +196,12 @@ class Work(C10dWork):
         The operation has finished, or the job has ended.
         """
         error: Exception | None
-        if self._operation.ready():
+        if not self._operation.ready():
+            error = JobError(f"{self._label}: was in flight when the process group was destroyed")
+        elif self._place is None:
             error = self.exception_after_wait()
         else:
-            error = JobError(f"{self._label}: was in flight when the process group was destroyed")
+            error = self._landed()
         with self._lock:
             over = self._over
             if over is None or self._settled:
@@ -192,6 +214,9 @@ class Work(C10dWork):
         error = over.value()
         if error is not None:
             raise error
+        # torch runs callbacks in streams of their own, which wait for the tensors with which a future was completed.
+        # `over` has none.
+        self._hold()
         return self._value
 
     def _copy_back(self) -> None:
@@ -199,12 +224,16 @@ class Work(C10dWork):
             if self._refused is not None:
                 raise self._refused
             if self._memory is not None:
-                memory, self._memory = self._memory, None
                 try:
-                    memory.copy_back()
+                    self._memory.copy_back()
                 except Exception as error:
                     self._refused = error
                     raise
+                finally:
+                    if self._place is not None:
+                        self._copied = on_device.mark(self._place)
+                    # Only now: another thread that waits must not find that there is nothing to copy.
+                    self._memory = None
 
 
 class CoalescedWork(C10dWork):
@@ -214,6 +243,8 @@ class CoalescedWork(C10dWork):
         """Each of them may be in flight or finished."""
         super().__init__()
         self._works = list(works)
+        places = (work._place for work in works if isinstance(work, Work))
+        self._place = next((place for place in places if place is not None), None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all; the limit applies to each."""
@@ -248,13 +279,17 @@ class CoalescedWork(C10dWork):
     def get_future(self) -> Future[list[Tensor]]:
         """Return a future of the output tensors of all, in order."""
         futures = [work.get_future() for work in self._works]
+        # That of `collect_all` knows no device, and so does not make streams wait for the tensors.
+        over = on_device.future_of(self._place)
 
-        def gathered(done: Future[list[Future[list[Tensor]]]]) -> list[Tensor]:
-            for future in done.value():
+        def gathered(_over: Future[None]) -> list[Tensor]:
+            for future in futures:
                 future.wait()
             return self.result()
 
-        return torch.futures.collect_all(futures).then(gathered)
+        gathering = over.then(gathered)
+        torch.futures.collect_all(futures).add_done_callback(lambda done: over.set_result(None))
+        return gathering
 
 
 class CombinedWork(CoalescedWork):

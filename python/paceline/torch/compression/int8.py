@@ -69,13 +69,18 @@ def int8_hook(state: Int8State, bucket: GradBucket) -> Future[Tensor]:
     def gather(future: Future[list[Tensor]]) -> Tensor:
         future.value()  # Raises the error of the all-to-all.
         mean = _restored(received, part).sum(0, keepdim=True).div_(world)
-        if state.error_feedback:
-            left = state.of_sums.get(index)
-            if left is not None and left.shape == mean.shape:
-                mean.add_(left)
+        left = state.of_sums.get(index)
+        if state.error_feedback and left is not None and left.shape == mean.shape:
+            mean.add_(left)
         own = _quantised(mean)
         if state.error_feedback:
-            state.of_sums[index] = mean - _restored(own, part)
+            lost = mean.sub_(_restored(own, part))
+            if left is not None and left.shape == lost.shape:
+                # In the same memory: on a device, each callback has another stream, and what one frees another may get
+                # before it has been read.
+                left.copy_(lost)
+            else:
+                state.of_sums[index] = lost
         work = dist.all_gather_into_tensor(received.view(-1), own.view(-1), group=group, async_op=True)
         assert work is not None, "it is asynchronous"
         work.get_future().wait()
