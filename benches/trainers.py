@@ -1,6 +1,7 @@
 """Times a step of DDP, ZeroRedundancyOptimizer and FSDP2 over Paceline and over gloo, in turns, in the same processes.
 
 paceline run -np 2 -- python benches/trainers.py [--trainers ddp,zero,fsdp2] [--hidden 256] [--layers 8] [--turns 30]
+python benches/trainers.py --ray 2 --trainers ddp         # ranks that Ray Train's TorchTrainer starts
 
 Prints for each the medians of the slowest rank in ms, and the median of the pairs' ratios, Paceline over gloo.
 """
@@ -8,11 +9,14 @@ Prints for each the medians of the slowest rank in ms, and the median of the pai
 import argparse
 import math
 import os
+import runpy
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import paceline.torch  # noqa: F401 - registers the backend
 import torch
@@ -69,18 +73,9 @@ def stepping(trainer: str, group: dist.ProcessGroup, shape: argparse.Namespace) 
     return step
 
 
-def main() -> None:
-    """Train by one after the other; rank 0 prints what each takes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainers", default="ddp,zero,fsdp2")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--sequence", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=30)
-    shape = parser.parse_args()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
-    dist.init_process_group("paceline")
+def measure(shape: argparse.Namespace) -> None:
+    """Train by one after the other on this rank, in the group that there is; rank 0 prints what each takes."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // dist.get_world_size()))
     groups = {"paceline": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     for trainer in shape.trainers.split(","):
         steps = {backend: stepping(trainer, groups[backend], shape) for backend in BACKENDS}
@@ -101,6 +96,43 @@ def main() -> None:
             print(
                 f"{trainer:<6} paceline {medians[0]:8.2f} ms, gloo {medians[1]:8.2f} ms, ratio {ratio:.2f}", flush=True
             )
+
+
+def under_ray(shape: argparse.Namespace) -> None:
+    """Have Ray Train start the ranks."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    def train(given: dict[str, Any]) -> None:
+        # Ray sends this function, but not the modules next to this script.
+        runpy.run_path(__file__)["measure"](argparse.Namespace(**given))
+
+    with tempfile.TemporaryDirectory() as folder:
+        TorchTrainer(
+            train,
+            train_loop_config=vars(shape),
+            torch_config=TorchConfig(backend="paceline"),
+            scaling_config=ScalingConfig(num_workers=shape.ray, resources_per_worker={"CPU": 0.5}),
+            run_config=RunConfig(storage_path=folder),
+        ).fit()
+
+
+def main() -> None:
+    """Measure, as a rank that a launcher has started, or under Ray."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainers", default="ddp,zero,fsdp2")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--sequence", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--ray", type=int, metavar="RANKS", help="have Ray Train start this many")
+    shape = parser.parse_args()
+    if shape.ray is not None:
+        under_ray(shape)
+        return
+    dist.init_process_group("paceline")
+    measure(shape)
     dist.destroy_process_group()
 
 

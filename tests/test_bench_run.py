@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from paceline.bench.engines import Options, chosen
+from paceline.bench.engines.horovod import HorovodTensorFlow
 from paceline.bench.engines.tensorflow import Mirrored
 from paceline.bench.environments import TENSORFLOW, install_line
 from paceline.bench.logs import read_log
@@ -247,22 +248,22 @@ def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tm
     assert lacking == [f"TensorFlow is not installed: {install_line(TENSORFLOW)}"] * 3
 
 
-@pytest.mark.parametrize(("name", "rank"), [("horovod", "torch_rank"), ("horovod-tensorflow", "tensorflow_tape")])
-def test_horovod_has_an_environment_for_each_framework(monkeypatch, tmp_path, name, rank):
+@pytest.mark.parametrize(("name", "framework"), [("horovod", "torch"), ("horovod-tensorflow", "tensorflow")])
+def test_horovod_must_be_built_for_the_framework(monkeypatch, tmp_path, name, framework):
+    # Like an installed Horovod, whose packages for all frameworks are there whether they were built or not.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "horovod" else found(name, *rest)
-    )
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "horovod" / framework
+    folder.mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
     (engine,) = chosen([name], Options(), [None])
     assert f"V={tmp_path}/paceline/bench/{name}," in engine.missing()
-    binaries = tmp_path / "paceline" / "bench" / name / "bin"
-    binaries.mkdir(parents=True)
-    (binaries / "horovodrun").touch()
-    assert engine.missing() is None and engine.module == rank
+    (folder / "mpi_lib.so").touch()
+    assert engine.missing() is None
 
 
 NO_TENSORFLOW = Mirrored(Options()).missing()
+NO_HOROVOD = HorovodTensorFlow(Options()).missing()
 needs_tensorflow = pytest.mark.skipif(NO_TENSORFLOW is not None, reason=str(NO_TENSORFLOW))
 
 
@@ -275,6 +276,15 @@ def test_the_tape_for_tensorflow_ends_with_the_weights_of_ddp():
     row = found["paceline-tensorflow ps"]
     assert row["servers"] == 1 and row["ranks_alike"] and row["weights_difference"] < 1e-3
     assert row["total_images_per_s"] > 0 and len(row["step_seconds"][0]) == 3
+
+
+@pytest.mark.process
+@pytest.mark.skipif(NO_HOROVOD is not None, reason=str(NO_HOROVOD))
+def test_horovods_tape_ends_with_the_weights_of_ddp():
+    found, told = rows(bench(*SMALL, "--num-batches", "3", "--engine", "ddp-gloo,horovod-tensorflow", "--json"))
+    assert list(found) == ["ddp-gloo", "horovod-tensorflow"] and not told["skipped"]
+    row = found["horovod-tensorflow"]
+    assert row["ranks_alike"] and row["weights_difference"] < 1e-3
 
 
 @pytest.mark.slow

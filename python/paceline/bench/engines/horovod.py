@@ -1,12 +1,13 @@
-"""Horovod, if it is installed in this environment or in its own."""
+"""Horovod, for torch and for TensorFlow, if it is built in this environment or in one of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.bench.engines.base import Engine, environments, launcher_words, missing_device, rank_words
 from paceline.bench.environments import folder_of
@@ -25,10 +26,12 @@ class Horovod(Engine):
     family = "torch"
     module = "torch_rank"
     own_launcher = True
+    variables: ClassVar[Mapping[str, str]] = {}
+    """Of its ranks."""
 
     def _bin(self) -> Path | None:
-        """Return the folder of horovodrun: this environment's if it has the framework, too, or its own one's."""
-        if importlib.util.find_spec("horovod") is not None and importlib.util.find_spec(self.family) is not None:
+        """Return the folder of horovodrun."""
+        if _built_here(self.family):
             return Path(sys.executable).parent
         own = folder_of(self.name) / "bin"
         return own if (own / "horovodrun").exists() else None
@@ -56,7 +59,7 @@ class Horovod(Engine):
         binaries = self._bin()
         assert binaries is not None
         size = len(places.ranks)
-        (_, environment), *_ = environments(places, self.secret)
+        (_, environment), *_ = environments(places, self.secret, dict(self.variables))
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             environment.pop(name, None)
         environment["PATH"] = f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}"
@@ -73,3 +76,11 @@ class HorovodTensorFlow(Horovod):
     name = "horovod-tensorflow"
     family = "tensorflow"
     module = "tensorflow_tape"
+    variables: ClassVar[Mapping[str, str]] = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _built_here(framework: str) -> bool:
+    """Return whether this environment has Horovod with its library for a framework."""
+    found = importlib.util.find_spec("horovod")
+    folders = (found and found.submodule_search_locations) or []
+    return any(any(Path(folder, framework).glob("mpi_lib*")) for folder in folders)
