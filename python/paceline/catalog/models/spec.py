@@ -205,6 +205,8 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
                     f"out, and give the machines with --cluster, such as --cluster {cluster}",
                     setting=option,
                 )
+            if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
+                raise _unknown(source)
             name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
             hint = "; --device has published rates of recordings" if option == "gpu" else ""
             raise InvalidArgumentError(
