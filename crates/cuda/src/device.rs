@@ -231,7 +231,7 @@ impl Stream {
     }
 
     /// What is submitted from now on begins once the number at this address, a multiple of 4, is at least `least`: cyclically,
-    /// so that up to 2^31 - 1 more is enough. Nothing else ends the wait, not even an error, but that the stream is dropped.
+    /// so that up to 2^31 - 1 more is enough. An error does not end the wait; dropping the stream does.
     ///
     /// # Errors
     /// The driver's error.
@@ -247,7 +247,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends its waits for numbers that are still to come. Who should write them may be gone, and memory cannot be unregistered
+    /// Ends its waits for numbers that have not come. Whoever should write them may be gone, and memory cannot be unregistered
     /// while a stream waits for a number in it.
     fn release(&self) {
         let awaited = self.awaited.lock();

@@ -189,7 +189,7 @@ pub(crate) struct Executed {
 /// # Errors
 /// Options that contradict each other; the message names the option.
 pub fn plan_of(trace: &Trace, options: &Options) -> Result<Plan, SimulationError> {
-    planned(trace, options, &executed(trace, options)?)
+    planned(&scaled(trace, options), options, &executed(trace, options)?)
 }
 
 /// The options of that plan.
@@ -225,9 +225,13 @@ fn exchanges(trace: &Trace, options: &Options, iteration: &IterationOptions) -> 
     })
 }
 
-/// The plan with these options of the computation that the simulation has.
-pub(crate) fn planned(trace: &Trace, options: &Options, iteration: &IterationOptions) -> Result<Plan, SimulationError> {
-    build(&scaled(trace, options), options.workers, iteration).map_err(|e| SimulationError(e.0))
+/// The plan with these options of what [`scaled`] returns.
+pub(crate) fn planned(
+    computed: &Trace,
+    options: &Options,
+    iteration: &IterationOptions,
+) -> Result<Plan, SimulationError> {
+    build(computed, options.workers, iteration).map_err(|e| SimulationError(e.0))
 }
 
 /// The trace with the speed-up.

@@ -201,7 +201,8 @@ fn prepare_jobs(
         }
         let options = Options { network, ..job.options.clone() };
         let racks = racks_of(cluster, job).map(|racks| racks.into_iter().map(|(_, count)| count).collect());
-        let prepared = prepare_in(&job.trace, &cluster_of(cluster, job), &options, racks).map_err(|e| wrong(e.0))?;
+        let (prepared, _) =
+            prepare_in(&job.trace, &cluster_of(cluster, job), &options, racks).map_err(|e| wrong(e.0))?;
         check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.0))?;
         all.push(prepared);
     }

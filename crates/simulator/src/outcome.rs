@@ -177,7 +177,7 @@ pub(crate) struct Computation {
     pub forward_s: f64,
     pub backward_s: f64,
     pub optimizer_s: f64,
-    /// All of it, if there are no other workers that update a part of its parameters.
+    /// All of it without other workers: no library is called for gradients, and all parameters are updated here.
     pub alone_s: f64,
 }
 

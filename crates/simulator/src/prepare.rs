@@ -2,13 +2,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use paceline_iteration::{IterationOptions, Step, Work, buckets};
+use paceline_iteration::{IterationOptions, Plan, Step, Work, buckets};
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
     Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective,
 };
 
-use crate::iteration::{executed, planned};
+use crate::iteration::{executed, planned, scaled};
 use crate::lanes::Lanes;
 use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
@@ -35,8 +35,12 @@ fn wrong<T>(message: String) -> Result<T, SimulationError> {
     Err(SimulationError(message))
 }
 
-/// Refuses what the event loop cannot hold.
-pub(crate) fn prepare(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+/// Also returns the plan of the first recorded worker. Refuses what the event loop cannot hold.
+pub(crate) fn prepare(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<(Prepared, Plan), SimulationError> {
     prepare_in(trace, cluster, options, None)
 }
 
@@ -46,14 +50,14 @@ pub(crate) fn prepare_in(
     cluster: &Cluster,
     options: &Options,
     racks: Option<Arc<[u32]>>,
-) -> Result<Prepared, SimulationError> {
-    let prepared = plan_in(trace, cluster, options, racks)?;
+) -> Result<(Prepared, Plan), SimulationError> {
+    let (prepared, plan) = plan_in(trace, cluster, options, racks)?;
     let roles = prepared.schedule.roles().total();
     if roles > MAX_ROLES {
         return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
     }
     check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
-    Ok(prepared)
+    Ok((prepared, plan))
 }
 
 /// The strategy's program on this cluster, or on nodes in other racks than its own.
@@ -76,7 +80,7 @@ pub(crate) fn schedule_of(
 }
 
 /// The same for a world of any size.
-pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Prepared, SimulationError> {
+pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(Prepared, Plan), SimulationError> {
     plan_in(trace, cluster, options, None)
 }
 
@@ -85,7 +89,7 @@ fn plan_in(
     cluster: &Cluster,
     options: &Options,
     racks: Option<Arc<[u32]>>,
-) -> Result<Prepared, SimulationError> {
+) -> Result<(Prepared, Plan), SimulationError> {
     check(trace, cluster, options)?;
     let element_bytes = trace.dtype.size();
     let iteration = executed(trace, options)?;
@@ -100,13 +104,14 @@ fn plan_in(
     let list = (0u32..).zip(&grouped).map(bucket).collect();
     let priority = grouped.iter().map(|bucket| bucket.priority).collect();
     let names = grouped.into_iter().map(|bucket| bucket.name).collect();
-    let worker = |recorded| {
-        let plan = planned(trace, options, &IterationOptions { recorded, ..iteration.clone() })?;
-        let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
-        Ok(PlanRun::new(&plan, &plan.steps.iter().map(bucket_of).collect::<Vec<_>>(), false))
-    };
-    let workers = (0..trace.workers.len()).map(worker).collect::<Result<_, SimulationError>>()?;
-    Ok(Prepared {
+    let computed = scaled(trace, options);
+    let of = |recorded| planned(&computed, options, &IterationOptions { recorded, ..iteration.clone() });
+    let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
+    let run = |plan: &Plan| PlanRun::new(plan, &plan.steps.iter().map(bucket_of).collect::<Vec<_>>(), false);
+    let plan = of(0)?;
+    let others = (1..trace.workers.len()).map(|recorded| Ok(run(&of(recorded)?)));
+    let workers = std::iter::once(Ok(run(&plan))).chain(others).collect::<Result<_, SimulationError>>()?;
+    let prepared = Prepared {
         entry,
         schedule,
         buckets: list,
@@ -115,7 +120,8 @@ fn plan_in(
         element_bytes,
         workers,
         exchange_only: !computes(trace),
-    })
+    };
+    Ok((prepared, plan))
 }
 
 /// Whether an iteration is more than an exchange.

@@ -4,7 +4,7 @@ use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
-use crate::iteration::{executed, pace, planned};
+use crate::iteration::{executed, pace, planned, scaled};
 use crate::options::{Options, SimulationError};
 use crate::prepare::check;
 use crate::worker::workers;
@@ -50,7 +50,7 @@ pub fn replay(
     } else {
         iteration = IterationOptions { recorded: played.recorded, common_order: true, ..iteration };
     }
-    let plan = planned(trace, options, &iteration)?;
+    let plan = planned(&scaled(trace, options), options, &iteration)?;
     let all = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
     let order = |recorded: usize| ready_order(trace, &trace.workers[recorded], &all);
     let same_order = !iteration.common_order || (1..trace.workers.len()).all(|other| order(other) == order(0));

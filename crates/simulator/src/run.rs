@@ -1,9 +1,10 @@
 //! Runs one simulation from start to end.
+use paceline_iteration::Plan;
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Knob, Step};
 
 use crate::coordination::coordinate;
-use crate::iteration::{plan_of, simulate_as};
+use crate::iteration::simulate_as;
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
@@ -50,18 +51,18 @@ fn forecast(
     if let Some(coordination) = &options.coordination {
         return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }
-    let prepared = prepare(trace, cluster, options)?;
+    let (prepared, plan) = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let Some(ranks) = timeline else {
         let outcome = if options.critical_path {
-            run::<Composition, ()>(trace, cluster, options, &prepared, true, ())?.0
+            run::<Composition, ()>(trace, cluster, options, (&prepared, &plan), true, ())?.0
         } else {
-            run::<(), ()>(trace, cluster, options, &prepared, true, ())?.0
+            run::<(), ()>(trace, cluster, options, (&prepared, &plan), true, ())?.0
         };
         return Ok((outcome, Timeline::default()));
     };
     let (outcome, recorder, wires) =
-        run::<Composition, Recorder>(trace, cluster, options, &prepared, false, Recorder::default())?;
+        run::<Composition, Recorder>(trace, cluster, options, (&prepared, &plan), false, Recorder::default())?;
     let overlapping = options.network == Network::Fluid;
     let place = JobPlace::alone(prepared.schedule.roles());
     let job = JobOnTimeline { name: None, trace, prepared: &prepared, place };
@@ -118,7 +119,7 @@ fn run<C: Chain, O: Observer>(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    prepared: &Prepared,
+    (prepared, plan): (&Prepared, &Plan),
     shortcuts: bool,
     watching: O,
 ) -> Result<(Outcome, O, NetworkLinks), SimulationError> {
@@ -169,7 +170,7 @@ fn run<C: Chain, O: Observer>(
         coordination: None,
         notes: prepared.schedule.note().into_iter().collect(),
     };
-    Ok((compose(trace, cluster, options, &plan_of(trace, options)?, found)?, observer, wires))
+    Ok((compose(trace, cluster, options, plan, found)?, observer, wires))
 }
 
 /// With the barrier, everything after a mark descends from it, so the difference of the chains is the path between
@@ -282,8 +283,8 @@ mod tests {
             let chunk = chunk.filter(|_| strategy == "ring");
             let options =
                 Options { chunk, bucket_size, overlap, iterations, detail: true, collective, ..Options::new(strategy, workers) };
-            let prepared = prepare(&trace, &cluster, &options).unwrap();
-            let outcome = |shortcuts| run::<Composition, ()>(&trace, &cluster, &options, &prepared, shortcuts, ()).unwrap().0;
+            let (prepared, plan) = prepare(&trace, &cluster, &options).unwrap();
+            let outcome = |shortcuts| run::<Composition, ()>(&trace, &cluster, &options, (&prepared, &plan), shortcuts, ()).unwrap().0;
             prop_assert_eq!(outcome(true), outcome(false));
         }
     }
@@ -293,7 +294,7 @@ mod tests {
         let trace = trace(&[(64, 1), (1000, 2), (128, 3)], 100_000, 1, 1, 1);
         let options = Options::new("ring", 8);
         let taken = |cluster: &Cluster| {
-            let prepared = prepare(&trace, cluster, &options).unwrap();
+            let (prepared, _) = prepare(&trace, cluster, &options).unwrap();
             {
                 let roles = prepared.schedule.roles();
                 let mut wires = NetworkLinks::new(cluster, roles, false, 0).unwrap();

@@ -10,7 +10,6 @@ use super::iteration::{Iteration, Shown, Spent};
 use super::policy::{Setting, model};
 use super::timeline::draw;
 use super::workload::Workload;
-use crate::iteration::plan_of;
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, Computation, Found, LinkUse, Observed, Outcome, PathPart, Traffic, compose};
 use crate::prepare::plan;
@@ -71,7 +70,7 @@ pub(crate) fn coordinate(
 ) -> Result<(Outcome, Timeline), SimulationError> {
     check(trace, options, coordination)?;
     let constants = &coordination.constants;
-    let prepared = plan(trace, cluster, options)?;
+    let (prepared, plan) = plan(trace, cluster, options)?;
     let workload = Workload::new(trace, cluster, options);
     let mut collective = Collective::new(workload.largest(), trace, cluster, options, options.workers, constants)?;
     let contention = match coordination.contention_s {
@@ -138,7 +137,7 @@ pub(crate) fn coordinate(
         coordination: Some(coordinated),
         notes: prepared.schedule.note().into_iter().chain(collective.note()).collect(),
     };
-    let found = compose(trace, cluster, options, &plan_of(trace, options)?, found)?;
+    let found = compose(trace, cluster, options, &plan, found)?;
     let drawing = if with_timeline { draw(options.workers, &workload, &shown) } else { Timeline::default() };
     Ok((found, drawing))
 }
