@@ -43,13 +43,10 @@ _SPEEDUPS = (0.25, 4.0)
 _ANCHOR_PRECISION = 1e-4
 
 
-_PARTS = {
-    "one node": "training on one node",
-    "modern": "training on several nodes, A100 and newer",
-    "older": "training on several nodes, older",
-    "parallel": "training with tensor or pipeline parallelism",
-    "assumed": "training of models whose shape is assumed",
-}
+_ONE_NODE, _PARALLEL = "training on one node", "training with tensor or pipeline parallelism"
+_MODERN, _OLDER = "training on several nodes, A100 and newer", "training on several nodes, older"
+_ASSUMED = "training of models whose shape is assumed"
+_PARTS = (_ONE_NODE, _MODERN, _OLDER, _PARALLEL, _ASSUMED)
 
 
 @dataclass(frozen=True)
@@ -316,20 +313,18 @@ def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> lis
 
 def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
     """Return the rows by what may be expected of them."""
-    several: dict[str, list[Trained]] = {name: [] for name in _PARTS.values()}
-    for it in found:
-        several[_PARTS[_part(it.case)]].append(it)
-    return [(name, part) for name, part in several.items() if part]
+    named = [(name, [it for it in found if _part(it.case) == name]) for name in _PARTS]
+    return [(name, part) for name, part in named if part]
 
 
 def _part(case: Case) -> str:
     if not case.has_shape:
-        return "assumed"
+        return _ASSUMED
     if case.workload.gpus > 1:
-        return "parallel"
+        return _PARALLEL
     if case.gpus <= transformers.ONE_NODE:
-        return "one node"
-    return "modern" if case.workload.hardware.architecture in ("ampere", "hopper", "blackwell") else "older"
+        return _ONE_NODE
+    return _MODERN if case.workload.hardware.architecture in ("ampere", "hopper", "blackwell") else _OLDER
 
 
 def numbers(found: Sequence[Trained]) -> dict[str, Any]:

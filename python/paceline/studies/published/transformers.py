@@ -294,17 +294,11 @@ def _case(row: Mapping[str, str], most: int) -> Case:
 
 def _hardware(row: Mapping[str, str]) -> Hardware:
     name, more = (re.sub(r"(\d) (gb|w)\b", r"\1\2", row[column].lower()) for column in ("gpu", "notes"))
-    known = next(
-        (
-            device
-            for (model, *variant), device in ((words.split(), device) for words, device in _GPUS)
-            if model in name and all(word in f"{name} {more}" for word in variant)
-        ),
-        None,
-    )
-    if known is None:
-        raise _CannotCompareError(f"unknown GPU {row['gpu']}")
-    return find_hardware(known)
+    for words, device in _GPUS:
+        model, *variant = words.split()
+        if model in name and all(word in f"{name} {more}" for word in variant):
+            return find_hardware(device)
+    raise _CannotCompareError(f"unknown GPU {row['gpu']}")
 
 
 def _config(row: Mapping[str, str]) -> tuple[Config, list[str]]:
