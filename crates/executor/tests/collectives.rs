@@ -10,7 +10,7 @@ use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
 use paceline_executor::{Executor, OperationSpec, PointToPoint, Wires};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
-use paceline_schedule::Piece;
+use paceline_schedule::{Op, Piece, Step};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::{Collective, FragmentHeader, Signature};
 use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
@@ -102,6 +102,46 @@ fn reduce_and_reduce_scatter() {
                 let expected = (0..lengths[rank] as i32).map(|i| (starts[rank] as i32 + i) * size as i32 + ranks);
                 assert!(result[total as usize..].iter().copied().eq(expected), "{transport:?} {size} {rank}");
             }
+        }
+    }
+}
+
+/// A rank that had to send in a lane before it receives there would wait for a peer that does the same.
+#[test]
+fn in_a_lane_of_a_reduce_scatter_a_rank_sends_or_receives() {
+    let lengths = [1300u64, 0, 512, 1, 700];
+    let size = lengths.len() as u32;
+    let mut end = 0;
+    let parts: Vec<Piece> = lengths
+        .iter()
+        .map(|&len| {
+            end += len;
+            Piece { off: end - len, len }
+        })
+        .collect();
+    for role in 0..size {
+        let own = Piece { off: end, len: lengths[role as usize] };
+        let program = ReduceScatter { parts: parts.clone(), own, chunk: 512 };
+        let (mut sent, mut received) = (vec![0; parts.len()], 0);
+        for lane in 0..program.lanes() {
+            match program.step(role, lane, 0) {
+                Step::Send { to, piece, .. } => {
+                    let peer = to.get(0) as usize;
+                    assert_eq!((to.count, piece.off), (1, parts[peer].off + sent[peer]));
+                    sent[peer] += piece.len;
+                }
+                Step::Recv { from, op, piece, .. } => {
+                    assert_eq!((from.count, op, piece.off), (size - 1, Op::Reduce, own.off + received));
+                    received += piece.len;
+                }
+                step => assert_eq!(step, Step::Done),
+            }
+            assert_eq!(program.step(role, lane, 1), Step::Done);
+        }
+        assert_eq!(received, own.len);
+        let others = |to: &usize| *to != role as usize;
+        for to in (0..size as usize).filter(others) {
+            assert_eq!(sent[to], lengths[to]);
         }
     }
 }

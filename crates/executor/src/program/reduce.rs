@@ -32,7 +32,9 @@ impl Program for Reduce {
     }
 }
 
-/// Combines part j of all contributions at rank j.
+/// Combines part j of all contributions at rank j. Each piece of a part has a lane of its own, in which all others send it
+/// and wait for nobody: were it one lane for the pieces of all parts, each rank would send before it receives, and where a
+/// transport takes the bytes only once the peer asks for them, all would wait in a circle.
 pub struct ReduceScatter {
     /// The contribution to each rank.
     pub parts: Vec<Piece>,
@@ -45,27 +47,23 @@ pub struct ReduceScatter {
 impl Program for ReduceScatter {
     fn lanes(&self) -> u32 {
         let longest = self.parts.iter().map(|piece| piece.len).max().unwrap_or(0);
-        if self.parts.len() > 1 { lane_count(chunks(longest, self.chunk)) } else { 0 }
+        let size = self.parts.len() as u64;
+        if size > 1 { lane_count(chunks(longest, self.chunk) * size) } else { 0 }
     }
 
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
-        let (size, from) = (self.parts.len() as u32, u64::from(lane) * self.chunk);
-        let of = |piece: Piece| {
-            (from < piece.len).then(|| Piece { off: piece.off + from, len: self.chunk.min(piece.len - from) })
-        };
-        let mut left = pc;
-        for distance in 1..size {
-            let to = (role + distance) % size;
-            if let Some(piece) = of(self.parts[to as usize]) {
-                if left == 0 {
-                    return Step::Send { to: Peers::one(to), multicast: false, slot: 0, piece };
-                }
-                left -= 1;
-            }
+        let size = self.parts.len() as u32;
+        let owner = lane % size;
+        let part = if role == owner { self.own } else { self.parts[owner as usize] };
+        let from = u64::from(lane / size) * self.chunk;
+        if pc > 0 || from >= part.len {
+            return Step::Done;
         }
-        match of(self.own) {
-            Some(piece) if left == 0 => Step::Recv { from: Peers::others(role, size), slot: 0, op: Op::Reduce, piece },
-            _ => Step::Done,
+        let piece = Piece { off: part.off + from, len: self.chunk.min(part.len - from) };
+        if role == owner {
+            Step::Recv { from: Peers::others(role, size), slot: 0, op: Op::Reduce, piece }
+        } else {
+            Step::Send { to: Peers::one(owner), multicast: false, slot: 0, piece }
         }
     }
 }
