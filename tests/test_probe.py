@@ -281,7 +281,7 @@ def test_forecasts_are_compared_here():
     said = json.loads(ended.stdout)
     assert [row["strategy"] for row in said["rows"]] == ["ps", "ring"]
     assert [row["servers"] for row in said["rows"]] == [1, 0]
-    assert all(row["ranks_per_host"] == 2 and row["repeats"] >= 3 for row in said["rows"])
+    assert all(row["ranks_per_host"] == 2 and row["repeats"] + row["disturbed"] >= 3 for row in said["rows"])
     # What others do on a busy machine makes it longer, not shorter.
     assert all(row["error"] < 0.08 for row in said["rows"]), said["rows"]
     assert all(row["error"] > -0.08 for row in said["rows"] if row["undisturbed"]), said["rows"]
