@@ -12,6 +12,7 @@
 //! | all-reduce of shards between groups | their reduce-scatter |
 //! | optimizer | the last of each kind |
 //! | compressing a bucket ([`crate::compression`]) | as its exchange would |
+//! | an exchange of a compressed bucket | the exchange of a bucket before it: a process group has one stream of NCCL |
 //! | exchanges after several iterations | the optimizer's step of the last one |
 //! | a part of the forward pass whose parameters servers send back | their exchange in the iteration before |
 //!
@@ -102,6 +103,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         alone: &alone,
         buckets: &buckets,
         legs,
+        last_sent: None,
         rounds: iterations > 1,
     };
     let resident = builder.resident();
@@ -321,6 +323,8 @@ struct Builder<'a> {
     last_exchange: [Option<u32>; Stream::ALL.len()],
     /// How each bucket is exchanged, if nothing is sharded.
     legs: Vec<Legs>,
+    /// The last exchange of a bucket.
+    last_sent: Option<u32>,
     /// Whether parameters are exchanged after several iterations.
     rounds: bool,
     buckets: &'a [Bucket],
@@ -776,7 +780,10 @@ impl Builder<'_> {
                 let in_background = self.options.exchanges.are_background();
                 let stream = if in_background { Stream::Background } else { stream_of(collective) };
                 let work = Work::Exchange { collective, group: self.all, elements, dtype };
-                last = self.step(stream, work, Some(unit), pass, vec![before]);
+                // A process group has one stream of NCCL, whatever the collectives.
+                let other = self.last_sent.filter(|&sent| !in_background && self.steps[sent as usize].stream != stream);
+                last = self.step(stream, work, Some(unit), pass, [before].into_iter().chain(other).collect());
+                self.last_sent = Some(last);
                 if in_background {
                     self.background.push(last);
                 } else {
