@@ -11,6 +11,7 @@ dist = pytest.importorskip("torch.distributed")
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
@@ -102,10 +103,24 @@ def measured_peak(net, passes, held, path):
     return peak
 
 
+def unchanged(_, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize(
     ("sharding", "world", "passes"),
-    [("none", 1, 1), ("zero3", 1, 1), ("zero3", 1, 2), ("zero3", 2, 1), ("zero3", 2, 2), ("zero3", 8, 1)],
+    [
+        ("none", 1, 1),
+        ("none", 2, 1),
+        ("zero3", 1, 1),
+        ("zero3", 1, 2),
+        ("zero3", 2, 1),
+        ("zero3", 2, 2),
+        ("zero3", 8, 1),
+    ],
 )
 def test_the_peak_is_torchs(tmp_path, sharding, world, passes, shared):
     net = Net(shared)
@@ -118,6 +133,11 @@ def test_the_peak_is_torchs(tmp_path, sharding, world, passes, shared):
             for block in net.h:
                 fully_shard(block, mesh=mesh)
             fully_shard(net, mesh=mesh)
+        elif world > 1:
+            net = DistributedDataParallel(net)
+            # The pretended group has no all-reduce for DDP.
+            net.register_comm_hook(None, unchanged)
+            held *= 2  # Its buckets.
         peak = measured_peak(net, passes, held, tmp_path / "profile.json")
     # On a CPU, the host does not run ahead of what it starts: no unit is gathered while the one before computes.
     options = {"prefetch": 0} if is_sharded else {}
