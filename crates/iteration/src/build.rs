@@ -12,6 +12,7 @@
 //! | all-reduce of shards between groups | their reduce-scatter |
 //! | optimizer | the last of each kind |
 //! | compressing a bucket ([`crate::compression`]) | as its exchange would |
+//! | an exchange of a compressed bucket | the exchange of a bucket before it: a process group has one stream of NCCL |
 //! | exchanges after several iterations | the optimizer's step of the last one |
 //! | a part of the forward pass whose parameters servers send back | their exchange in the iteration before |
 //!
@@ -88,7 +89,11 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         gathered: vec![None; cut.units.len()],
         copied: Vec::new(),
         kept: vec![None; cut.units.len()],
-        gradients: vec![None; cut.units.len()],
+        passing: Vec::new(),
+        copied_from: Vec::new(),
+        scattered: None,
+        scattered_to: Vec::new(),
+        gradients: vec![Vec::new(); cut.units.len()],
         shards: vec![None; cut.units.len()],
         last_exchange: [None; Stream::ALL.len()],
         background: Vec::new(),
@@ -98,6 +103,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         alone: &alone,
         buckets: &buckets,
         legs,
+        last_sent: None,
         rounds: iterations > 1,
     };
     let resident = builder.resident();
@@ -297,17 +303,28 @@ struct Builder<'a> {
     computed: Option<u32>,
     /// Buffer and all-gather of each gathered unit.
     gathered: Vec<Option<(Option<u32>, Option<u32>)>>,
-    /// Units that the next computation has without a gather, because a rank has all of them.
+    /// What the next computation begins with: units, copied out of their gathers or of a rank's own shards, and where a
+    /// rank has the whole unit also the copies of gradients.
     copied: Vec<u32>,
+    /// What of it only that computation has.
+    passing: Vec<u32>,
+    /// Outputs of all-gathers, which the forward pass keeps until it copies out the next one.
+    copied_from: Vec<u32>,
+    /// The input of the last reduce-scatter.
+    scattered: Option<u32>,
+    /// Shards of gradients that exist from the next step on.
+    scattered_to: Vec<u32>,
     /// What is left of a unit after the forward pass, with `Reshard::Ranks`.
     kept: Vec<Option<u32>>,
     /// Buffers of whole gradients, and of shards of gradients.
-    gradients: Vec<Option<u32>>,
+    gradients: Vec<Vec<u32>>,
     shards: Vec<Option<u32>>,
     /// The last exchange of gradients on each stream.
     last_exchange: [Option<u32>; Stream::ALL.len()],
     /// How each bucket is exchanged, if nothing is sharded.
     legs: Vec<Legs>,
+    /// The last exchange of a bucket.
+    last_sent: Option<u32>,
     /// Whether parameters are exchanged after several iterations.
     rounds: bool,
     buckets: &'a [Bucket],
@@ -318,8 +335,8 @@ struct Builder<'a> {
     needs: Vec<(u32, Vec<u32>)>,
 }
 
-/// Buffers of a pass that its backward pass frees.
-type Activations = Vec<(u32, u32)>;
+/// The buffer of each part of the forward pass, which the backward pass frees.
+type Activations = Vec<Option<u32>>;
 
 impl Builder<'_> {
     fn buffer(&mut self, kind: BufferKind, bytes: u64, unit: Option<u32>) -> u32 {
@@ -336,7 +353,7 @@ impl Builder<'_> {
             pass,
             after,
             after_previous: Vec::new(),
-            allocates: Vec::new(),
+            allocates: std::mem::take(&mut self.scattered_to),
             frees: Vec::new(),
         });
         self.steps.len() as u32 - 1
@@ -389,7 +406,9 @@ impl Builder<'_> {
 
     fn compute(&mut self, work: Work, unit: Option<u32>, pass: u32, after: Vec<u32>) -> u32 {
         let step = self.step(Stream::Compute, work, unit, pass, after);
-        self.at(step).allocates = std::mem::take(&mut self.copied);
+        let (copied, passing) = (std::mem::take(&mut self.copied), std::mem::take(&mut self.passing));
+        self.at(step).allocates.extend(copied);
+        self.at(step).frees = passing;
         self.computed = Some(step);
         step
     }
@@ -427,15 +446,28 @@ impl Builder<'_> {
             step = Some(self.exchange(Collective::AllGather, group, elements, unit, pass, after));
         }
         if self.options.sharding.gathers_units() && elements > 0 {
-            let whole = self.buffer(BufferKind::Gathered, elements * self.param.size(), Some(unit));
-            match step {
-                Some(sent) => self.at(sent).allocates.push(whole),
-                // FSDP2 copies the only rank's shard when the unit computes (`_fsdp_param_group.py`, `wait_for_unshard`).
-                None => self.copied.push(whole),
-            }
+            let bytes = elements * self.param.size();
+            // Unsharded parameters are copies, out of the all-gather's output or of the only rank's shard, from when the
+            // unit computes (`_fsdp_param_group.py`, `wait_for_unshard`).
+            let whole = self.buffer(BufferKind::Gathered, bytes, Some(unit));
+            self.copied.push(whole);
             buffer = Some(whole);
+            if let Some(sent) = step {
+                let output = self.buffer(BufferKind::Communication, bytes, Some(unit));
+                self.at(sent).allocates.push(output);
+                self.copied_from.push(output);
+            }
         }
         self.gathered[unit as usize] = Some((buffer, step));
+    }
+
+    /// Frees outputs of all-gathers when the computations until now and the gathers of `units` have ended: then, in the
+    /// order of the host, these are copied out.
+    fn copy_out(&mut self, outputs: Vec<u32>, units: &[u32]) {
+        let before: Vec<u32> = self.awaited(units).into_iter().chain(self.computed).collect();
+        for output in outputs {
+            before.iter().for_each(|&step| self.steps[step as usize].frees.push(output));
+        }
     }
 
     /// The gathers that segments wait for.
@@ -470,12 +502,18 @@ impl Builder<'_> {
         let last_use = last_uses(&cut.forward, cut.units.len());
         let mut next = gathers.iter().enumerate().peekable();
         let mut begins = Vec::with_capacity(cut.forward.len());
-        let mut activations = Vec::new();
-        let mut owner = None;
+        let mut activations = vec![None; cut.forward.len()];
         for (number, segment) in cut.forward.iter().enumerate() {
             begins.push(self.computed);
+            let before = std::mem::take(&mut self.copied_from);
             while let Some((position, _)) = next.next_if(|(_, gather)| gather.segment == number) {
                 self.gather(&gathers, position, &begins, ahead, pass, self.shard);
+            }
+            if self.copied_from.is_empty() {
+                self.copied_from = before;
+            } else {
+                // The next copy-out frees them (`AllGatherState` in `_fsdp_param_group.py`).
+                self.copy_out(before, &segment.units);
             }
             let after = self.awaited(&segment.units);
             let unit = segment.units.first().copied();
@@ -488,9 +526,7 @@ impl Builder<'_> {
                 let bytes = segment.activation_bytes.saturating_mul(self.batch);
                 let buffer = self.buffer(BufferKind::Activations, bytes, unit);
                 self.at(step).allocates.push(buffer);
-                // Layers without parameters belong to the one before them.
-                owner = unit.or(owner);
-                activations.push((owner.unwrap_or(u32::MAX), buffer));
+                activations[number] = Some(buffer);
             }
             if sharded {
                 for &unit in &segment.units {
@@ -501,13 +537,16 @@ impl Builder<'_> {
                 }
             }
         }
+        // The root frees the last one (`_post_forward` in `_fsdp_state.py`).
+        let left = std::mem::take(&mut self.copied_from);
+        self.copy_out(left, &[]);
         activations
     }
 
     /// Gradients of earlier passes, which the first step finds: whole ones, or shards.
     fn accumulated(&mut self) {
         let (sharding, ranks) = (self.options.sharding, u64::from(self.shard.size));
-        let whole = matches!(sharding, Sharding::None | Sharding::Zero1) || ranks == 1;
+        let whole = matches!(sharding, Sharding::None | Sharding::Zero1) || (ranks == 1 && !sharding.gathers_units());
         for unit in 0..self.cut.units.len() as u32 {
             let elements = self.elements(unit);
             if elements == 0 || self.steps.is_empty() {
@@ -517,8 +556,11 @@ impl Builder<'_> {
                 if whole { elements * self.param.size() } else { elements.div_ceil(ranks) * self.reduce.size() };
             let buffer = self.buffer(BufferKind::Gradients, bytes, Some(unit));
             self.at(0).allocates.push(buffer);
-            let kept = if whole { &mut self.gradients } else { &mut self.shards };
-            kept[unit as usize] = Some(buffer);
+            if whole {
+                self.gradients[unit as usize].push(buffer);
+            } else {
+                self.shards[unit as usize] = Some(buffer);
+            }
         }
     }
 
@@ -556,6 +598,12 @@ impl Builder<'_> {
         let mut in_flight: [Option<u32>; 2] = [None, None];
         let mut waiting: Vec<u32> = Vec::new();
         let last = cut.backward.len().saturating_sub(1);
+        // Later passes add to the gradients of earlier ones.
+        let accumulates: Vec<bool> = self.gradients.iter().map(|whole| !whole.is_empty()).collect();
+        // FSDP2 leaves gradients in the type of the parameters unless it has to add to them (`_set_unsharded_grad_dtypes`
+        // in `_fsdp_param_group.py`).
+        let adds = sharded && !synchronizes;
+        let size = if adds { self.param.size().max(self.reduce.size()) } else { self.param.size() };
         for (number, segment) in cut.backward.iter().enumerate() {
             begins.push(self.computed);
             while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
@@ -567,6 +615,8 @@ impl Builder<'_> {
                     self.at(step).frees.push(kept);
                 }
             }
+            let outputs = std::mem::take(&mut self.copied_from);
+            self.copy_out(outputs, &segment.units);
             let mut after = self.awaited(&segment.units);
             // Only one reduce-scatter is in flight while the next unit computes.
             if sharded && self.options.overlap {
@@ -574,26 +624,29 @@ impl Builder<'_> {
             }
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Backward { duration_ps: segment.duration.0 }, unit, pass, after);
+            for &(unit, elements) in segment.begun.iter().filter(|(unit, _)| !accumulates[*unit as usize]) {
+                let buffer = self.buffer(BufferKind::Gradients, elements * size, Some(unit));
+                self.at(step).allocates.push(buffer);
+                self.gradients[unit as usize].push(buffer);
+            }
+            for &(unit, elements) in &segment.summed {
+                // The other layer's part, and the sum, which autograd does not make in place.
+                let buffer = self.buffer(BufferKind::Gradients, 2 * elements * self.param.size(), Some(unit));
+                self.at(step).allocates.push(buffer);
+                self.at(step).frees.push(buffer);
+            }
+            let is_last = number == last;
             for &unit in &segment.units {
-                if self.gradients[unit as usize].is_none() && self.elements(unit) > 0 && !self.is_pull_only(unit) {
-                    let size = if sharded { self.param.size().max(self.reduce.size()) } else { self.param.size() };
-                    let buffer = self.buffer(BufferKind::Gradients, self.elements(unit) * size, Some(unit));
-                    self.at(step).allocates.push(buffer);
-                    self.gradients[unit as usize] = Some(buffer);
-                }
                 if last_use[unit as usize] != Some(number) {
                     continue;
                 }
                 if sharded {
                     self.free_gathered(unit, step, Reshard::Yes);
                 }
-                for (_, buffer) in activations.extract_if(.., |(owner, _)| *owner == unit) {
-                    self.steps[step as usize].frees.push(buffer);
-                }
                 if synchronizes {
                     // What servers only distribute waits for no gradient.
                     if self.options.overlap || self.is_pull_only(unit) {
-                        if let Some(sent) = self.reduce(unit, pass, step) {
+                        if let Some(sent) = self.reduce(unit, pass, step, is_last) {
                             in_flight = [in_flight[1].or(in_flight[0]), Some(sent)];
                         }
                     } else {
@@ -601,16 +654,12 @@ impl Builder<'_> {
                     }
                 }
             }
-            if number == last {
-                // What no gradient belongs to.
-                for (_, buffer) in activations.drain(..) {
-                    self.steps[step as usize].frees.push(buffer);
-                }
-            }
+            let passed = segment.undone.iter().filter_map(|&part| activations[part as usize].take());
+            self.steps[step as usize].frees.extend(passed);
         }
         if let Some(step) = self.computed {
             for unit in waiting {
-                self.reduce(unit, pass, step);
+                self.reduce(unit, pass, step, true);
             }
             for unit in 0..cut.units.len() as u32 {
                 if sharded {
@@ -618,15 +667,22 @@ impl Builder<'_> {
                 }
             }
         }
+        self.scattered = None;
         if !sharded && pass == 0 {
             self.gathered.iter_mut().for_each(|gathered| *gathered = None);
         }
     }
 
-    /// Exchanges the gradients of a unit, which `step` completes.
-    fn reduce(&mut self, unit: u32, pass: u32, step: u32) -> Option<u32> {
+    /// Exchanges the gradients of a unit, which `step` completes. `idle`: no computation follows before the exchange.
+    fn reduce(&mut self, unit: u32, pass: u32, step: u32, idle: bool) -> Option<u32> {
         let elements = self.elements(unit);
-        if elements == 0 || (self.all.size == 1 && !self.options.exchanges.have_servers()) {
+        if elements == 0 {
+            return None;
+        }
+        if self.options.sharding.gathers_units() && self.shard.size == 1 {
+            self.copy_gradients(unit, step, idle);
+        }
+        if self.all.size == 1 && !self.options.exchanges.have_servers() {
             return None;
         }
         if self.options.sharding == Sharding::None {
@@ -637,15 +693,27 @@ impl Builder<'_> {
         if self.shard.size > 1 {
             sent = self.exchange(Collective::ReduceScatter, self.shard, elements, unit, pass, vec![step]);
             self.last_exchange[Stream::ReduceScatter as usize] = Some(sent);
+            if self.options.sharding.gathers_units() {
+                let copy = self.scatter_from(unit, step);
+                self.at(sent).allocates.push(copy);
+                self.at(sent).frees.push(copy);
+            }
             if self.options.sharding != Sharding::Zero1 {
+                let copies = self.options.sharding.gathers_units();
                 if self.shards[unit as usize].is_none() {
-                    let buffer = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
-                    self.at(sent).allocates.push(buffer);
-                    self.shards[unit as usize] = Some(buffer);
+                    let output = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
+                    self.shards[unit as usize] = Some(output);
+                    if copies && idle {
+                        self.scattered_to.push(output);
+                    } else {
+                        self.at(sent).allocates.push(output);
+                    }
                 }
-                if let Some(whole) = self.gradients[unit as usize].take() {
-                    self.at(sent).frees.push(whole);
-                }
+                // A copy is made at the beginning of the exchange. While nothing computes, most exists then: both copies,
+                // and not yet the output.
+                let until = if copies && !idle { step } else { sent };
+                let whole = std::mem::take(&mut self.gradients[unit as usize]);
+                self.at(until).frees.extend(whole);
             }
         }
         if self.between.size > 1 {
@@ -656,6 +724,39 @@ impl Builder<'_> {
             }
         }
         Some(sent)
+    }
+
+    /// The input of a unit's reduce-scatter, into which `step` copies its gradients. FSDP2 keeps it until it copies those of
+    /// the next unit (`ReduceScatterState` in `_fsdp_param_group.py`).
+    fn scatter_from(&mut self, unit: u32, step: u32) -> u32 {
+        let ranks = u64::from(self.shard.size);
+        let bytes = self.elements(unit).div_ceil(ranks) * ranks * self.reduce.size();
+        let input = self.buffer(BufferKind::Communication, bytes, Some(unit));
+        if let Some(before) = self.scattered.replace(input) {
+            self.at(step).frees.push(before);
+        }
+        input
+    }
+
+    /// Copies the gradients of a unit of which a rank has all, after `step`: FSDP2 does so into the input of a
+    /// reduce-scatter, and from there into its output (`foreach_reduce` in `_fsdp_collectives.py`).
+    fn copy_gradients(&mut self, unit: u32, step: u32, idle: bool) {
+        let bytes = self.elements(unit) * self.reduce.size();
+        let input = self.buffer(BufferKind::Communication, bytes, Some(unit));
+        self.copied.push(input);
+        self.passing.push(input);
+        let is_added = self.shards[unit as usize].is_some();
+        if !is_added || idle {
+            let output = self.buffer(BufferKind::Gradients, bytes, Some(unit));
+            self.copied.push(output);
+            if is_added {
+                self.passing.push(output);
+            } else {
+                self.shards[unit as usize] = Some(output);
+            }
+        }
+        let whole = std::mem::take(&mut self.gradients[unit as usize]);
+        self.at(step).frees.extend(whole);
     }
 
     /// Exchanges a bucket of replicated parameters after `step`, and after a computation of `more_ps`; the last step.
@@ -679,7 +780,10 @@ impl Builder<'_> {
                 let in_background = self.options.exchanges.are_background();
                 let stream = if in_background { Stream::Background } else { stream_of(collective) };
                 let work = Work::Exchange { collective, group: self.all, elements, dtype };
-                last = self.step(stream, work, Some(unit), pass, vec![before]);
+                // A process group has one stream of NCCL, whatever the collectives.
+                let other = self.last_sent.filter(|&sent| !in_background && self.steps[sent as usize].stream != stream);
+                last = self.step(stream, work, Some(unit), pass, [before].into_iter().chain(other).collect());
+                self.last_sent = Some(last);
                 if in_background {
                     self.background.push(last);
                 } else {
@@ -753,7 +857,8 @@ impl Builder<'_> {
         let after = self.exchanged();
         let pass = self.options.accumulate - 1;
         let step = self.compute(Work::Optimizer { duration_ps }, None, pass, after);
-        let left: Vec<u32> = self.gradients.iter_mut().chain(&mut self.shards).filter_map(Option::take).collect();
+        let whole = self.gradients.iter_mut().flat_map(std::mem::take);
+        let left: Vec<u32> = whole.chain(self.shards.iter_mut().filter_map(Option::take)).collect();
         self.at(step).frees.extend(left);
         if matches!(self.options.sharding, Sharding::Zero1 | Sharding::Zero2)
             && self.options.prefetch.is_none()

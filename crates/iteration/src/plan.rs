@@ -78,17 +78,21 @@ pub enum BufferKind {
     OptimizerStates,
     /// The gathered parameters of a unit.
     Gathered,
+    /// What an all-gather gathers into, and what a reduce-scatter scatters from, where FSDP2 copies between these and the
+    /// parameters and gradients.
+    Communication,
     /// What the forward pass keeps for the backward pass.
     Activations,
 }
 
 impl BufferKind {
     /// Every kind, in the order of tables.
-    pub const ALL: [BufferKind; 5] = [
+    pub const ALL: [BufferKind; 6] = [
         BufferKind::Parameters,
         BufferKind::Gradients,
         BufferKind::OptimizerStates,
         BufferKind::Gathered,
+        BufferKind::Communication,
         BufferKind::Activations,
     ];
 }
@@ -230,7 +234,7 @@ pub struct Step {
     pub after_previous: Vec<u32>,
     /// Buffers that begin to exist when it begins.
     pub allocates: Vec<u32>,
-    /// Buffers that cease to exist when it has ended.
+    /// Buffers that cease to exist when it has ended; one that several steps free, when all of them have.
     pub frees: Vec<u32>,
 }
 
@@ -293,8 +297,9 @@ impl Plan {
     /// # Errors
     /// What is wrong, and where.
     pub fn check(&self) -> Result<(), String> {
-        let mut live = vec![false; self.buffers.len()];
-        let mut seen = live.clone();
+        let mut seen = vec![false; self.buffers.len()];
+        let mut freed = seen.clone();
+        let mut allocated: Vec<Option<usize>> = vec![None; self.buffers.len()];
         for &buffer in &self.resident {
             let slot = seen.get_mut(buffer as usize).ok_or(format!("resident: there is no buffer {buffer}"))?;
             if std::mem::replace(slot, true) {
@@ -332,13 +337,17 @@ impl Plan {
                         place("allocates")
                     ));
                 }
-                live[buffer as usize] = true;
+                allocated[buffer as usize] = Some(number);
             }
+        }
+        // Of several steps that free a buffer, the last one does.
+        for (number, step) in self.steps.iter().enumerate().rev() {
             for &buffer in &step.frees {
-                let was = live.get_mut(buffer as usize).map(|slot| std::mem::replace(slot, false));
-                if was != Some(true) {
-                    return Err(format!("{}: buffer {buffer} is not allocated there", place("frees")));
+                let since = allocated.get(buffer as usize).copied().flatten();
+                if since.is_none_or(|since| since > number && !freed[buffer as usize]) {
+                    return Err(format!("steps[{number}].frees: buffer {buffer} is not allocated there"));
                 }
+                freed[buffer as usize] = true;
             }
         }
         Ok(())

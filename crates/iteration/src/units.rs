@@ -39,6 +39,29 @@ pub struct Segment {
     pub duration: Time,
     /// Bytes of a sample that it keeps for the backward pass.
     pub activation_bytes: u64,
+    /// The number of its first layer, in the forward pass.
+    first_layer: usize,
+    /// In the backward pass: segments of the forward pass that it has then passed.
+    pub undone: Vec<u32>,
+    /// Units with elements whose gradients begin to exist in it.
+    pub begun: Vec<(u32, u64)>,
+    /// Units with elements of parameters that several layers share, and whose gradients are added up in it.
+    pub summed: Vec<(u32, u64)>,
+}
+
+impl Segment {
+    fn new(units: Vec<u32>, duration: Time) -> Segment {
+        Segment {
+            units,
+            layer: None,
+            duration,
+            activation_bytes: 0,
+            first_layer: 0,
+            undone: Vec::new(),
+            begun: Vec::new(),
+            summed: Vec::new(),
+        }
+    }
 }
 
 /// A worker of so many that hands its gradients to a library: each call delays all later gradients, and each gradient then
@@ -128,10 +151,10 @@ pub fn into_blocks(
         before = gradient.ready;
         match segments.last_mut() {
             Some(last) if last.units == [unit] => last.duration += duration,
-            _ => segments.push(Segment { units: vec![unit], layer: None, duration, activation_bytes: 0 }),
+            _ => segments.push(Segment::new(vec![unit], duration)),
         }
     }
-    let backward = ended(segments, worker.backward - before);
+    let backward = with_memory(ended(segments, worker.backward - before), &forward, trace, worker, &unit_of);
     Ok(Cut { units: with_elements(units, &unit_of, trace), unit_of, root, forward, backward })
 }
 
@@ -208,20 +231,19 @@ pub fn into_buckets(
     for (ready, unit) in handed_over(worker, &unit_of, buckets.len(), order) {
         match segments.last_mut() {
             Some(last) if ready == before => last.units.push(unit),
-            _ => {
-                segments.push(Segment { units: vec![unit], layer: None, duration: ready - before, activation_bytes: 0 })
-            }
+            _ => segments.push(Segment::new(vec![unit], ready - before)),
         }
         before = ready;
     }
     let rest = worker.backward.max(before) - before;
     let backward = if apart && rest > Time::ZERO {
-        segments.push(Segment { units: Vec::new(), layer: None, duration: rest, activation_bytes: 0 });
+        segments.push(Segment::new(Vec::new(), rest));
         segments
     } else {
         ended(segments, rest)
     };
     let forward = forward(worker, &unit_of, apart, |_| Vec::new());
+    let backward = with_memory(backward, &forward, trace, worker, &unit_of);
     let units = buckets.iter().map(|bucket| (bucket.name.clone(), bucket.elements)).collect();
     Cut { units, unit_of, root: None, forward, backward }
 }
@@ -280,10 +302,10 @@ fn forward(
                 last.activation_bytes = last.activation_bytes.saturating_add(kept);
             }
             _ => segments.push(Segment {
-                units,
                 layer: apart.then(|| layer.name.clone()),
-                duration: layer.duration,
                 activation_bytes: kept,
+                first_layer: number,
+                ..Segment::new(units, layer.duration)
             }),
         }
     }
@@ -294,7 +316,67 @@ fn forward(
 fn ended(mut segments: Vec<Segment>, rest: Time) -> Vec<Segment> {
     match segments.last_mut() {
         Some(last) => last.duration += rest,
-        None => segments.push(Segment { units: Vec::new(), layer: None, duration: rest, activation_bytes: 0 }),
+        None => segments.push(Segment::new(Vec::new(), rest)),
+    }
+    segments
+}
+
+/// Says in which segments of a backward pass gradients begin to exist and activations are used for the last time. A gradient
+/// begins where it becomes ready, or, if several layers share the parameter, where the pass comes to the last of these layers.
+fn with_memory(
+    mut segments: Vec<Segment>,
+    forward: &[Segment],
+    trace: &Trace,
+    worker: &WorkerTrace,
+    unit_of: &[Option<u32>],
+) -> Vec<Segment> {
+    let mut uses = vec![0u32; trace.tensors.len()];
+    let mut last_use = vec![0; trace.tensors.len()];
+    for (number, layer) in worker.forward.iter().enumerate() {
+        for &tensor in &layer.tensors {
+            uses[tensor as usize] += 1;
+            last_use[tensor as usize] = number;
+        }
+    }
+    // When the first gradient of this layer or one before it is ready: until then, the pass computes this layer.
+    let mut reached = vec![worker.backward; worker.forward.len()];
+    for gradient in &worker.gradients {
+        if let Some(slot) = reached.get_mut(last_use[gradient.tensor as usize]) {
+            *slot = gradient.ready.min(*slot);
+        }
+    }
+    for layer in 1..reached.len() {
+        reached[layer] = reached[layer].min(reached[layer - 1]);
+    }
+    let ends: Vec<Time> = segments
+        .iter()
+        .scan(Time::ZERO, |end, segment| {
+            *end += segment.duration;
+            Some(*end)
+        })
+        .collect();
+    let during = |moment: Time| ends.partition_point(|&end| end < moment).min(ends.len() - 1);
+    let mut count = |kind: fn(&mut Segment) -> &mut Vec<(u32, u64)>, moment: Time, unit: u32, elements: u64| {
+        let found = kind(&mut segments[during(moment)]);
+        match found.iter_mut().find(|(known, _)| *known == unit) {
+            Some((_, sum)) => *sum += elements,
+            None => found.push((unit, elements)),
+        }
+    };
+    for gradient in &worker.gradients {
+        let tensor = gradient.tensor as usize;
+        let Some(unit) = unit_of[tensor] else { continue };
+        let elements = trace.tensors[tensor].bytes / trace.dtype.size();
+        let is_shared = uses[tensor] > 1;
+        let begins = if is_shared { reached[last_use[tensor]] } else { gradient.ready };
+        count(|segment| &mut segment.begun, begins, unit, elements);
+        if is_shared {
+            count(|segment| &mut segment.summed, gradient.ready, unit, elements);
+        }
+    }
+    for (number, segment) in (0..).zip(forward) {
+        let end = reached.get(segment.first_layer).map_or(worker.backward, |&end| end);
+        segments[during(end)].undone.push(number);
     }
     segments
 }

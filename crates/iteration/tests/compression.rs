@@ -132,6 +132,18 @@ fn compressing_delays_the_backward_pass_and_the_rest_runs_beside_it() {
     assert_eq!(Plan::from_json(&plan.to_json(), "it").unwrap(), plan);
 }
 
+/// On a communicator, what one bucket gathers goes before what the next one scatters.
+#[test]
+fn exchanges_of_buckets_are_in_order() {
+    let plan = build(&trace(true), 4, &options(Method::Int8)).unwrap();
+    let exchanges: Vec<usize> =
+        (0..plan.steps.len()).filter(|&it| matches!(plan.steps[it].work, Work::Exchange { .. })).collect();
+    assert_eq!(exchanges.len(), 4);
+    for pair in exchanges.windows(2) {
+        assert!(plan.steps[pair[1]].after.contains(&(pair[0] as u32)), "{pair:?}");
+    }
+}
+
 #[test]
 fn a_round_exchanges_once_after_its_last_update() {
     let options = IterationOptions { sync_every: 5, accumulate: 2, ..options(Method::None) };

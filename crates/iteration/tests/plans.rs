@@ -1,4 +1,6 @@
 //! Plans against their closed forms.
+use std::collections::BTreeSet;
+
 use paceline_iteration::{
     BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Step, Stream, Work, build,
 };
@@ -182,8 +184,8 @@ proptest! {
         prop_assert_eq!(plan.check(), Ok(()));
         prop_assert_eq!(&Plan::from_json(&plan.to_json(), "plan").unwrap(), &plan);
         let allocated: usize = plan.steps.iter().map(|step| step.allocates.len()).sum();
-        let freed: usize = plan.steps.iter().map(|step| step.frees.len()).sum();
-        prop_assert_eq!(allocated, freed);
+        let freed: BTreeSet<u32> = plan.steps.iter().flat_map(|step| step.frees.iter().copied()).collect();
+        prop_assert_eq!(allocated, freed.len());
         prop_assert_eq!(allocated + plan.resident.len(), plan.buffers.len());
         let kept: u64 = plan.buffers.iter().filter(|it| it.kind == BufferKind::Activations).map(|it| it.bytes).sum();
         prop_assert_eq!(kept, u64::from(accumulate) * 2 * 100 * u64::from(2 * blocks + 2));
@@ -250,4 +252,125 @@ fn gradients_of_earlier_passes_exist_from_the_first_step() {
         let ranks = if matches!(sharding, Sharding::None | Sharding::Zero1) { 1 } else { 8 };
         assert_eq!(first, whole / ranks, "{sharding:?}");
     }
+}
+
+/// Buffers of a kind, as `unit: bytes from step until steps`, in order of the steps that allocate them.
+fn lives(plan: &Plan, kind: BufferKind) -> Vec<String> {
+    let mut found = Vec::new();
+    for step in &plan.steps {
+        for &buffer in step.allocates.iter().filter(|&&buffer| plan.buffers[buffer as usize].kind == kind) {
+            let own = &plan.buffers[buffer as usize];
+            let ends = plan.steps.iter().filter(|step| step.frees.contains(&buffer)).map(|step| step.name(&plan.units));
+            let unit = &plan.units[own.unit.unwrap() as usize].name;
+            let ends: Vec<_> = ends.collect();
+            found.push(format!("{unit}: {} from {} until {}", own.bytes, step.name(&plan.units), ends.join(", ")));
+        }
+    }
+    found
+}
+
+/// FSDP2 of torch 2.15: an all-gather's output lives until the next one is copied out, in the backward pass until it is
+/// itself; a reduce-scatter's input until the next one's is filled.
+#[test]
+fn units_are_copied_out_of_gathers_and_into_scatters() {
+    let options = IterationOptions { param_dtype: Some(Dtype::Bfloat16), ..options(Sharding::Zero3) };
+    let plan = build(&model(2, 64), 8, &options).unwrap();
+    assert_eq!(
+        lives(&plan, BufferKind::Communication),
+        [
+            "root: 256 from all-gather root until forward root, all-gather h.0",
+            "h.0: 256 from all-gather h.0 until forward h.0, all-gather h.1",
+            "h.1: 256 from all-gather h.1 until forward root",
+            "h.1: 256 from all-gather h.1 until backward root, all-gather h.1",
+            "h.1: 512 from reduce-scatter h.1 until reduce-scatter h.1, backward h.0",
+            "h.0: 256 from all-gather h.0 until backward h.1, all-gather h.0",
+            "h.0: 512 from reduce-scatter h.0 until reduce-scatter h.0, backward root",
+            "root: 512 from reduce-scatter root until reduce-scatter root",
+        ]
+    );
+    assert_eq!(
+        lives(&plan, BufferKind::Gathered),
+        [
+            "root: 256 from forward root until backward root",
+            "h.0: 256 from forward h.0 until forward h.0",
+            "h.1: 256 from forward h.1 until forward h.1",
+            "h.1: 256 from backward h.1 until backward h.1",
+            "h.0: 256 from backward h.0 until backward h.0",
+        ]
+    );
+    // The head's gradient from the first step, the embedding's in the last one.
+    assert_eq!(
+        lives(&plan, BufferKind::Gradients),
+        [
+            "root: 128 from backward root until reduce-scatter root",
+            "h.1: 256 from backward h.1 until backward h.1",
+            "h.1: 64 from reduce-scatter h.1 until optimizer",
+            "h.0: 256 from backward h.0 until backward h.0",
+            "h.0: 64 from reduce-scatter h.0 until optimizer",
+            "root: 128 from backward root until reduce-scatter root",
+            "root: 64 from optimizer until optimizer",
+        ]
+    );
+}
+
+/// The gradient of a weight that embedding and head share exists from the head's backward step, though it is ready with
+/// the embedding's; then both parts and their sum exist.
+#[test]
+fn a_shared_gradient_begins_with_the_last_layer_that_has_it() {
+    let mut trace = model(2, 64);
+    // A norm before the head, whose gradient is the first.
+    let head = trace.tensors.len() as u32 - 1;
+    trace.tensors[head as usize].name = "norm.weight".into();
+    let worker = &mut trace.workers[0];
+    let mut layer = worker.forward[head as usize].clone();
+    worker.forward[head as usize].name = "norm".into();
+    layer.tensors = vec![0];
+    worker.forward.push(layer);
+    for (sharding, first, last) in [
+        (Sharding::None, "wte.weight: 256 from backward norm.weight", "optimizer"),
+        (Sharding::Zero1, "wte.weight: 256 from backward norm.weight", "optimizer"),
+        (Sharding::Zero2, "wte.weight: 256 from backward norm.weight", "reduce-scatter wte.weight"),
+        // With that of the norm.
+        (Sharding::Zero3, "root: 512 from backward root", "reduce-scatter root"),
+    ] {
+        let options = IterationOptions { bucket_size: None, ..options(sharding) };
+        let plan = build(&trace, 8, &options).unwrap();
+        let found = lives(&plan, BufferKind::Gradients);
+        let own: Vec<&String> = found.iter().filter(|it| it.starts_with(['w', 'r'])).take(2).collect();
+        let name = if sharding == Sharding::Zero3 { "root" } else { "wte.weight" };
+        let summed = format!("{name}: 512 from backward {name} until backward {name}");
+        assert_eq!(own, [&format!("{first} until {last}"), &summed], "{sharding:?}");
+    }
+    // What the head keeps goes with the head's backward pass, though the embedding's comes last.
+    let plan = build(&trace, 8, &IterationOptions { bucket_size: None, ..options(Sharding::None) }).unwrap();
+    let kept = lives(&plan, BufferKind::Activations);
+    assert_eq!(kept.last().unwrap(), "wte.weight: 200 from forward wte.weight until backward norm.weight");
+    assert_eq!(kept[0], "wte.weight: 200 from forward wte.weight until backward wte.weight");
+}
+
+/// One rank copies gradients as if it scattered them.
+#[test]
+fn the_only_rank_copies_its_gradients() {
+    let options = IterationOptions { accumulate: 2, ..options(Sharding::Zero3) };
+    let plan = build(&model(2, 64), 1, &options).unwrap();
+    assert_eq!(
+        lives(&plan, BufferKind::Communication)[..3],
+        [
+            "h.1: 512 from backward h.0 until backward h.0",
+            "h.0: 512 from backward root until backward root",
+            "root: 512 from forward root until forward root"
+        ]
+    );
+    let kept: Vec<String> =
+        lives(&plan, BufferKind::Gradients).into_iter().filter(|it| it.ends_with("until optimizer")).collect();
+    assert_eq!(
+        kept,
+        [
+            "h.1: 512 from backward h.0 until optimizer",
+            "h.0: 512 from backward root until optimizer",
+            "root: 512 from forward root until optimizer",
+            // In the second pass, added to that of the first.
+            "root: 512 from optimizer until optimizer"
+        ]
+    );
 }

@@ -81,6 +81,8 @@ pub struct Memory {
     pub optimizer_bytes: u64,
     /// Gathered units.
     pub gathered_bytes: u64,
+    /// What FSDP2 copies gathered units out of, and gradients into.
+    pub communication_bytes: u64,
     /// `None`: the trace does not say.
     pub activations_bytes: Option<u64>,
 }

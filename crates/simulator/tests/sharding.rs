@@ -162,39 +162,144 @@ fn a_thousand_ranks_are_simulated_by_collective() {
     assert_eq!(simulate(&trace, &network, &options).unwrap(), found);
 }
 
+/// A plan that overlaps its collectives on a small network.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    sharding: Sharding,
+    blocks: u32,
+    elements: u64,
+    layer_us: u64,
+    workers: u32,
+    gpus_per_node: u32,
+    gbps: f64,
+    prefetch: u32,
+    accumulate: u32,
+    in_groups: bool,
+}
+
+const BLOCKS: std::ops::Range<u32> = 2..6;
+const SIZES: [u64; 3] = [ELEMENTS / 16, ELEMENTS / 4, ELEMENTS];
+const LAYERS_US: [u64; 3] = [100, 1000, 5000];
+const WORLDS: [u32; 3] = [4, 8, 16];
+const NODES: [u32; 2] = [1, 4];
+const RATES_GBPS: [f64; 2] = [10.0, 100.0];
+const PREFETCHES: std::ops::Range<u32> = 0..3;
+const PASSES: std::ops::Range<u32> = 1..3;
+
+/// By how much an iteration by collectives is at most longer or shorter: 11.06 %, of all cases.
+const GREATEST: f64 = 0.111;
+
+impl Case {
+    /// All of them, a plan that several choices make only once.
+    fn all() -> Vec<Case> {
+        let mut found = Vec::new();
+        for sharding in ALL {
+            let prefetches = if sharding == Sharding::None { 0..1 } else { PREFETCHES };
+            let groups: &[bool] =
+                if sharding == Sharding::Hsdp || !sharding.has_groups() { &[false] } else { &[false, true] };
+            let own = prefetches.flat_map(|prefetch| groups.iter().map(move |&in_groups| (prefetch, in_groups)));
+            for ((prefetch, in_groups), blocks, elements, layer_us) in product(own, BLOCKS, SIZES, LAYERS_US) {
+                for (workers, gpus_per_node, gbps, accumulate) in product(WORLDS, NODES, RATES_GBPS, PASSES) {
+                    found.push(Case {
+                        sharding,
+                        blocks,
+                        elements,
+                        layer_us,
+                        workers,
+                        gpus_per_node,
+                        gbps,
+                        prefetch,
+                        accumulate,
+                        in_groups,
+                    });
+                }
+            }
+        }
+        found
+    }
+
+    /// The iteration by messages and by collectives.
+    fn both(self) -> [Outcome; 2] {
+        let trace = model(self.blocks, self.elements, self.layer_us * 1_000_000);
+        let network = Cluster {
+            gpus_per_node: self.gpus_per_node,
+            intra_bandwidth: Rate(400e9),
+            intra_latency: Time(2_000_000),
+            ..cluster(self.gbps)
+        };
+        let prefetch = (self.sharding != Sharding::None).then_some(self.prefetch);
+        let in_groups = self.sharding == Sharding::Hsdp || self.sharding.has_groups() && self.in_groups;
+        let group = in_groups.then_some(4);
+        let iteration = IterationOptions { prefetch, accumulate: self.accumulate, group, ..sharded(self.sharding) };
+        let options = options(self.workers, iteration);
+        BOTH.map(|resolution| run(&trace, &network, &options, resolution))
+    }
+
+    /// By how much an iteration by collectives is longer.
+    fn error([messages, collectives]: &[Outcome; 2]) -> f64 {
+        collectives.iteration_s / messages.iteration_s - 1.0
+    }
+}
+
+/// The product of four lists.
+fn product<A: Copy, B: Copy, C: Copy, D: Copy>(
+    a: impl IntoIterator<Item = A>,
+    b: impl IntoIterator<Item = B> + Clone,
+    c: impl IntoIterator<Item = C> + Clone,
+    d: impl IntoIterator<Item = D> + Clone,
+) -> Vec<(A, B, C, D)> {
+    let mut found = Vec::new();
+    for a in a {
+        for b in b.clone() {
+            for c in c.clone() {
+                found.extend(d.clone().into_iter().map(|d| (a, b, c, d)));
+            }
+        }
+    }
+    found
+}
+
+/// What `docs/explanation/sharding.md` says of all cases: `cargo test --release -p paceline-simulator --test sharding --
+/// --ignored --nocapture`.
+#[test]
+#[ignore = "15 seconds of a release build; the next test takes some of the cases"]
+fn all_collectives_take_what_their_messages_take() {
+    let mut errors: Vec<(f64, Case)> = Case::all().into_iter().map(|case| (Case::error(&case.both()), case)).collect();
+    errors.sort_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+    let beyond = errors.iter().filter(|(error, _)| error.abs() > 0.08).count();
+    let most = |share: f64| errors[(share * (errors.len() - 1) as f64) as usize].0.abs();
+    println!("{beyond} of {} are off by more than 8 %", errors.len());
+    println!("90 % by at most {:.4}, 99 % by {:.4}, all by {:.4}", most(0.9), most(0.99), most(1.0));
+    println!("greatest: {:?}", errors.last());
+    assert!(beyond <= 24 && most(0.99) < 0.042 && most(1.0) < GREATEST, "update docs/explanation/sharding.md");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Collectives as a whole take what their messages take. What differs is how collectives that overlap share a link:
-    /// message by message, or evenly. Of all 25,920 combinations 28 are off by more than 8 %, and none by more than 11.1 %.
+    /// message by message, or evenly.
     #[test]
     fn collectives_take_what_their_messages_take(
         sharding in prop::sample::select(ALL.to_vec()),
-        blocks in 2u32..6,
-        elements in prop::sample::select(vec![ELEMENTS / 16, ELEMENTS / 4, ELEMENTS]),
-        layer_us in prop::sample::select(vec![100u64, 1000, 5000]),
-        workers in prop::sample::select(vec![4u32, 8, 16]),
-        gpus_per_node in prop::sample::select(vec![1u32, 4]),
-        gbps in prop::sample::select(vec![10.0, 100.0]),
-        prefetch in 0u32..3,
-        accumulate in 1u32..3,
+        blocks in BLOCKS,
+        elements in prop::sample::select(SIZES.to_vec()),
+        layer_us in prop::sample::select(LAYERS_US.to_vec()),
+        workers in prop::sample::select(WORLDS.to_vec()),
+        gpus_per_node in prop::sample::select(NODES.to_vec()),
+        gbps in prop::sample::select(RATES_GBPS.to_vec()),
+        prefetch in PREFETCHES,
+        accumulate in PASSES,
         in_groups in any::<bool>(),
     ) {
-        let trace = model(blocks, elements, layer_us * 1_000_000);
-        let network = Cluster {
-            gpus_per_node,
-            intra_bandwidth: Rate(400e9),
-            intra_latency: Time(2_000_000),
-            ..cluster(gbps)
+        let case = Case {
+            sharding, blocks, elements, layer_us, workers, gpus_per_node, gbps, prefetch, accumulate, in_groups,
         };
-        let prefetch = (sharding != Sharding::None).then_some(prefetch);
-        let group = (sharding == Sharding::Hsdp || sharding.has_groups() && in_groups).then_some(4);
-        let iteration = IterationOptions { prefetch, accumulate, group, ..sharded(sharding) };
-        let options = options(workers, iteration);
-        let [messages, collectives] = BOTH.map(|resolution| run(&trace, &network, &options, resolution));
-        let error = collectives.iteration_s / messages.iteration_s - 1.0;
-        prop_assert!(error.abs() < 0.112, "{error}: {} instead of {}", collectives.iteration_s, messages.iteration_s);
-        for found in [&messages, &collectives] {
+        let both = case.both();
+        let error = Case::error(&both);
+        let [messages, collectives] = &both;
+        prop_assert!(error.abs() < GREATEST, "{error}: {} instead of {}", collectives.iteration_s, messages.iteration_s);
+        for found in [messages, collectives] {
             let exposed = found.sharded.exposed;
             let sum = exposed.all_gather_s + exposed.reduce_scatter_s + exposed.all_reduce_s;
             prop_assert!((sum - found.exposed_communication_s).abs() < 1e-9 + 1e-9 * sum, "{exposed:?}");

@@ -126,7 +126,7 @@ def _print_constants(*, as_json: bool) -> None:
     say([json.dumps([vars(constant) for constant in constants], indent=1)] if as_json else constants_table(constants))
 
 
-_KINDS = ("parameters", "gradients", "optimizer", "gathered", "activations")
+_KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "activations")
 
 
 def _plain(sharding: str, gpus: int, optimizer: str) -> dict[str, Any]:

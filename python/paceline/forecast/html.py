@@ -66,7 +66,7 @@ def legend(results: Sequence[Result]) -> str:
             "exposed communication": "what an iteration takes beyond the computation of one worker alone",
         }
     if _has_memory(results):
-        parts = ["parameters", "gradients", "optimizer states", "gathered units"]
+        parts = ["parameters", "gradients", "optimizer states", "gathered units", "communication buffers"]
         plans = [result.sharded for result in results if result.sharded is not None]
         without = any(plan.memory.activations_bytes is None for plan in plans)
         known = ", without activations, which the trace does not have" if without else ""

@@ -66,6 +66,8 @@ class Memory:
     gradients_bytes: int
     optimizer_bytes: int
     gathered_bytes: int
+    communication_bytes: int
+    """What FSDP2 copies gathered units out of, and gradients into."""
     activations_bytes: int | None
 
 
@@ -283,6 +285,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
         "gradients": memory.gradients_bytes,
         "optimizer states": memory.optimizer_bytes,
         "gathered units": memory.gathered_bytes,
+        "communication buffers": memory.communication_bytes,
         "activations": memory.activations_bytes or 0,
     }
     held = units.listed([f"{units.size(size)} of {name}" for name, size in parts.items() if size])
@@ -318,7 +321,8 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
     state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     activations = memory.activations_bytes or 0
     name = kind(own.sharding)
-    if activations > state + memory.gathered_bytes:
+    units_now = memory.gathered_bytes + memory.communication_bytes
+    if activations > state + units_now:
         workload = scenario.workload
         batch = json.loads(scenario.trace.summary())["batch"] if workload is None else workload.batch
         more = f"--accumulate {2 * own.passes}"
@@ -329,10 +333,10 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
         remedies += ["full checkpointing"] if workload is not None and workload.checkpointing == "selective" else []
         remedies = remedies or ["shorter sequences, or --tensor-parallel"]
         return f"most of it is activations: {', or '.join(remedies)}"
-    if memory.gathered_bytes > state:
+    if units_now > state:
         if scenario.options.get("reshard_after_forward") not in (None, "yes"):
             return "most of it is gathered units: --reshard-after-forward yes"
-        return "most of it is gathered units: smaller ones with --unit, or --prefetch 0"
+        return "most of it is gathered units and their buffers: smaller ones with --unit, or --prefetch 0"
     if name != "zero3":
         if scenario.workers == 1:
             return "shard it over more GPUs with --sharding zero3"

@@ -87,25 +87,31 @@ pub(super) fn unhindered(plan: &Plan) -> Memory {
     memory(plan, &spans)
 }
 
-/// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the one
-/// that frees them.
+/// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the last
+/// one that frees them.
 fn memory(plan: &Plan, spans: &Spans) -> Memory {
     let kind = |buffer: u32| plan.buffers[buffer as usize].kind as usize;
-    let mut changes: Vec<(u64, bool, u32)> = Vec::new();
-    for (step, &(start, end)) in plan.steps.iter().zip(spans) {
-        changes.extend(step.allocates.iter().map(|&buffer| (start, true, buffer)));
-        changes.extend(step.frees.iter().map(|&buffer| (end, false, buffer)));
+    // What is freed makes room for what is allocated at the same moment, except what a step has that takes no time: these
+    // run in the order of the plan.
+    let (begins, ends) = (0, 1);
+    let mut changes = Vec::new();
+    let mut freed = vec![None; plan.buffers.len()];
+    for ((number, step), &(start, end)) in plan.steps.iter().enumerate().zip(spans) {
+        changes.extend(step.allocates.iter().map(|&buffer| ((start, true, number, begins), buffer)));
+        for &buffer in &step.frees {
+            freed[buffer as usize] = freed[buffer as usize].max(Some((end, start == end, number, ends)));
+        }
     }
-    // What is freed makes room for what is allocated at the same moment.
+    changes.extend((0..).zip(freed).filter_map(|(buffer, moment)| Some((moment?, buffer))));
     changes.sort_unstable();
     let mut now = [0i128; BufferKind::ALL.len()];
     for &buffer in &plan.resident {
         now[kind(buffer)] += i128::from(plan.buffers[buffer as usize].bytes);
     }
     let mut peak = now;
-    for (_, allocates, buffer) in changes {
+    for ((.., change), buffer) in changes {
         let bytes = i128::from(plan.buffers[buffer as usize].bytes);
-        now[kind(buffer)] += if allocates { bytes } else { -bytes };
+        now[kind(buffer)] += if change == begins { bytes } else { -bytes };
         if now.iter().sum::<i128>() > peak.iter().sum() {
             peak = now;
         }
@@ -117,6 +123,7 @@ fn memory(plan: &Plan, spans: &Spans) -> Memory {
         gradients_bytes: of(BufferKind::Gradients),
         optimizer_bytes: of(BufferKind::OptimizerStates),
         gathered_bytes: of(BufferKind::Gathered),
+        communication_bytes: of(BufferKind::Communication),
         activations_bytes: plan.has_activations.then(|| of(BufferKind::Activations)),
     }
 }
