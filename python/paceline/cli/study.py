@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from paceline._internal.console import say, width
+from paceline.cli import param_types as types
 
 
 @click.command()
@@ -46,7 +47,7 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
     """
     from paceline._internal.console import Bar
-    from paceline._internal.files import make_folder
+    from paceline._internal.files import check_readable, make_folder
     from paceline.forecast.plotting import need_matplotlib
     from paceline.studies import run_study
 
@@ -55,6 +56,9 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     if plots is not None:
         need_matplotlib("--plots: plots")
         make_folder("--plots", plots)
+    if data is not None:
+        with types.naming_option("--data"):
+            check_readable(data)
     with Bar("simulating") as bar:
         result = run_study(name, plots, bar, data, anchor=anchor)
     if as_json:
