@@ -55,7 +55,13 @@ def _network(text: str) -> str:
 @click.command()
 @click.argument("model", required=False)
 @types.options("advise", *(setting.name for setting in of_place("advise")), checked=False)
-@click.option("--network", "link", type=types.Value("RATE", _network), metavar="RATE", help="The same as --bandwidth.")
+@click.option(
+    "--network",
+    "link",
+    type=types.Value("RATE", _network),
+    metavar="RATE",
+    help="The same as --bandwidth: of a node, whose GPUs share it.",
+)
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="A config.json of Hugging Face, instead of MODEL."
 )

@@ -117,7 +117,8 @@ class Setting:
     def _is_list(self, value: object, place: str | None) -> bool:
         """Whether text that was refused is a list of values, each of which would be accepted."""
         kind = self.kind_of(place)
-        if not isinstance(value, str) or "," not in value or kind.is_list:
+        takes_several = kind.is_list or kind.words.endswith(",…")
+        if not isinstance(value, str) or "," not in value or takes_several:
             return False
         try:
             return all(kind.check(word.strip()) is not None for word in value.split(","))
@@ -435,7 +436,7 @@ _ALL: tuple[Setting, ...] = (
         name="bandwidth",
         flag="--bandwidth",
         kind=kinds.RATES,
-        help="Bandwidth of a node in each direction.",
+        help="Bandwidth of a node in each direction, shared by its GPUs.",
         default_words="the cluster's; 25Gbps for flat",
         section=_CLUSTER,
         uses=_in(
