@@ -127,10 +127,10 @@ def _gathers(analysis: Analysis) -> float:
     """Return how often a block is gathered in a step of a rank."""
     found: Counter[str] = Counter()
     for rank in analysis.recording.ranks:
-        steps = _steps(analysis, rank.rank)
+        within = _steps(analysis, rank.rank)
         for operation in rank.operations:
             block = Block.of(operation.name)
-            if block is not None and block.collective == "all-gather" and _is_in(operation.begin, steps):
+            if block is not None and block.collective == "all-gather" and _is_in(operation.begin, within):
                 found[block.name] += 1
     steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
     return max(found.values(), default=0) / steps
