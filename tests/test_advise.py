@@ -208,6 +208,8 @@ def test_long_simulations_are_left_out_and_said():
     [group] = asked(*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")["gpus"]
     assert group["left_out"] == ["none"]
     assert [row["sharding"] for row in group["rows"]] == ["zero1"]
+    text = call(*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")
+    assert "1024 GPUs: --sharding none was left out" in text
 
 
 @pytest.mark.parametrize(

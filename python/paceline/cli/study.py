@@ -12,7 +12,7 @@ from paceline.cli import param_types as types
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option(
@@ -32,7 +32,7 @@ from paceline.cli import param_types as types
     is_flag=True,
     help="For `published` with --data: the row of fewest GPUs of each series sets its computation; it is not counted.",
 )
-def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
+def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
 
     The error is simulated / published - 1. The claims of the study are tested, too.
@@ -49,8 +49,10 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     from paceline._internal.console import Bar
     from paceline._internal.files import check_readable, make_folder
     from paceline.forecast.plotting import need_matplotlib
-    from paceline.studies import run_study
+    from paceline.studies import STUDIES, run_study
 
+    if name is None:
+        raise click.UsageError(f"name a study: {', '.join(STUDIES)}; `paceline study --help` says what each is")
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
     if plots is not None:

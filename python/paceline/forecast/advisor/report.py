@@ -288,8 +288,8 @@ class Answer:
                 lines += [_never(found)] if _never(found) else []
             for label in found.left_out:
                 lines.append(
-                    f"{where}: {label} was left out, as its messages take long to simulate: "
-                    f"`paceline simulate` with --sharding {label}."
+                    f"{where}: --sharding {label} was left out, as its messages take long to simulate; "
+                    "`paceline simulate` forecasts it."
                 )
         best = self.best
         if best is not None:

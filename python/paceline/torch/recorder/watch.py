@@ -248,7 +248,8 @@ class Watcher:
         chosen = self._chosen
         message = (
             f"paceline: recorded {units.count(recorder.recorded, 'step')} of {chosen['model']} "
-            f"({chosen['parameters']:,} parameters) with {chosen['optimizer']}, batch {batch}, to {self._settings.output}"
+            f"({chosen['parameters']:,} parameters) with {chosen['optimizer']}, batch {batch}, "
+            f"to {self._settings.output}"
         )
         if chosen["elsewhere"]:
             message += f"; left out {chosen['elsewhere']:,} parameters of the optimizer that are not in the model"
