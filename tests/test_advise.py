@@ -3,10 +3,12 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
+from paceline._internal import units
 from paceline.cli.main import main
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Space
@@ -51,7 +53,7 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
     found = search.start(asked_job, gpus)
     search.search(asked_job, found)
     simulated = found.simulated
-    best = {}
+    best, roomy = {}, {}
     pruned = 0
     for setup, rate, least, _, result in everything(asked_job, found):
         peak = result.sharded.memory.peak_bytes
@@ -61,11 +63,14 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
         pruned += least > asked_job.capacity_bytes
         if peak <= asked_job.capacity_bytes:
             best[setup] = max(best.get(setup, 0), result.samples_per_s)
+        if peak <= 0.95 * asked_job.capacity_bytes:
+            roomy[setup] = max(roomy.get(setup, 0), result.samples_per_s)
+    best |= {setup: rate for setup, rate in roomy.items() if rate >= 0.98 * best[setup]}
     assert best and pruned
     assert {option.candidate.setup: option.result.samples_per_s for option in found.options} == best
     assert simulated < found.candidates
     rates = [option.result.samples_per_s for option in found.options]
-    assert rates == sorted(rates, reverse=True)
+    assert rates[1:] == sorted(rates[1:], reverse=True) and rates[0] >= 0.98 * max(rates)
 
 
 def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():
@@ -203,6 +208,8 @@ def test_long_simulations_are_left_out_and_said():
     [group] = asked(*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")["gpus"]
     assert group["left_out"] == ["none"]
     assert [row["sharding"] for row in group["rows"]] == ["zero1"]
+    text = call(*SMALL, "--gpus", 1024, "--batch", 4, "--sharding", "none,zero1", "--checkpointing", "none")
+    assert "1024 GPUs: --sharding none was left out" in text
 
 
 @pytest.mark.parametrize(
@@ -216,6 +223,9 @@ def test_long_simulations_are_left_out_and_said():
         (("gpt2-small", "--gpu", "a100"), "--workers: give the number of GPUs, such as --gpus"),
         (("--gpu", "a100", "--gpus", 4), "name one model"),
         ((*SMALL, "--gpus", 8, "--bandwidth", "1Gbps"), "means the same as --bandwidth"),
+        (("gpt2-small", "--gpus", 8, "--network", "400"), "--network: '400' has no unit"),
+        (("gpt2-small", "--gpus", 8, "--network", "1Gbps,2Gbps"), "`paceline simulate`, `paceline report`, "),
+        ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected; leave it out, and it"),
         ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
         ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
         ((*SMALL, "--gpus", 8, "--objective", "cost"), "--objective cost: needs a price"),
@@ -240,8 +250,48 @@ def test_sizes_without_a_global_batch_double():
     assert list(Space(batch=3, accumulate=2).sizes(4)) == [(3, 2)]
 
 
-def test_a_tight_fit_is_said():
+def test_a_tight_fit_is_said_and_marked():
     words = ("gpt2-small", "--gpu", "a100", "--gpus", 8, "--batch", 4, "--sharding", "none", "--checkpointing", "none")
     peak = asked(*words)["best"]["memory"]["peak_bytes"]
-    assert "fragmentation" in " ".join(call(*words, "--memory", f"{peak + 1}B").split())
+    tight = (*words, "--memory", f"{peak + 1}B")
+    text = " ".join(call(*tight).split())
+    assert "the best leaves 1 B for the CUDA context, NCCL's buffers and fragmentation, which are not counted" in text
+    assert f" {units.digits(peak / 1e9, 3)} ~ " in text and "~: tight: leaves under 5 % of the memory" in text
+    assert asked(*tight)["best"]["tight"] and not asked(*words)["best"]["tight"]
     assert "fragmentation" not in call(*words)
+    simulate = [*words, "--memory", f"{peak + 1}B", "--strategy", "native"]
+    said = CliRunner().invoke(main, ["simulate", *map(str, simulate)]).stdout
+    assert "fits tightly, with 1 B for the CUDA context" in " ".join(said.split()) and " ~\n" in said
+
+
+def test_what_leaves_room_is_preferred_to_what_is_as_fast_and_tight():
+    def option(rate, name, *, tight):
+        own = SimpleNamespace(is_tight=tight, memory=SimpleNamespace(peak_bytes=1))
+        return SimpleNamespace(result=SimpleNamespace(samples_per_s=rate, sharded=own), name=name)
+
+    tight, near, far = option(100, "a", tight=True), option(98.5, "b", tight=False), option(90, "c", tight=False)
+    assert [it.name for it in search._roomy_first([tight, near, far])] == ["b", "a", "c"]
+    assert [it.name for it in search._roomy_first([tight, far])] == ["a", "c"]
+    assert [it.name for it in search._roomy_first([option(100, "d", tight=False), tight])] == ["d", "a"]
+
+
+def test_one_exposed_communication_in_sentence_and_column():
+    words = ("gpt2-xl", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero3", "--network", "400Gbps")
+    best, text = asked(*words)["best"], " ".join(call(*words).split())
+    causes = sum(best["exposed"].values()) + best["straggling_s"] + best["slowed_s"] + best["calls_s"]
+    assert causes == pytest.approx(best["exposed_communication_s"])
+    assert f"{units.duration(best['exposed_communication_s'])} of communication are exposed, which is an iter" in text
+    assert "by which computation is slower beside NCCL's kernels" in text
+    assert f" {units.digits(best['exposed_communication_s'], 3)} " in text
+
+
+def test_the_network_is_said_to_be_that_of_a_node():
+    words = ("gpt2-small", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero1", "--network", "400Gbps")
+    per_node = "400 Gbit/s per node over RDMA, shared by 8 GPUs"
+    assert f"gpt2-small, A100 SXM4 80 GB, {per_node}, latency" in call(*words)
+    assert (asked(*words)["bandwidth_bps"], asked(*words)["gpus_per_node"]) == (400e9, 8)
+    options = ["gpt2-small", "--gpu", "a100", "--gpus", "16", "--bandwidth", "400Gbps", "--sharding", "zero1"]
+    for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):
+        assert per_node in CliRunner().invoke(main, ["simulate", *options, *more]).stdout
+    assert "bit/s per node" not in CliRunner().invoke(main, ["simulate", "resnet-50", "--gpus", "8"]).stdout
+    assert "of a node, whose GPUs share" in " ".join(call("--help").split())

@@ -60,6 +60,58 @@ def test_missing_files():
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("simulate", "none.json", "--gpu", "h100"), "none.json: "),
+        (("simulate", "--config", "none.json", "--gpu", "h100"), "--config: none.json: "),
+        (("simulate", "llama-3-8b", "--gpu", "none.json"), "--gpu: none.json: "),
+        (("simulate", "resnet-50", "--cluster", "none.json"), "--cluster: none.json: "),
+        (("advise", "none.json", "--gpu", "h100", "--gpus", "8"), "none.json: "),
+        (("advise", "--config", "none.json", "--gpu", "h100", "--gpus", "8"), "--config: none.json: "),
+        (("advise", "llama-3-8b", "--gpu", "h100", "--gpus", "8", "--cluster", "none.json"), "--cluster: none.json: "),
+        (("study", "published", "--data", "none.json"), "--data: none.json: "),
+    ],
+)
+def test_a_missing_file_is_named_with_its_option_and_the_remedy(words, message):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert result.stderr == f"paceline: error: {message}there is no such file; check the path\n"
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path):
+    result = CliRunner().invoke(main, ["study", "published", "--data", str(tmp_path)])
+    assert result.stderr == f"paceline: error: --data: {tmp_path}: is a folder; name a file in it\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("llama-8b", "'llama-3-8b', 'llama-7b' or 'llama-13b'"),
+        ("llama3", "'llama-3-8b', 'llama-3-70b' or 'llama-3.1-405b'"),
+        ("gpt2", "'gpt2-small', 'gpt2-medium' or 'gpt2-large'"),
+        ("resnet5", "'resnet-50'"),
+    ],
+)
+def test_misspelt_models_and_traces_get_suggestions(typed, meant):
+    assert f"unknown trace '{typed}' (did you mean {meant}?)" in refused(typed)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--batch", "1,2,4"), "--batch: '1,2,4' is a list, and one value is expected; no command takes a list"),
+        (("--batch", "1,2,4"), "leave it to `paceline advise`, which searches it"),
+        (("--checkpointing", "none,full"), "'none,full' is a list, and one value is expected; `paceline advise` takes"),
+        (("--gpu", "h100,a100"), "--gpu: 'h100,a100' is a list, and one GPU is expected; give one at a time"),
+        (("--seq", "512,x"), "--seq: '512,x' is not a whole number"),
+        (("--network", "400Gbps"), "--network: '400Gbps' is a rate, which is given as --bandwidth"),
+    ],
+)
+def test_a_value_of_another_form_or_option_is_told(words, message):
+    assert message in refused("llama-3-8b", *words)
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"",

@@ -209,7 +209,7 @@ def test_wrong_constants_are_refused(tmp_path, text, said):
             ["--coordinator-constants", "c.json"],
             "--coordinator-constants: has no effect without a coordinator; add --coordinator",
         ),
-        (["--coordinator", "all", "--coordinator-constants", "missing.json"], "missing.json: No such file"),
+        (["--coordinator", "all", "--coordinator-constants", "missing.json"], "missing.json: there is no such file"),
     ],
 )
 def test_what_does_not_apply_is_refused(words, said):

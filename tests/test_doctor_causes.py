@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from paceline.doctor import causes
+from paceline.doctor.analysis import Interface
 from test_doctor_format import Ranks, ddp, diagnosed, names, training
 
 
@@ -117,8 +119,38 @@ def test_a_slow_network():
     assert "fp16" in tries(report, "network-bound")
 
 
-def sharded(late=0, steps=8):
-    """Two blocks are gathered, in 3 and 5 ms, and scattered, each in 4 ms. Rank 1 is late to the first."""
+def test_what_a_run_already_has_is_not_advised():
+    """Gradients of two bytes, a network of 400 Gbit/s, and numbers of ranks that it has."""
+    for name, halved in (("all_reduce float32[0]", False), ("all_reduce bfloat16[0]", True)):
+        ranks = training(ready=(4, 8), done=(68, 132), backward=133, moved=32_000_000)
+        for event in ranks.events:
+            if event.get("cat") == "operation":
+                event["name"] = name
+        advice = tries(diagnosed(ranks), "network-bound")
+        assert ("fp16" not in advice) is halved
+        assert "--bandwidth 10Gbps,25Gbps,50Gbps" in advice
+    fast = training(ready=(4, 8), done=(68, 132), backward=133, moved=2_000_000_000)
+    assert "at a bus bandwidth of 250 Gbit/s" in diagnosed(fast).verdict + diagnosed(fast).diagnoses[0].says
+    assert "--bandwidth 400Gbps,800Gbps" in tries(diagnosed(fast), "network-bound")
+    healthy = diagnosed(training(input=0.1, ready=(4, 9.6), done=(5, 9.9), backward=10))
+    assert "--workers 4,8,16" in tries(healthy, "compute-bound")
+    [alone, _] = diagnosed(training(size=1, ready=(), done=())).diagnoses
+    assert "--workers 2,4,8" in " ".join(alone.tries)
+    assert "default 25" in causes.larger_buckets(Interface.DDP)
+
+
+def test_blocks_that_are_gathered_once_or_in_half_precision_are_not_told_to_be():
+    advice = tries(diagnosed(sharded()), "sharded-communication")
+    assert "reshard_after_forward=False" not in advice and "MixedPrecisionPolicy" in advice
+    advice = tries(diagnosed(sharded(element="bfloat16", again=True)), "sharded-communication")
+    assert "reshard_after_forward=False" in advice and "MixedPrecisionPolicy" not in advice
+
+
+def sharded(late=0, steps=8, element="float32", *, again=False):
+    """Two blocks are gathered, in 3 and 5 ms, and scattered, each in 4 ms. Rank 1 is late to the first.
+
+    `again`: the backward pass gathers them, too.
+    """
     ranks = Ranks(2)
     for step in range(steps):
         for rank in range(2):
@@ -129,13 +161,16 @@ def sharded(late=0, steps=8):
             for block, takes in (("layers.0", 3), ("layers.1", 5)):
                 name = f"all-gather of {block}"
                 end, waiting = at + waiting + takes, 0
-                ranks.operation(rank, at, end, 4_000_000, f"{name}: all_gather float32[1000]", call="all_gather")
+                ranks.operation(rank, at, end, 4_000_000, f"{name}: all_gather {element}[1000]", call="all_gather")
                 ranks.mark(rank, "wait", at, end, f"wait for {name}")
                 at = end + 2
             ranks.mark(rank, "forward", begin, at)
             middle = at
             for block in ("layers.1", "layers.0"):
                 name = f"reduce-scatter of {block}"
+                if again:
+                    gather = f"all-gather of {block}: all_gather {element}[1000]"
+                    ranks.operation(rank, at, at + 1, 4_000_000, gather, call="all_gather")
                 at += 4
                 ranks.operation(
                     rank, at, at + 4, 4_000_000, f"{name}: reduce_scatter float32[1000]", call="reduce_scatter"

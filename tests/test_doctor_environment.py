@@ -197,3 +197,26 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
 def test_a_file_or_env(words, said):
     done = CliRunner().invoke(main, ["doctor", *words])
     assert done.exit_code == 2 and said in done.output
+
+
+@pytest.mark.parametrize(
+    ("environ", "advice"),
+    [
+        ({}, "HCOLL_GPU_ENABLE=1 and HCOLL_ENABLE_NBC=1; without HCOLL, --cuda mpi"),
+        ({"HCOLL_GPU_ENABLE": "1", "HCOLL_ENABLE_NBC": "0"}, "HCOLL_ENABLE_NBC=1; without HCOLL, --cuda mpi"),
+        (
+            {"HCOLL_GPU_ENABLE": "1", "HCOLL_ENABLE_NBC": "1"},
+            "--cuda mpi for broadcast and all-gather; HCOLL is enabled",
+        ),
+    ],
+)
+def test_variables_that_are_set_are_not_advised(environ, advice):
+    assert cuda_aware_mpi.remedy("Open MPI", "moves", "", environ).startswith(advice)
+
+
+def test_an_interface_that_is_set_is_not_advised_as_if_it_was_not():
+    def tcp(**environ):
+        return next(it for it in collect(environ)["transports"] if it["name"] == "tcp")["detail"]
+
+    assert tcp().endswith("this machine alone; set PACELINE_INTERFACE for several")
+    assert tcp(PACELINE_INTERFACE="lo").endswith("set PACELINE_INTERFACE to another than lo for several")

@@ -282,7 +282,7 @@ def test_a_notebook_shows_a_table():
 def test_a_notebook_shows_what_a_forecast_depends_on():
     told = paceline.simulate("resnet-50", workers=64, gpus_per_node=8, bandwidth="25Gbps")._repr_html_()
     for name, value in (
-        ("cluster", "flat, 25 Gbit/s over TCP, latency 37 us"),
+        ("cluster", "flat, 25 Gbit/s per node over TCP, latency 37 us"),
         ("GPUs per node", "8"),
         ("library", "ddp"),
         ("80 % interval", "139.2 ms to 178.9 ms"),

@@ -647,7 +647,7 @@ def test_host_files(tmp_path):
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         read_hostfile(file)
-    assert "No such file" in refused("--hostfile", tmp_path / "none", "true")
+    assert "there is no such file" in refused("--hostfile", tmp_path / "none", "true")
     file.write_text("a slots=1\nb slots=1\n")
     assert "2 slots" in refused("--hostfile", file, "-np", "3", "true")
 

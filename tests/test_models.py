@@ -603,3 +603,12 @@ def test_a_pipelines_peak_grows_evenly_with_the_microbatch():
 def test_what_relieves_a_gpu_of_a_pipeline_is_said_in_its_options():
     words = run(simulate, "llama-3-8b@h100", "--gpus", 64, "--pipeline-parallel", 8, "--microbatches", 8, "--batch", 4)
     assert "--batch 2 --microbatches 16, or activation checkpointing" in " ".join(words.output.split())
+
+
+def test_a_tight_fit_is_no_plain_yes():
+    words = ["gpt2-xl", "--gpu", "a100", "--gpus", "8", "--batch"]
+    said = {batch: CliRunner().invoke(models, [*words, str(batch)]).stdout for batch in (25, 26, 27)}
+    zero3 = {
+        batch: next(line for line in text.splitlines() if line.startswith("zero3")) for batch, text in said.items()
+    }
+    assert [line.split()[-1] for line in zero3.values()] == ["yes", "tightly", "no"]

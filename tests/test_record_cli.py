@@ -12,6 +12,7 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
+from paceline.cli.main import main
 from paceline.cli.record import record
 from test_record_format import check_trace, layers
 
@@ -94,6 +95,17 @@ def test_mistakes_are_told_before_anything_runs(arguments, words, monkeypatch, t
     result = run(*arguments)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
+
+
+def test_an_unknown_gpu_is_answered_with_the_option_and_the_nearest(tmp_path):
+    words = ["record", "--on", "h10", "-o", str(tmp_path / "T.json"), "--", "python", "x.py"]
+    assert "--on: unknown GPU 'h10' (did you mean 'h100'?)" in CliRunner().invoke(main, words).stderr
+
+
+def test_help_says_that_no_gpu_is_needed_what_is_counted_and_what_is_estimated():
+    words = " ".join(run("--help").stdout.split())
+    assert "With --on, no GPU is needed" in words and "Nothing is measured" in words
+    assert "FLOPs and their bytes are counted; all times are estimates" in words
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch, tmp_path):

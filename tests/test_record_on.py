@@ -8,7 +8,7 @@ from pathlib import Path
 
 import paceline
 import pytest
-from paceline.cli.record import _without_launcher
+from paceline.cli.record import _print_summary, _without_launcher
 
 pytest.importorskip("torch")
 
@@ -78,6 +78,15 @@ def test_a_gpt_on_an_h100(gpt):
     assert kept["(loss)"] >= sequence * vocabulary * 4
     result = paceline.simulate(path, workers=8, bandwidth="100Gbps")
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
+
+
+def test_the_table_says_what_was_estimated(gpt, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    summary, _, path = gpt
+    _print_summary(summary, path, as_json=False, to_stderr=True)
+    said = capsys.readouterr().err
+    assert f"batch {SIZES['batch']}, estimated for H100 SXM5 80 GB" in said and "estimate or count" in said
+    assert "note: no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roof" in said
 
 
 def test_the_tensors_are_those_of_a_real_recording(gpt, tmp_path):

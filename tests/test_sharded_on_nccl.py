@@ -4,8 +4,11 @@ import json
 
 import paceline
 import pytest
+from paceline._internal import units
+from paceline.forecast import bottleneck
 from paceline.forecast.nccl import Group, collective_time
 from paceline.forecast.nccl.plan_times import layout_of, times_of
+from paceline.forecast.sharding import sentences
 from paceline.forecast.simulate import Scenario
 
 
@@ -50,6 +53,27 @@ def test_ddp_is_slowed_down_by_kernels_as_sharding_is():
     assert ring.sharded.slowed_s > 0 and ring.sharded.straggling_s == 0
     late = simulated(sharding="zero3", stragglers="3:1.5")
     assert late.sharded.straggling_s == pytest.approx(0.5 * late.compute_s, rel=0.2)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"stragglers": "3:1.5"}, {"strategy": "ring"}])
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero3", "hsdp"])
+def test_exposed_communication_is_all_time_beyond_computation_alone_by_its_causes(sharding, options):
+    found = simulated(sharding=sharding, **options)
+    alone, own = simulated(sharding=sharding, workers=1, accumulate=options.get("accumulate")), found.sharded
+    # The library's calls are no computation: a worker alone, which has none, computes as long.
+    assert (found.forward_s, found.backward_s) == pytest.approx((alone.forward_s, alone.backward_s))
+    assert own.calls_s > 0 and found.exposed_communication_s == pytest.approx(found.iteration_s - found.compute_s)
+    causes = sum(vars(own.exposed).values()) + own.slowed_s + own.straggling_s + own.calls_s
+    assert causes == pytest.approx(found.exposed_communication_s)
+    scenario = Scenario.of(paceline.load_trace("resnet-50"), paceline.load_cluster(), "native", 64)
+    [words, *_] = sentences(scenario, found, "it", several=False)
+    assert words.startswith(f"it exposes {units.duration(found.exposed_communication_s)} of communication an iteration")
+    assert "of the library's calls" in words and "computation is slower beside NCCL's kernels" in words
+
+
+def test_no_worker_is_called_slow_because_of_kernels():
+    assert "slowest worker" not in bottleneck.path(simulated(sharding="zero3"))
+    assert "slowest worker" in bottleneck.path(simulated(sharding="zero3", stragglers="3:1.5"))
 
 
 def test_each_collective_of_a_plan_has_the_time_of_nccl():

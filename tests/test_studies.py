@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from paceline.catalog.channels import constant
 from paceline.catalog.libraries import find_library
+from paceline.cli.main import main
 from paceline.cli.study import study
 from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
 from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
@@ -105,3 +106,9 @@ def test_large_messages_are_bound_by_the_wire():
 def test_channels_are_ordered():
     rates = [cuda_aware_mpi.rate(name, "resnet-50", 64) for name in ("gRPC", "gRPC+Verbs", "gRPC+GDR")]
     assert rates == sorted(rates)
+
+
+def test_without_a_name_the_studies_are_listed():
+    result = CliRunner().invoke(main, ["study"])
+    assert result.exit_code == 2
+    assert "name a study: network-operator, ray-sgd, " in result.stderr

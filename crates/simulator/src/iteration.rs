@@ -109,6 +109,8 @@ pub struct Sharded {
     pub straggling_s: f64,
     /// By how much collectives slow down its computation.
     pub slowed_s: f64,
+    /// By how much handing gradients over to the library lengthens the backward pass.
+    pub calls_s: f64,
     /// A rank's memory.
     pub memory: Memory,
     /// How the plan was executed.
@@ -120,6 +122,7 @@ pub(crate) struct Watched {
     pub exposed: ExposedBy,
     pub straggling_s: f64,
     pub slowed_s: f64,
+    pub calls_s: f64,
     pub memory: Memory,
     pub resolution: Resolution,
 }
@@ -132,6 +135,7 @@ impl Watched {
             exposed: ExposedBy { all_reduce_s: exposed_s, ..ExposedBy::default() },
             straggling_s: 0.0,
             slowed_s: 0.0,
+            calls_s: 0.0,
             memory: account::unhindered(plan),
             resolution: Resolution::Messages,
         }
@@ -140,7 +144,7 @@ impl Watched {
 
 impl Sharded {
     pub(crate) fn new(plan: &Plan, watched: Watched) -> Sharded {
-        let Watched { exposed, straggling_s, slowed_s, memory, resolution } = watched;
+        let Watched { exposed, straggling_s, slowed_s, calls_s, memory, resolution } = watched;
         Sharded {
             sharding: match plan.sharding {
                 Sharding::Hsdp => format!("hsdp:{}", plan.shard_ranks),
@@ -157,6 +161,7 @@ impl Sharded {
             exposed,
             straggling_s,
             slowed_s,
+            calls_s,
             memory,
             resolution,
         }
@@ -393,6 +398,8 @@ fn found(
     // A rank alone calls no library for its gradients, and updates all parameters.
     let alone = Computation::recorded(trace, options);
     let passes = plan.samples as f64 / f64::from(trace.batch);
+    // Its calls are no computation, whichever of the two ways simulates an iteration.
+    let calls_s = crate::outcome::exposed(seconds(backward), alone.backward_s * passes);
     let alone_s = (alone.forward_s + alone.backward_s) * passes + alone.optimizer_s * f64::from(plan.iterations);
     let exposed = ExposedBy {
         all_gather_s: account.exposed.all_gather_s * share,
@@ -419,7 +426,7 @@ fn found(
         iteration_s: seconds(executed.end) * share,
         computation: Computation {
             forward_s: seconds(forward) * share,
-            backward_s: seconds(backward) * share,
+            backward_s: (seconds(backward) - calls_s) * share,
             optimizer_s: seconds(optimizer) * share,
             alone_s: alone_s * share,
         },
@@ -434,6 +441,7 @@ fn found(
             exposed,
             straggling_s: (own_s - compute_s).max(0.0) * share,
             slowed_s: crate::outcome::exposed(computed_s, own_s.max(compute_s)) * share,
+            calls_s: calls_s * share,
             memory: account.memory,
             resolution,
         }),

@@ -12,6 +12,33 @@ from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
 
+NO_SUCH_FILE = "there is no such file; check the path"
+
+
+def why_unread(error: OSError) -> str:
+    """Return what is wrong with a file that cannot be read, and the remedy, to follow its name."""
+    if error.errno == errno.ENOENT:
+        return NO_SUCH_FILE
+    if error.errno == errno.EISDIR:
+        return "is a folder; name a file in it"
+    if error.errno == errno.EACCES:
+        return "may not be read by this user; check its permissions"
+    return error.strerror or str(error)
+
+
+def check_readable(path: Path) -> None:
+    """Fail before the work, without opening the file, which may be a pipe. Raises InvalidArgumentError."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a folder")
+        path.stat()
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, "may not be read")
+    except OSError as error:
+        raise InvalidArgumentError(f"{path!s:.200}: {why_unread(error)}") from None
+    except ValueError as error:  # contains a NUL
+        raise InvalidArgumentError(f"{path!s:.200}: {error}") from None
+
 
 def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:
     """Return the text of a file, or of a pipe whose writer makes progress (a shell's `<(command)`).

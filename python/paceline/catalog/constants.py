@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -55,7 +56,7 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
     if not isinstance(document, dict) or document.pop("format", None) != f"paceline-{kind}":

@@ -81,7 +81,14 @@ def find_hardware(name: str) -> Hardware:
         if _key(name) in map(_key, (device.name, *device.aliases)):
             return device
     if name.endswith(".json"):
-        return read_hardware(Path(name))
+        try:
+            return read_hardware(Path(name))
+        except InvalidArgumentError as error:
+            raise error.at("gpu") from None
+    if "," in name:
+        raise InvalidArgumentError(
+            f"'{name:.80}' is a list, and one GPU is expected; give one at a time", setting="gpu"
+        )
     known = [device.name for device in all_hardware()]
     near = nearest(name, known)
     hint = f" (did you mean '{near}'?)" if near else ""

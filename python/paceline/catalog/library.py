@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline._core import Cluster, Trace
+from paceline._internal.nearest import alike, did_you_mean
 from paceline._internal.units import shown
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
@@ -97,7 +98,9 @@ def load_trace(source: str | Path | Trace) -> Trace:
     workload = find_workload(source)
     if workload is not None:
         return workload.trace()
-    return Trace.read(_file_of("trace", source, _TRACES, "a file, allreduce:SIZE or a name"))
+    return Trace.read(
+        _file_of("trace", source, _TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
+    )
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
@@ -126,9 +129,18 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
         if "/" not in source and path.suffix != ".json":
             if kind == "trace" and re.fullmatch(r"[^:@]+:\d.*", source):
                 raise InvalidArgumentError(_unknown_collective(source))
-            message = unknown(kind, source, list(names))
+            message = _unknown_trace(source) if kind == "trace" else unknown(kind, source, list(names))
             raise InvalidArgumentError(f"{message}; give {wanted} that `paceline {kind}s` lists")
     return path
+
+
+def _unknown_trace(source: str) -> str:
+    """Return the message about a name that is neither a recording nor a model, which either may have been meant."""
+    from paceline.catalog.models.config import built_in_configs
+
+    configs = built_in_configs()
+    both = list(dict.fromkeys([*_built_in(_TRACES), *configs]))
+    return f"unknown trace '{source[:80]}'{did_you_mean(alike(source, both))}"
 
 
 def _unknown_collective(source: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -88,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InvalidArgumentError(f"{path}: no such file; a placement is round-robin, even or a file") from None
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except RecursionError:
         raise InvalidArgumentError(f"{path}: is nested too deeply") from None
     except InvalidArgumentError:

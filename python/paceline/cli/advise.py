@@ -14,7 +14,7 @@ from paceline._internal.console import Bar, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
 from paceline.settings import kinds
-from paceline.settings.table import of_place
+from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.advisor.goodput import Failures
@@ -43,10 +43,25 @@ def _long_time(text: str) -> float:
     return found
 
 
+def _network(text: str) -> str:
+    """The rate of --network, whose errors name it rather than --bandwidth."""
+    try:
+        SETTINGS["bandwidth"].check(text, None, "advise")
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(error.reason) from None
+    return text
+
+
 @click.command()
 @click.argument("model", required=False)
 @types.options("advise", *(setting.name for setting in of_place("advise")), checked=False)
-@click.option("--network", "link", metavar="RATE", help="The same as --bandwidth.")
+@click.option(
+    "--network",
+    "link",
+    type=types.Value("RATE", _network),
+    metavar="RATE",
+    help="The same as --bandwidth: of a node, whose GPUs share it.",
+)
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="A config.json of Hugging Face, instead of MODEL."
 )
@@ -188,7 +203,8 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     if (model is None) == (config is None):
         raise click.UsageError("name one model, or give its --config: paceline advise llama-3-8b --gpu h100 --gpus 64")
     if config is not None:
-        read_config(config)
+        with types.naming_option("--config"):
+            read_config(config)
         return config
     assert model is not None
     refuse_recording(model)

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "validate": ("paceline.cli.validate", "validate", "Compare measured and simulated iterations."),
     "doctor": ("paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
     "plan": ("paceline.cli.plan", "plan", "Plan a graph's all-reduces without negotiation."),
-    "record": ("paceline.cli.record", "record", "Record a trace from real training steps."),
+    "record": ("paceline.cli.record", "record", "Record a trace from training steps, or estimate one for a GPU."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "models": ("paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
     "gpus": ("paceline.cli.models", "gpus", "List the GPUs that models are computed for."),

@@ -186,8 +186,15 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     lines += wrapped(f"{times}; {rate}, MFU {units.percent(found['mfu'])}, without communication.", width())
     kinds = (*_KINDS, "total")
     columns = [Column("sharding", left=True), *(Column(f"{kind}\nGB") for kind in kinds), Column("fits", left=True)]
+    from paceline.forecast.sharding import TIGHT
+
+    tight = TIGHT * hardware.memory_bytes
     rows = [
-        [row["sharding"], *(units.digits(row[kind] / 1e9, 3) for kind in kinds), "yes" if row["fits"] else "no"]
+        [
+            row["sharding"],
+            *(units.digits(row[kind] / 1e9, 3) for kind in kinds),
+            "no" if not row["fits"] else "tightly" if row["total"] > tight else "yes",
+        ]
         for row in found["memory"]
     ]
     capacity = f"Memory of one GPU, {units.size(hardware.memory_bytes)}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,10 @@ class Value(_ParamType):
 class Name(_Choice):
     """One of several names, which the shell completes."""
 
-    def __init__(self, kind: Kind) -> None:
-        """Of a kind that has choices."""
+    def __init__(self, kind: Kind, check: Callable[[Any], object] | None = None) -> None:
+        """Of a kind that has choices; `check` replaces the kind's."""
         super().__init__(kind.choices)
-        self._check = kind.check
+        self._check = check or kind.check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Text to name."""
@@ -81,9 +82,11 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
     text = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
     if kind.is_switch:
         return click.option(setting.flag, name, default=default, help=text)
-    type_ = of_kind(kind)
-    if not checked and isinstance(type_, Value):
-        type_ = Value(kind.words, lambda text: text)
+
+    def check(value: object) -> object:
+        return setting.check(value, None, place)
+
+    type_ = Name(kind, check) if kind.choices else Value(kind.words, check if checked else lambda text: text)
     shown = None if kind.choices else kind.words
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
     made = click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=text)
@@ -107,6 +110,15 @@ def together(*several: Decorator) -> Decorator:
 def flags(place: str, values: Mapping[str, object]) -> dict[str, Source]:
     """The names of a command's settings in messages: their flags, as typed for these values."""
     return {setting.name: setting.source("flag", values.get(setting.name)) for setting in of_place(place)}
+
+
+@contextmanager
+def naming_option(flag: str) -> Iterator[None]:
+    """Make errors that leave the block, and are about no setting yet, name this option."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise error.at(flag.removeprefix("--"), Source("flag", flag)) from None
 
 
 def _of(kind: Kind) -> Value:

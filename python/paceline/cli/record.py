@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import on_terminal
+from paceline.errors import Source, naming
 from paceline.launch import injection
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class _CannotDoHere(click.ClickException):
 @click.option(
     "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
 )
-@click.option("--on", metavar="GPU", help="Compute times for this GPU (`paceline gpus`), without running on one.")
+@click.option("--on", metavar="GPU", help="Estimate the times on this GPU (`paceline gpus`); needs no GPU.")
 @click.option(
     "--dtype",
     type=click.Choice(["bf16", "fp16", "tf32", "fp32"]),
@@ -90,7 +91,7 @@ def record(
     as_json: bool,
     script: tuple[str, ...],
 ) -> None:
-    """Record a trace from real training steps.
+    """Record a trace from training steps: measured here, or with --on estimated for a GPU.
 
     Records a torchvision model (--model), or your own script, which needs no change: a step is what happens between two
     steps of the optimizer of the largest module.
@@ -100,8 +101,9 @@ def record(
     paceline record -o mine.json -- python train.py --epochs 1
     paceline record --on h100 --dtype bf16 -o mine.json -- python train.py
 
-    With --on, the script runs without data, and needs neither the GPU nor memory for its weights; it is ended when the
-    steps are recorded. Operators are counted and timed by a roofline.
+    With --on, no GPU is needed: the script runs on this machine, without data and without memory for its weights, and
+    is ended when the steps are recorded. Its operators, their FLOPs and their bytes are counted; all times are
+    estimates for the GPU, from these counts by a roofline. Nothing is measured.
     """
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
@@ -156,7 +158,8 @@ def _known_gpu(on: str, dtype: str | None) -> str:
     """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
     from paceline.catalog.hardware import find_hardware
 
-    hardware = find_hardware(on)
+    with naming({"gpu": Source("flag", "--on")}):
+        hardware = find_hardware(on)
     if dtype is not None:
         hardware.peak(dtype)
     return str(Path(on).absolute()) if on.endswith(".json") else hardware.name
@@ -342,9 +345,11 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
         return
     from rich.table import Table
 
-    table = Table(title=f"{summary['name']}, batch {summary['batch']}, on {summary['device']}", title_justify="left")
+    simulated = summary.get("simulated") is not None
+    where = f"estimated for {summary['device']}" if simulated else f"on {summary['device']}"
+    table = Table(title=f"{summary['name']}, batch {summary['batch']}, {where}", title_justify="left")
     table.add_column("")
-    table.add_column("median", justify="right")
+    table.add_column("estimate or count" if simulated else "median", justify="right")
     for row in _rows(summary):
         table.add_row(*row)
     console = _console(stderr=to_stderr)
@@ -355,7 +360,8 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
             console.print(
                 f"left out, {'no gradient' if what == 'unused' else what}: {names}", markup=False, soft_wrap=True
             )
-    for note in [*summary["notes"], *_drift(summary), *_missing(summary)]:
+    counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
+    for note in [*([counted] if simulated else []), *summary["notes"], *_drift(summary), *_missing(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"wrote {output}: try paceline simulate {output}", markup=False, highlight=False, soft_wrap=True)
 

@@ -175,7 +175,8 @@ def _named(words: tuple[str, ...], configs: tuple[Path, ...] = ()) -> list[str]:
     for word in words:
         _refuse_list_of_sizes(word)
     for path in configs:
-        read_config(path)
+        with types.naming_option("--config"):
+            read_config(path)
     return [*names, *map(str, configs)] or ["resnet-50"]
 
 
@@ -266,8 +267,13 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
 
     ctx = click.get_current_context()
     given = [param for param in ctx.command.params if ctx.get_parameter_source(param.name or "") == _GIVEN]
-    if others := [param.opts[0] for param in given if param.name not in ("jobs", "as_json", "timeline", "plot")]:
-        raise click.UsageError(f"{others[0]} has no effect with --jobs; write it into {path}")
+    words = [
+        "TRACE" if isinstance(param, click.Argument) else param.opts[0]
+        for param in given
+        if param.name not in ("jobs", "as_json", "timeline", "plot")
+    ]
+    if words:
+        raise click.UsageError(f"{words[0]} has no effect with --jobs; write it into {path}")
     if plot is not None:
         plotting.check(plot)
     if timeline is not None:

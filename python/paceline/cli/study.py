@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from paceline._internal.console import say, width
+from paceline.cli import param_types as types
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option(
@@ -31,7 +32,7 @@ from paceline._internal.console import say, width
     is_flag=True,
     help="For `published` with --data: the row of fewest GPUs of each series sets its computation; it is not counted.",
 )
-def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
+def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
     """Simulate the published study NAME, and show published and simulated values side by side.
 
     The error is simulated / published - 1. The claims of the study are tested, too.
@@ -46,15 +47,20 @@ def study(*, name: str, as_json: bool, csv: bool, plots: Path | None, data: Path
     load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
     """
     from paceline._internal.console import Bar
-    from paceline._internal.files import make_folder
+    from paceline._internal.files import check_readable, make_folder
     from paceline.forecast.plotting import need_matplotlib
-    from paceline.studies import run_study
+    from paceline.studies import STUDIES, run_study
 
+    if name is None:
+        raise click.UsageError(f"name a study: {', '.join(STUDIES)}; `paceline study --help` says what each is")
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
     if plots is not None:
         need_matplotlib("--plots: plots")
         make_folder("--plots", plots)
+    if data is not None:
+        with types.naming_option("--data"):
+            check_readable(data)
     with Bar("simulating") as bar:
         result = run_study(name, plots, bar, data, anchor=anchor)
     if as_json:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ def find_blocking(analysis: Analysis) -> Diagnosis | None:
 
 
 _MOST_BLOCKS = 3
+_TWICE = 1.5
+"""Gathers of a block and step above which it is gathered again in the backward pass."""
 
 
 def find_sharding(analysis: Analysis) -> Diagnosis | None:
@@ -101,15 +104,36 @@ def find_sharding(analysis: Analysis) -> Diagnosis | None:
         says=f"in a step {sums} of {units.count(count, 'block')} are not hidden; most of it: {listed}",
         evidence=evidence,
         tries=[
-            "fully_shard(…, reshard_after_forward=False) gathers once instead of twice, if memory suffices; "
-            "or a larger batch per rank: as many bytes for more computation",
-            "half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
+            *(
+                ["fully_shard(…, reshard_after_forward=False) gathers once instead of twice, if memory suffices"]
+                if _gathers(analysis) > _TWICE
+                else []
+            ),
+            "a larger batch per rank: as many bytes for more computation",
+            *(
+                ["half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"]
+                if element_type(analysis, "all-gather of") not in _HALVED
+                else []
+            ),
             "shard within a host only, by a mesh of two dimensions (HSDP), or only the optimizer's states "
             "(ZeroRedundancyOptimizer with DistributedDataParallel)",
             f"forecast these: {_record(analysis.interface)}; paceline simulate mine.json --sharding "
             f"zero1,zero3 --workers {analysis.recording.world_size}",
         ],
     )
+
+
+def _gathers(analysis: Analysis) -> float:
+    """Return how often a block is gathered in a step of a rank."""
+    found: Counter[str] = Counter()
+    for rank in analysis.recording.ranks:
+        within = _steps(analysis, rank.rank)
+        for operation in rank.operations:
+            block = Block.of(operation.name)
+            if block is not None and block.collective == "all-gather" and _is_in(operation.begin, within):
+                found[block.name] += 1
+    steps = sum(len(breakdowns) for breakdowns in analysis.breakdowns.values())
+    return max(found.values(), default=0) / steps
 
 
 # Compute: nothing else costs much.
@@ -121,14 +145,14 @@ HEALTHY = 0.10
 
 def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
     """Diagnose computation if `others`, the share of all other causes, and communication are small."""
-    parts = analysis.mean
+    parts, size = analysis.mean, analysis.recording.world_size
     if not parts.step or others >= HEALTHY or parts.exposed >= HEALTHY * parts.step:
         return None
     computing = parts.compute if analysis.has_steps else parts.step - parts.exposed
     exposed = parts.exposed / parts.step
     what = "computation" if analysis.has_steps else "spent outside of operations"
     says = f"communication costs {percent(exposed)} of the time: there is little to gain there"
-    if analysis.recording.world_size == 1:
+    if size == 1:
         says = "there is only one rank, which never waits"
     return Diagnosis(
         name=COMPUTE_BOUND,
@@ -140,7 +164,7 @@ def find_compute(analysis: Analysis, others: float) -> Diagnosis | None:
         tries=[
             "compute faster: OMP_NUM_THREADS up to cores / ranks, mixed precision, a larger batch",
             f"add ranks, after forecasting the gain: {_record(analysis.interface)}; "
-            "paceline simulate mine.json --workers 4,8,16",
+            f"paceline simulate mine.json --workers {','.join(str(times * size) for times in (2, 4, 8))}",
         ],
     )
 
@@ -233,6 +257,22 @@ def _on_any_rank(analysis: Analysis, what: str) -> Intervals:
     return union((span.begin, span.end) for rank in analysis.recording.ranks for span in rank.coordinator.get(what, ()))
 
 
+_HALVED = ("float16", "bfloat16", "half")
+_ELEMENTS = re.compile(r".* (\w+)\[[^\]]*\]")
+"""The name of an operation of torch.distributed ends so: `all_reduce float32[250]`."""
+
+
+def element_type(analysis: Analysis, begins: str = "") -> str | None:
+    """Return the element type of most bytes of the operations whose names begin so; None if they do not say it."""
+    found: Counter[str | None] = Counter()
+    for rank in analysis.recording.ranks:
+        for operation in rank.operations:
+            if operation.name.startswith(begins):
+                match = _ELEMENTS.fullmatch(operation.name)
+                found[match[1] if match else None] += operation.size
+    return max(found, key=lambda name: found[name], default=None)
+
+
 def _counted(analysis: Analysis, what: str) -> Intervals:
     """Return the spans within typical steps."""
     found: Intervals = []
@@ -244,6 +284,10 @@ def _counted(analysis: Analysis, what: str) -> Intervals:
 
 def _steps(analysis: Analysis, rank: int) -> Intervals:
     return [(breakdown.begin, breakdown.end) for breakdown in analysis.breakdowns.get(rank, ())]
+
+
+def _is_in(moment: int, steps: Intervals) -> bool:
+    return any(begin <= moment < end for begin, end in steps)
 
 
 def _within(analysis: Analysis, rank: int, moments: list[int]) -> int:
@@ -346,11 +390,20 @@ def find_network(analysis: Analysis) -> Diagnosis | None:
             "busiest": hot.role if hot else None,
             "busiest_times": hot.times if hot else None,
         },
-        tries=_sending_remedies(analysis, hot),
+        tries=_sending_remedies(analysis, hot, found.bus_bandwidth_bps),
     )
 
 
-def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
+_RATES_GBPS = (10, 25, 50, 100, 200, 400, 800)
+
+
+def _faster_rates(bus_bandwidth_bps: float | None) -> str:
+    """Return rates to forecast, above what the run reached."""
+    above = [rate for rate in _RATES_GBPS if rate * 1e9 > (bus_bandwidth_bps or 0)]
+    return ",".join(f"{rate}Gbps" for rate in above[:3] or _RATES_GBPS[-1:])
+
+
+def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: float | None) -> list[str]:
     faster = "forecast a faster network: "
     if analysis.has_steps:
         faster += f"{_record(analysis.interface)}; paceline simulate mine.json"
@@ -362,11 +415,13 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None) -> list[str]:
             if hot
             else []
         ),
-        fewer_bytes(analysis.interface),
+        *([fewer_bytes(analysis.interface)] if element_type(analysis) not in _HALVED else []),
         less_often(analysis.interface),
-        "ranks of one host: --transport auto (shared memory); between hosts: --streams 4, the fastest --interface",
-        "no --strategy, so that Paceline tunes the algorithm for each message size",
-        f"{faster} --workers {analysis.recording.world_size} --bandwidth 10Gbps,25Gbps,100Gbps",
+        # The file does not say how the job was started.
+        "ranks of one host: leave out --transport, if it was given, so that they share memory; between hosts: more "
+        "--streams, and the fastest --interface",
+        "leave out --strategy, if it was given, so that Paceline tunes the algorithm for each message size",
+        f"{faster} --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}",
     ]
 
 
@@ -564,7 +619,7 @@ def larger_buckets(interface: Interface) -> str:
     return {
         Interface.HOROVOD: "more tensors together: HOROVOD_FUSION_THRESHOLD higher (bytes; default 128 MiB), "
         "HOROVOD_CYCLE_TIME higher than it was (milliseconds; default 1)",
-        Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=25) or more",
+        Interface.DDP: "larger buckets: DistributedDataParallel(bucket_cap_mb=…) higher than it was (MiB; default 25)",
         Interface.PLAIN: "reduce one array that contains all the small ones",
     }[interface]
 

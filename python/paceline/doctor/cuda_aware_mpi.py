@@ -15,6 +15,8 @@ LIMIT_S = 10.0
 """How long the library may take; ranks that a launcher has started wait for each other."""
 _ASK = "import sys; from paceline import _core; print(_core.mpi_on_devices(sys.argv[1] or None, float(sys.argv[2])))"
 _OPEN_MPI = "Open MPI"
+_HCOLL = ("HCOLL_GPU_ENABLE", "HCOLL_ENABLE_NBC")
+"""With these, Open MPI leaves its non-blocking collectives to HCOLL, which combines device memory."""
 _HINT = "mpi_memory_alloc_kinds"
 """The hint that libraries of the standard ABI have in place of a function of their own (crates/mpi/src/devices.rs)."""
 
@@ -49,21 +51,25 @@ def ask(environ: Mapping[str, str]) -> dict[str, str | None]:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1].partition("Error: ")[2] or lines[-1] if lines else f"exit code {done.returncode}"
         return {"takes": None, "said": f"it could not be initialised: {why}", "try": None}
-    return {"takes": found["takes"], "said": found["said"], "try": remedy(**found)}
+    return {"takes": found["takes"], "said": found["said"], "try": remedy(**found, environ={**os.environ, **environ})}
 
 
-def remedy(abi: str, takes: str, said: str) -> str | None:
+def remedy(abi: str, takes: str, said: str, environ: Mapping[str, str]) -> str | None:
     """Return what to set so that more collectives get the addresses of devices; None if all do that can.
 
     Args:
         abi: "Open MPI" or "standard".
         takes: As `ask` returns it.
         said: Likewise.
+        environ: The variables with which it was asked.
     """
     if takes == "combines":
         return None
     if takes == "moves":
-        return "HCOLL_GPU_ENABLE=1 and HCOLL_ENABLE_NBC=1; without HCOLL, --cuda mpi for broadcast and all-gather"
+        missing = [f"{name}=1" for name in _HCOLL if environ.get(name) != "1"]
+        if not missing:
+            return "--cuda mpi for broadcast and all-gather; HCOLL is enabled, but this library does not use it"
+        return f"{' and '.join(missing)}; without HCOLL, --cuda mpi for broadcast and all-gather"
     if _HINT in said:
         return (
             "mpiexec -n 1 -memory-alloc-kinds cuda paceline doctor --env; if this adds nothing to the kinds, an MPICH "

@@ -341,8 +341,10 @@ def _listen(interface: str) -> str:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as server:
         server.bind((address, 0))
         server.listen(1)
-    alone = ", this machine alone; set PACELINE_INTERFACE for several" if address == "127.0.0.1" else ""
-    return f"on {address}{alone}"
+    if address != "127.0.0.1":
+        return f"on {address}"
+    given = "" if interface == "127.0.0.1" else f" to another than {interface}"
+    return f"on {address}, this machine alone; set PACELINE_INTERFACE{given} for several"
 
 
 def _join_group(interfaces: list[dict[str, Any]]) -> str:

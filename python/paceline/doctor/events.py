@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 
 Event = dict[str, Any]
@@ -34,7 +35,7 @@ def events(path: Path) -> Iterator[Event]:
             else:
                 yield from _whole(path, first + second + file.read())
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline; record one: {RECORD}") from None
 

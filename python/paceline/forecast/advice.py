@@ -127,7 +127,8 @@ def _where(group: Group) -> str:
     first = group.results[0]
     speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
-    return f"{first.trace}, {ranks(first, group.scenarios[0].workload)}, {rate_of(first)}{wait}{speed}"
+    workload = group.scenarios[0].workload
+    return f"{first.trace}, {ranks(first, workload)}, {rate_of(first, workload)}{wait}{speed}"
 
 
 def _figures(result: Result) -> str:

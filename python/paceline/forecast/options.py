@@ -188,11 +188,10 @@ class Sweep:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
         return load_cluster(self._cluster(), **self._fields())
 
-    def _cluster(self) -> Any:  # noqa: ANN401 - a name, a file, or a Cluster
+    def _cluster(self) -> Cluster | str | None:
         """Return the cluster given, or else the nodes in which the GPU of a model or of `record --on` is sold."""
-        given = self.get("cluster")
-        if given is not None:
-            return given
+        if self.get("cluster") is not None:
+            return self._loaded()
         workload = self.workload(self.trace)
         if workload is not None:
             return workload.hardware.node
@@ -200,6 +199,13 @@ class Sweep:
             return None
         hardware = titled(json.loads(load_trace(self.trace).summary())["device"])
         return None if hardware is None else hardware.node
+
+    def _loaded(self) -> Cluster:
+        """Return the cluster given. Raises InvalidArgumentError, which names the setting."""
+        try:
+            return load_cluster(self.get("cluster"))
+        except InvalidArgumentError as error:
+            raise error.at("cluster") from None
 
     def nodes_note(self) -> list[str]:
         """Return which nodes are assumed, if no cluster is given."""
@@ -264,7 +270,7 @@ class Sweep:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""
         if self.get("cluster") is None:
             return None
-        gpu: str | None = json.loads(load_cluster(self.get("cluster")).to_json()).get("gpu")
+        gpu: str | None = json.loads(self._loaded().to_json()).get("gpu")
         try:
             return gpu if gpu is None else find_hardware(gpu).name
         except InvalidArgumentError:

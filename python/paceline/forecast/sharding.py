@@ -30,6 +30,10 @@ OPTIONS = (
     "optimizer",
 )
 """Options of a plan, beside `sharding`, by their names in the table of settings."""
+TIGHT = 0.95
+"""Share of a GPU's memory above which a peak is a tight fit: the CUDA context, NCCL's buffers, workspaces and
+fragmentation need room, too, and are not counted (docs/explanation/sharding.md). A rule of thumb, 4 of 80 GB, not a
+measurement."""
 IN_STEP = "halving-doubling"
 """A strategy that takes up to 1.8 times as long if ranks are out of step (docs/results/validation.md)."""
 GATHERED = ("zero3", "hsdp")
@@ -44,7 +48,10 @@ _ONLY = {
 
 @dataclass(frozen=True)
 class ExposedBy:
-    """Seconds of an iteration in which the slowest rank's computation waits, by collective."""
+    """Seconds of an iteration in which the slowest rank's computation waits, by collective.
+
+    What delays an iteration besides is in `Sharded`: together they are what it takes beyond computation alone.
+    """
 
     all_gather_s: float
     reduce_scatter_s: float
@@ -90,6 +97,8 @@ class Sharded:
     memory: Memory
     resolution: str
     """`messages` or `collectives`: what was simulated."""
+    calls_s: float = 0.0
+    """By how much handing gradients over to the library lengthens the backward pass."""
     sync_every: int = 1
     """Iterations of a round, in the last of which ranks exchange something."""
     capacity_bytes: int | None = None
@@ -100,6 +109,16 @@ class Sharded:
         """Whether a GPU has enough memory; None if its memory is not known."""
         return None if self.capacity_bytes is None else self.memory.peak_bytes <= self.capacity_bytes
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether it fits, but leaves little room for what is not counted."""
+        return bool(self.fits) and self.memory.peak_bytes > TIGHT * (self.capacity_bytes or 0)
+
+    @property
+    def room_bytes(self) -> int:
+        """What a peak that fits leaves of a known memory."""
+        return (self.capacity_bytes or 0) - self.memory.peak_bytes
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Sharded:
         """Return it from the native module's values."""
@@ -108,7 +127,8 @@ class Sharded:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": vars(self.memory), "fits": self.fits}
+        plain = {**vars(self), "exposed": self.exposed.to_dict(), "memory": vars(self.memory)}
+        plain |= {"fits": self.fits, "tight": self.is_tight}
         if self.sync_every == 1:
             del plain["sync_every"]
         return plain
@@ -248,14 +268,26 @@ def memory_text(result: Result) -> str:
     if result.sharded is None:
         return "-"
     own = result.sharded
-    return units.size(own.memory.peak_bytes) + (" !" if own.fits is False else "")
+    return units.size(own.memory.peak_bytes) + (" !" if own.fits is False else " ~" if own.is_tight else "")
 
 
 def legend(results: Sequence[Result]) -> list[str]:
-    """Return what the mark in a table means, if one of its rows has it."""
-    sizes = {it.sharded.capacity_bytes for it in results if it.sharded is not None and it.sharded.fits is False}
+    """Return what the marks in a table mean, if one of its rows has them."""
+    every = [it.sharded for it in results if it.sharded is not None]
+    sizes = {own.capacity_bytes for own in every if own.fits is False}
     known = units.listed([units.size(size) for size in sorted(filter(None, sizes))], "or") if sizes else ""
-    return [f"!: does not fit in the memory of a GPU, {known}"] if known else []
+    return [
+        *([f"!: does not fit in the memory of a GPU, {known}"] if known else []),
+        *([f"~: {tight_words()}"] if any(own.is_tight for own in every) else []),
+    ]
+
+
+def tight_words() -> str:
+    """Return what a tight fit is."""
+    return (
+        f"tight: leaves under {100 * (1 - TIGHT):.0f} % of the memory to the CUDA context, NCCL's buffers and "
+        "fragmentation, which are not counted"
+    )
 
 
 def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -> list[str]:
@@ -266,19 +298,15 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     own = result.sharded
     if own is None:
         return []
-    exposed = {
-        "all-gather": own.exposed.all_gather_s,
-        "reduce-scatter": own.exposed.reduce_scatter_s,
-        "all-reduce": own.exposed.all_reduce_s,
-        "compression": own.exposed.compression_s,
-    }
-    shown = [f"{units.duration(seconds)} of {name}" for name, seconds in exposed.items() if seconds > 0]
     lines = []
     if result.workers > 1:
-        what = (
-            f"{name} exposes {units.listed(shown)} an iteration" if shown else f"{name} hides all of its communication"
+        exposed = result.exposed_communication_s
+        lines.append(
+            f"{name} exposes {units.duration(exposed)} of communication an iteration, which is its time beyond "
+            f"computation alone: {exposed_parts(own)}."
+            if exposed
+            else f"{name} hides all of its communication."
         )
-        lines.append(f"{what}{later(own)}.")
     memory = own.memory
     parts = {
         "parameters": memory.parameters_bytes,
@@ -295,6 +323,8 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     whose += f" with {name}" if several else ""
     fits = own.fits and memory.activations_bytes is not None and own.capacity_bytes is not None
     room = f" of {units.size(own.capacity_bytes or 0)}: fits" if fits else ""
+    if fits and own.is_tight:
+        room += f" tightly, with {units.size(own.room_bytes)} for the CUDA context, NCCL's buffers and fragmentation"
     lines.append(f"{whose}: {units.size(memory.peak_bytes)}{room}{without} ({held}).")
     if own.fits is False and own.capacity_bytes is not None:
         lines.append(
@@ -304,11 +334,18 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     return lines
 
 
-def later(own: Sharded) -> str:
-    """Return why the slowest rank computes longer than the trace, to follow what is exposed."""
-    slowed = f"; beside NCCL's kernels computation takes {units.duration(own.slowed_s)} longer" if own.slowed_s else ""
-    late = f"; by itself the slowest rank computes {units.duration(own.straggling_s)} longer"
-    return slowed + (late if own.straggling_s else "")
+def exposed_parts(own: Sharded) -> str:
+    """Return what `exposed_communication_s` consists of, in words."""
+    parts = {
+        "of all-gather": own.exposed.all_gather_s,
+        "of reduce-scatter": own.exposed.reduce_scatter_s,
+        "of all-reduce": own.exposed.all_reduce_s,
+        "of compression": own.exposed.compression_s,
+        "by which computation is slower beside NCCL's kernels": own.slowed_s,
+        "by which the slowest rank computes longer": own.straggling_s,
+        "of the library's calls": own.calls_s,
+    }
+    return units.listed([f"{units.duration(seconds)} {what}" for what, seconds in parts.items() if seconds > 0])
 
 
 def _gigabytes(size: int) -> str:

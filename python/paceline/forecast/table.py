@@ -6,7 +6,6 @@ that varies (trace, workers, network, compute speed-up) makes another configurat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -98,7 +97,8 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
-        columns.append((Column("bandwidth"), lambda result, _: units.rate(result.bandwidth_bps)))
+        of = "\nper node" if any(result.gpus_per_node > 1 for result in results) else ""
+        columns.append((Column(f"bandwidth{of}"), lambda result, _: units.rate(result.bandwidth_bps)))
     if _varies([result.latency_s for result in results]):
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
     if _varies([result.compute_speedup for result in results]):
@@ -254,7 +254,6 @@ def _batch(result: Result, workload: Workload | None) -> str:
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:
     result = next((result for result in results if result.servers), results[0])
-    cluster = json.loads(group.scenarios[0].cluster.to_json())
     several = _varies([other.trace for other in results])
     traces = list(dict.fromkeys(other.trace for other in results))
     workload = group.scenarios[0].workload
@@ -270,13 +269,14 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
     if not _varies([other.servers for other in results if other.servers]) and result.servers:
         where.append(units.count(result.servers, "server"))
     one_rate = not _varies([other.bandwidth_bps for other in results])
+    sharing = gpus_of_node(result, workload)
     if one_rate:
-        where.append(units.rate(result.bandwidth_bps))
+        where.append(units.rate(result.bandwidth_bps) + (" per node" if sharing > 1 else ""))
     if result.channel != "none" and not _varies([other.channel for other in results]):
         over = f"over {result.channel.upper()}"
         where = [*where[:-1], f"{where[-1]} {over}"] if one_rate else [*where, over]
-    if cluster["gpus_per_node"] > 1:
-        where.append(f"{cluster['gpus_per_node']} GPUs per node")
+    if sharing > 1:
+        where.append(f"shared by {sharing} GPUs" if one_rate else f"{sharing} GPUs per node")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
         where.append(f"latency {units.duration(result.latency_s)}")
     return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
@@ -363,10 +363,16 @@ def _channels(results: Sequence[Result]) -> list[str]:
     return [f"the channel changes with the rate: TCP up to {slow}, RDMA from {fast}; --channel keeps one"]
 
 
-def rate_of(result: Result) -> str:
-    """Return `25 Gbit/s over TCP`; a bare schedule has no channel."""
+def rate_of(result: Result, workload: Workload | None = None) -> str:
+    """Return `25 Gbit/s over TCP`; a bare schedule has no channel. A rate that GPUs share is said to be a node's."""
     over = "" if result.channel == "none" else f" over {result.channel.upper()}"
-    return f"{units.rate(result.bandwidth_bps)}{over}"
+    node = " per node" if gpus_of_node(result, workload) > 1 else ""
+    return f"{units.rate(result.bandwidth_bps)}{node}{over}"
+
+
+def gpus_of_node(result: Result, workload: Workload | None) -> int:
+    """Return the GPUs that share a node's rate; tensor-parallel ones are one rank of the cluster."""
+    return result.gpus_per_node * (1 if workload is None else workload.tensor)
 
 
 def _varies(values: Sequence[object]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline._internal.files import read_small
+from paceline._internal.files import read_small, why_unread
 from paceline.errors import InvalidArgumentError
 
 MOST_RANKS = 4096
@@ -65,7 +65,7 @@ def read_hostfile(path: Path) -> list[Host]:
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"--hostfile {path}: is not UTF-8 text") from None
     except OSError as error:
-        raise InvalidArgumentError(f"--hostfile {path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"--hostfile {path}: {why_unread(error)}") from None
     hosts: list[Host] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.files import read_small
+from paceline._internal.files import read_small, why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.strategies import find_strategy
@@ -51,7 +51,7 @@ def read(path: Path) -> Spec:
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: is not TOML: {error}") from None
     except ValueError:  # Python's limit on the digits of an integer

@@ -470,6 +470,26 @@ def _transport(value: object) -> str:
     return str(choice(transports).check(value))
 
 
+_SHARING = choice(names.members(names.Network))
+
+
+def _network(value: object) -> str:
+    """How flows share a link; `paceline advise` calls a rate so."""
+    try:
+        return str(_SHARING.check(value))
+    except InvalidArgumentError:
+        try:
+            _core.parse_rate(shown(value))
+        except InvalidArgumentError:
+            pass
+        else:
+            raise InvalidArgumentError(
+                f"'{shown(value)}' is a rate, which is given as --bandwidth (in Python: bandwidth); this is how flows "
+                f"share a link, {' or '.join(_SHARING.choices)}"
+            ) from None
+        raise
+
+
 def _file(value: object) -> object:
     """A path; the reader says whether there is such a file."""
     return value if isinstance(value, Path) else text(value)
@@ -498,7 +518,7 @@ DISTRIBUTION = choice(names.members(names.Distribution))
 PULL = choice(names.members(names.Pull))
 INSIDE = choice(names.members(names.Inside))
 CUDA = choice(names.members(names.Cuda))
-NETWORK = choice(names.members(names.Network))
+NETWORK = replace(_SHARING, check=_network)
 DTYPE = choice((*names.members(names.Dtype), *names.members(names.Precision)))
 PRECISION = choice(names.members(names.Precision))
 ATTENTION = choice(names.members(names.Attention))

@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from paceline._internal import units
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
 
 _UNSET: Final[Any] = object()
+SEARCHED = "searched"
+"""How the default of a setting begins that a command searches unless it is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,40 @@ class Setting:
                     kinds.text(word)
             return self.kind_of(place).check(value)
         except InvalidArgumentError as error:
-            raise error.at(self.name, source) from None
+            raise (self._refused_list(value, place) or error).at(self.name, source) from None
+
+    def _refused_list(self, value: object, place: str | None) -> InvalidArgumentError | None:
+        """Return the error about text that is a list, where one value is expected."""
+        if not self._is_list(value, place):
+            return None
+        return InvalidArgumentError(f"'{value!s:.80}' is a list, and one value is expected; {self._takers(place)}")
+
+    def _is_list(self, value: object, place: str | None) -> bool:
+        """Whether text that was refused is a list of values, each of which would be accepted."""
+        kind = self.kind_of(place)
+        takes_several = kind.is_list or kind.words.endswith(",…")
+        if not isinstance(value, str) or "," not in value or takes_several:
+            return False
+        try:
+            return all(kind.check(word.strip()) is not None for word in value.split(","))
+        except InvalidArgumentError:
+            return False
+
+    def _takers(self, place: str | None) -> str:
+        """Return which commands and functions take a list, or search the values by themselves."""
+        takers = [_in_words(place) for place, use in self.uses.items() if (use.kind or self.kind).is_list]
+        if takers:
+            return f"{units.listed(takers)} take{'s' * (len(takers) == 1)} a list"
+        searching = [it for it in self.uses if self.default_text(it).startswith(SEARCHED)]
+        if place in searching:
+            return "leave it out, and it is searched"
+        others = [f", or leave it to {_in_words(it)}, which searches it" for it in searching]
+        return f"no command takes a list of these: give one at a time{''.join(others)}"
+
+
+def _in_words(place: str) -> str:
+    """Return a command or function as users know it."""
+    return place if place.startswith("paceline.") else f"`paceline {place}`"
 
 
 def _shown(value: object) -> str:
@@ -400,7 +436,7 @@ _ALL: tuple[Setting, ...] = (
         name="bandwidth",
         flag="--bandwidth",
         kind=kinds.RATES,
-        help="Bandwidth of a node in each direction.",
+        help="Bandwidth of a node in each direction, shared by its GPUs.",
         default_words="the cluster's; 25Gbps for flat",
         section=_CLUSTER,
         uses=_in(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline._internal.files import read_small
+from paceline._internal.files import read_small, why_unread
 from paceline.bench.logs import nccl, osu, tf_cnn
 from paceline.bench.logs.found import Read, ReadError
 from paceline.errors import InvalidArgumentError
@@ -37,7 +37,7 @@ def read_log(path: Path) -> Read:
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"--read {path}: is not UTF-8 text") from None
     except OSError as error:
-        raise InvalidArgumentError(f"--read {path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"--read {path}: {why_unread(error)}") from None
     lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
     for recognised, read in _FORMATS:
         if recognised(lines):

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
@@ -175,7 +176,7 @@ def read_config(path: Path) -> Config:
             raise InvalidArgumentError(f"{path}: is larger than 10 MB; is it a configuration?")
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
     if not isinstance(fields, dict):

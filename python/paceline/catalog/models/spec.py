@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
-from paceline._internal.nearest import nearest
+from paceline._internal.files import NO_SUCH_FILE
+from paceline._internal.nearest import alike, did_you_mean, nearest
 from paceline._internal.units import shown
 from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
@@ -131,8 +132,9 @@ def workload_of(  # noqa: PLR0917
 
 
 def _unknown(named: str) -> InvalidArgumentError:
-    near = nearest(named, list(built_in_configs()))
-    hint = f" (did you mean '{near}'?)" if near else ""
+    if named.endswith(".json"):
+        return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}")
+    hint = did_you_mean(alike(named, list(built_in_configs())))
     return InvalidArgumentError(
         f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline models` lists"
     )

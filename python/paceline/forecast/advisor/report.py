@@ -14,11 +14,10 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import Candidate
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.search import Found, Help, Job, Option
-from paceline.forecast.sharding import Sharded, later
+from paceline.forecast.sharding import Sharded
+from paceline.forecast.table import rate_of
 from paceline.settings.table import SETTINGS
 
-_TIGHT = 0.95
-"""Share of the memory from which a remark is due: CUDA's context, NCCL's buffers and fragmentation take some GB."""
 Objective = Literal["throughput", "cost"]
 
 
@@ -86,8 +85,11 @@ class Row:
             "exposed_communication_s": result.exposed_communication_s,
             "exposed": vars(own.exposed),
             "straggling_s": own.straggling_s,
+            "slowed_s": own.slowed_s,
+            "calls_s": own.calls_s,
             "memory": vars(own.memory),
             "capacity_bytes": own.capacity_bytes,
+            "tight": own.is_tight,
             "faster_with": None if self.option.help is None else vars(self.option.help),
             "interval": None if result.interval is None else vars(result.interval),
             "evidence": result.evidence,
@@ -97,11 +99,6 @@ class Row:
             name, size = _costed(tokens)
             found[f"cost_per_{name.replace(' ', '_')}"] = self.cost(size)
         return found
-
-
-def exposed(own: Sharded) -> float:
-    """Return the seconds in which the slowest rank's computation waits for a collective."""
-    return own.exposed.all_gather_s + own.exposed.reduce_scatter_s + own.exposed.all_reduce_s
 
 
 def _costed(tokens: int | None) -> tuple[str, float]:
@@ -145,6 +142,8 @@ class Answer:
             "objective": self.objective,
             "verdict": self.verdict(),
             "best": None if best is None else {"gpus": best.gpus, **best.to_dict(tokens)},
+            "bandwidth_bps": self.job.bandwidth_bps,
+            "gpus_per_node": self.job.gpus_per_node,
             "failures": None if self.costs.failures is None else self.costs.failures.to_dict(),
             "gpus": [
                 {
@@ -191,12 +190,13 @@ class Answer:
             f"{self._money(row)}; {units.size(own.memory.peak_bytes)} of the {units.size(self.job.capacity_bytes)} "
             "of a GPU."
         ]
+        exposed = result.exposed_communication_s
         waits = (
-            f"{units.duration(exposed(own))} of communication are exposed"
-            if exposed(own)
+            f"{units.duration(exposed)} of communication are exposed, which is an iteration's time beyond computation "
+            f"alone: {shardings.exposed_parts(own)}"
+            if exposed
             else "All communication is hidden"
         )
-        waits += later(own)
         if row.candidate.workers == 1:
             lines.append("Nothing is communicated between ranks.")
         elif row.option.help is not None:
@@ -233,7 +233,25 @@ class Answer:
         groups = [
             [self._cells(row, size, has_passes=has_passes) for row in rows] for rows in self.rows.values() if rows
         ]
-        return render(columns, groups, highlight_first=True) if groups else []
+        if not groups:
+            return []
+        tight = any(row.sharded.is_tight for rows in self.rows.values() for row in rows)
+        marks = [f"~: {shardings.tight_words()}"] if tight else []
+        return [*self._title(), "", *render(columns, groups, highlight_first=True), *marks]
+
+    def _title(self) -> list[str]:
+        """Return the network that rows are of: a reader may take a node's rate for a GPU's."""
+        one = next(row for rows in self.rows.values() for row in rows)
+        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        latency = one.option.result.latency_s
+        where = [
+            workload.model.name,
+            workload.hardware.title,
+            rate_of(one.option.result, workload),
+            *([f"shared by {self.job.gpus_per_node} GPUs"] if self.job.gpus_per_node > 1 else []),
+            *([f"latency {units.duration(latency)}"] if latency else []),
+        ]
+        return [", ".join(where)]
 
     def _cells(self, row: Row, size: float, *, has_passes: bool) -> list[str]:
         one, result, own = row.candidate, row.option.result, row.sharded
@@ -249,7 +267,7 @@ class Answer:
             "-" if result.mfu is None else units.percent(result.mfu),
             units.digits(result.iteration_s),
             units.digits(result.exposed_communication_s, 3),
-            units.digits(own.memory.peak_bytes / 1e9, 3),
+            units.digits(own.memory.peak_bytes / 1e9, 3) + (" ~" if own.is_tight else ""),
             *([] if self.costs.price is None else ["-" if cost is None else units.digits(cost)]),
             "computation" if row.option.help is None else f"{row.option.help.what}: {row.option.help.gain:.2f}x",
         ]
@@ -270,28 +288,41 @@ class Answer:
                 lines += [_never(found)] if _never(found) else []
             for label in found.left_out:
                 lines.append(
-                    f"{where}: {label} was left out, as its messages take long to simulate: "
-                    f"`paceline simulate` with --sharding {label}."
+                    f"{where}: --sharding {label} was left out, as its messages take long to simulate; "
+                    "`paceline simulate` forecasts it."
                 )
         best = self.best
         if best is not None:
+            if best.sharded.is_tight:
+                lines.append(_tight(best, self.rows[best.gpus]))
+            elif faster := [row for row in self.rows[best.gpus] if row.kept_per_s > best.kept_per_s]:
+                lines.append(_too_tight(best, faster[0]))
             if self.job.space.global_batch is None and self.job.space.batch is None:
                 lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
-            lines += (
-                [_tight(best, self.job)] if best.sharded.memory.peak_bytes > _TIGHT * self.job.capacity_bytes else []
-            )
             lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
             lines.append(f"The best in detail: {best.command}")
         return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
 
 
-def _tight(row: Row, job: Job) -> str:
-    """Return that a peak leaves little room for what is not counted."""
-    left = job.capacity_bytes - row.sharded.memory.peak_bytes
-    room = f"{int(_TIGHT * job.capacity_bytes / 1e9)}GB" if job.capacity_bytes >= 1e10 else "less"
+def _tight(best: Row, rows: Sequence[Row]) -> str:
+    """Return that the best leaves little room for what is not counted, and which of `rows`, of as many GPUs, more."""
+    roomier = next((row for row in rows if not row.sharded.is_tight), None)
+    other = "none of the others listed leaves more; a smaller --batch or --checkpointing does"
+    if roomier is not None:
+        times = units.short(best.kept_per_s / roomier.kept_per_s)
+        other = f"{roomier.candidate.setup.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
     return (
-        f"note: the best leaves {units.size(left)} for CUDA's context, NCCL's buffers and fragmentation, not counted; "
-        f"--memory {room} searches what leaves more."
+        f"note: the best leaves {units.size(best.sharded.room_bytes)} for the CUDA context, NCCL's buffers and "
+        f"fragmentation, which are not counted: it may not fit; {other}."
+    )
+
+
+def _too_tight(best: Row, faster: Row) -> str:
+    """Return why a faster row is not the best."""
+    return (
+        f"note: {faster.candidate.setup.words} with {_in_words(faster.candidate)} is "
+        f"{units.short(faster.kept_per_s / best.kept_per_s)} times as fast, but leaves "
+        f"{units.size(faster.sharded.room_bytes)}, and may not fit."
     )
 
 

@@ -8,13 +8,14 @@ activations alone exceed the memory are not forecast.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from paceline._core import parse_rate
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
@@ -26,6 +27,8 @@ from paceline.forecast.simulate import Result, Scenario
 Progress = Callable[[int, int], None]
 _MOST_MESSAGES = 6_000_000
 """Of one all-reduce of all gradients by a ring, message by message: more take over a second."""
+NEAR = 0.02
+"""Share of a rate by which two configurations are as good as equal: forecasts are off by more than that."""
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate")
 """Settings of `advise` that are searched, or restrict the search if they are given."""
 
@@ -112,6 +115,17 @@ class Job:
         """Data-parallel ranks of a node."""
         return int(json.loads(self.sweep.machine().to_json())["gpus_per_node"])
 
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node, which share its rate."""
+        return self.per_node * self.sweep.gpus_per_rank
+
+    @property
+    def bandwidth_bps(self) -> float:
+        """Rate of a node, each way."""
+        [given] = self.sweep.get("bandwidth") or [json.loads(self.sweep.machine().to_json())["bandwidth"]]
+        return parse_rate(given)
+
     def workers(self, gpus: int) -> int:
         """Return the data-parallel ranks. Raises InvalidArgumentError if there is none."""
         [found] = replace(self.sweep, values={**self.sweep.values, "workers": [gpus]}).workers
@@ -188,9 +202,26 @@ def search(job: Job, found: Found, progress: Progress | None = None) -> None:
             found.options.sort(key=_rank)
         if progress is not None:
             progress(done + 1, len(setups))
+    found.options = _roomy_first(found.options)
     if not found.options:
         found.never_fit = [_measured(job, one) for one in found.never_fit]
     found.never_fit.sort(key=lambda one: one.least_bytes)
+
+
+def _roomy_first(options: Sequence[Option]) -> list[Option]:
+    """Return the options with one that is not tight first, if it is as good as equal to the fastest, which is."""
+    if not options or not _is_tight(options[0]):
+        return list(options)
+    first = next((one for one in options if not _is_tight(one) and _is_near(one, options[0])), options[0])
+    return [first, *(one for one in options if one is not first)]
+
+
+def _is_tight(option: Option) -> bool:
+    return option.result.sharded is not None and option.result.sharded.is_tight
+
+
+def _is_near(option: Option, best: Option) -> bool:
+    return _rank(option)[0] <= (1 - NEAR) * _rank(best)[0]
 
 
 def _measured(job: Job, one: TooLarge) -> TooLarge:
@@ -250,7 +281,7 @@ def candidates(job: Job, setup: Setup, workers: int) -> list[tuple[float, int, C
 
 
 def _best(job: Job, setup: Setup, found: Found) -> Option | None:
-    """Return the fastest configuration of a sharding that fits."""
+    """Return the fastest configuration of a sharding that fits; instead of a tight one, one as good as equal."""
     every = candidates(job, setup, found.workers)
     able = [one for one in every if one[1] <= job.capacity_bytes]
     if able and any(_is_long(job, one) for _, _, one in able):
@@ -259,10 +290,14 @@ def _best(job: Job, setup: Setup, found: Found) -> Option | None:
     found.candidates += len(every)
     found.too_large += len(every) - len(able)
     best: Option | None = None
+    roomy: Option | None = None
     least = [(least, one) for _, least, one in every if least > job.capacity_bytes]
     for bound, _, one in sorted(able, key=lambda it: (-it[0], it[1])):
         if best is not None and bound * found.workers < -_rank(best)[0]:
-            break
+            # What follows can only be the better choice for its room.
+            enough = roomy is not None and bound * found.workers < -_rank(roomy)[0]
+            if not _is_tight(best) or enough or bound * found.workers < -(1 - NEAR) * _rank(best)[0]:
+                break
         result = job.result(one)
         found.simulated += 1
         assert result.sharded is not None
@@ -274,6 +309,10 @@ def _best(job: Job, setup: Setup, found: Found) -> Option | None:
         option = Option(one, result)
         if best is None or _rank(option) < _rank(best):
             best = option
+        if not _is_tight(option) and (roomy is None or _rank(option) < _rank(roomy)):
+            roomy = option
+    if best is not None and _is_tight(best) and roomy is not None and _is_near(roomy, best):
+        best = roomy
     if best is None and least:
         size, one = min(least, key=lambda it: it[0])
         found.never_fit.append(TooLarge(one, size))

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import coordinator_constants
+from paceline._internal.files import why_unread
 from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
@@ -42,7 +43,7 @@ def read_constants(path: Path) -> dict[str, float]:
     try:
         values = loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgumentError(f"{where}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{where}: {why_unread(error)}") from None
     except InvalidArgumentError as error:
         raise error.within(where) from None
     except RecursionError:

@@ -13,7 +13,7 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster
 from paceline._internal import units
-from paceline._internal.files import read_small
+from paceline._internal.files import read_small, why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
@@ -93,7 +93,7 @@ def read(path: Path) -> Mix:
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
-        raise InvalidArgumentError(f"--jobs {path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"--jobs {path}: {why_unread(error)}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgumentError(f"--jobs {path}: is not TOML: {error}") from None
     except ValueError:  # Python's limit on the digits of an integer

@@ -25,9 +25,9 @@ def table(result: JobsResult) -> list[str]:
 def _title(result: JobsResult) -> str:
     cluster = json.loads(result.mix.cluster.to_json())
     rate = units.rate(_rate(cluster["bandwidth"]))
-    words = [units.count(len(result.jobs), "job"), units.count(result.mix.nodes, "node"), rate]
+    words = [units.count(len(result.jobs), "job"), units.count(result.mix.nodes, "node"), f"{rate} per node"]
     if cluster["gpus_per_node"] > 1:
-        words.append(f"{cluster['gpus_per_node']} GPUs per node")
+        words.append(f"shared by {cluster['gpus_per_node']} GPUs")
     if "racks" in cluster:
         racks = cluster["racks"]
         words.append(f"racks of {racks['nodes_per_rack']}, {racks['oversubscription']:g}:1 oversubscribed")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from paceline._internal.files import read_small
+from paceline._internal.files import read_small, why_unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -140,7 +140,7 @@ def _lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     try:
         text = read_small(path, _MOST_BYTES).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror or error}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: byte {error.start} is not UTF-8; save it as CSV in UTF-8") from None
     # A file that ends in the middle of a quoted field is also an error.

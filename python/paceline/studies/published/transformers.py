@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline._internal.files import why_unread
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config
@@ -185,7 +186,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
                 raise InvalidArgumentError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}")
             rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
     except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidArgumentError(f"{path}: not CSV ({error})") from None
     given = Counter(row["id"] for row in rows)

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from paceline._internal import units
 from paceline.launch.injection import RESULT, SETTINGS
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
@@ -246,8 +247,9 @@ class Watcher:
             return  # The command reports the error.
         chosen = self._chosen
         message = (
-            f"paceline: recorded {recorder.recorded} steps of {chosen['model']} ({chosen['parameters']:,} parameters) "
-            f"with {chosen['optimizer']}, batch {batch}, to {self._settings.output}"
+            f"paceline: recorded {units.count(recorder.recorded, 'step')} of {chosen['model']} "
+            f"({chosen['parameters']:,} parameters) with {chosen['optimizer']}, batch {batch}, "
+            f"to {self._settings.output}"
         )
         if chosen["elsewhere"]:
             message += f"; left out {chosen['elsewhere']:,} parameters of the optimizer that are not in the model"
