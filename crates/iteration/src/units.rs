@@ -356,29 +356,36 @@ fn with_memory(
         })
         .collect();
     let during = |moment: Time| ends.partition_point(|&end| end < moment).min(ends.len() - 1);
-    let mut count = |kind: fn(&mut Segment) -> &mut Vec<(u32, u64)>, moment: Time, unit: u32, elements: u64| {
-        let found = kind(&mut segments[during(moment)]);
-        match found.iter_mut().find(|(known, _)| *known == unit) {
-            Some((_, sum)) => *sum += elements,
-            None => found.push((unit, elements)),
-        }
-    };
     for gradient in &worker.gradients {
         let tensor = gradient.tensor as usize;
         let Some(unit) = unit_of[tensor] else { continue };
         let elements = trace.tensors[tensor].bytes / trace.dtype.size();
         let is_shared = uses[tensor] > 1;
         let begins = if is_shared { reached[last_use[tensor]] } else { gradient.ready };
-        count(|segment| &mut segment.begun, begins, unit, elements);
+        segments[during(begins)].begun.push((unit, elements));
         if is_shared {
-            count(|segment| &mut segment.summed, gradient.ready, unit, elements);
+            segments[during(gradient.ready)].summed.push((unit, elements));
         }
     }
     for (number, segment) in (0..).zip(forward) {
         let end = reached.get(segment.first_layer).map_or(worker.backward, |&end| end);
         segments[during(end)].undone.push(number);
     }
+    for segment in &mut segments {
+        add_up(&mut segment.begun);
+        add_up(&mut segment.summed);
+    }
     segments
+}
+
+/// Leaves one entry of each unit, with all its elements.
+fn add_up(elements: &mut Vec<(u32, u64)>) {
+    elements.sort_unstable();
+    elements.dedup_by(|(unit, more), (kept, sum)| {
+        let same = unit == kept;
+        *sum += if same { *more } else { 0 };
+        same
+    });
 }
 
 fn with_elements(mut units: Vec<(String, u64)>, unit_of: &[Option<u32>], trace: &Trace) -> Vec<(String, u64)> {
