@@ -130,7 +130,7 @@ def test_other_files_are_refused(tmp_path):
     log.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
         read_log(log)
-    with pytest.raises(InvalidArgumentError, match="No such file"):
+    with pytest.raises(InvalidArgumentError, match="there is no such file"):
         read_log(tmp_path / "none")
 
 
