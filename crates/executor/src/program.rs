@@ -18,7 +18,7 @@ pub use direct::{DirectAllGather, DirectAllReduce, DirectReduceScatter};
 pub use exchange::{Exchange, SendRecv};
 pub use native::{Native, OffloadRequest};
 use paceline_os::sync::Arc;
-use paceline_schedule::{Bucket, Op, Schedule, Step};
+use paceline_schedule::{Bucket, Op, Piece, Schedule, Step};
 pub use reduce::{Reduce, ReduceScatter};
 
 /// The steps of a role, by lane and program counter, as in a [`Schedule`].
@@ -125,6 +125,12 @@ impl Program for Scheduled {
 /// Number of pieces of at most `size` elements.
 fn chunks(len: u64, size: u64) -> u64 {
     len.div_ceil(size)
+}
+
+/// Part `index` of a piece that is cut every `chunk` elements, if it has so many.
+fn part(piece: Piece, index: u64, chunk: u64) -> Option<Piece> {
+    let from = index * chunk;
+    (from < piece.len).then(|| Piece { off: piece.off + from, len: chunk.min(piece.len - from) })
 }
 
 /// Limits a lane count to 31 bits: one of the 32 bits is reserved.

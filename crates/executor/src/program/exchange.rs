@@ -4,7 +4,7 @@
 //! busy at all times, and nothing is forwarded.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
-use super::{Program, chunks, lane_count};
+use super::{Program, chunks, lane_count, part};
 
 /// What this rank sends to and receives from each rank.
 pub struct Exchange {
@@ -16,11 +16,6 @@ pub struct Exchange {
     pub recvs: Vec<Piece>,
     /// Elements per piece.
     pub chunk: u64,
-}
-
-fn part(piece: Piece, index: u64, chunk: u64) -> Option<Piece> {
-    let from = index * chunk;
-    (from < piece.len).then(|| Piece { off: piece.off + from, len: chunk.min(piece.len - from) })
 }
 
 impl Program for Exchange {

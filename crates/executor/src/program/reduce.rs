@@ -2,7 +2,7 @@
 //! beginning with its own.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
-use super::{Program, chunks, lane_count};
+use super::{Program, chunks, lane_count, part};
 
 /// Combines all contributions at the root, in place.
 pub struct Reduce {
@@ -54,12 +54,10 @@ impl Program for ReduceScatter {
     fn step(&self, role: u32, lane: u32, pc: u32) -> Step {
         let size = self.parts.len() as u32;
         let owner = lane % size;
-        let part = if role == owner { self.own } else { self.parts[owner as usize] };
-        let from = u64::from(lane / size) * self.chunk;
-        if pc > 0 || from >= part.len {
+        let whole = if role == owner { self.own } else { self.parts[owner as usize] };
+        let Some(piece) = part(whole, u64::from(lane / size), self.chunk).filter(|_| pc == 0) else {
             return Step::Done;
-        }
-        let piece = Piece { off: part.off + from, len: self.chunk.min(part.len - from) };
+        };
         if role == owner {
             Step::Recv { from: Peers::others(role, size), slot: 0, op: Op::Reduce, piece }
         } else {
