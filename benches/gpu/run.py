@@ -6,12 +6,16 @@ Several ranks may share one device. Without a device it says so in one line, and
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +36,15 @@ SYSTEMS = {
     "nccl": ("nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
     "gloo": ("gloo", {}),
 }
+# With --mpi: what MPI has, it does with the memory of devices.
+MPI = {"PACELINE_TRANSPORT": "mpi", "PACELINE_STRATEGY": "native", "PACELINE_CUDA": "mpi"}
 # Without it, torch refuses deterministic matrix products.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 ENGINES = ("ipc", "host")
+# How ranks agree on the order of Horovod's calls.
+COORDINATORS = ("negotiate", "graph", "nonblocking")
+HOOKS = "none,fp16,bf16,int8,powersgd:2,topk:0.1,strategy:ring"
+ARRAYS = ("cupy", "numba", "jax", "torch")
 OTHER_CALLS = ("all_gather", "reduce_scatter", "broadcast")
 SOME_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 # What happens, the environment, and what at least one rank must say of it; None: nothing goes wrong.
@@ -74,10 +84,13 @@ def chosen(system: str, options: argparse.Namespace) -> tuple[str, dict[str, str
     return backend, {**environ, **preload}
 
 
-def ranks(count: int, *words: str, limit_s: float, environ: dict[str, str] | None = None) -> tuple[int, str]:
+def ranks(
+    count: int, *words: str, limit_s: float, environ: dict[str, str] | None = None, launcher: list[str] | None = None
+) -> tuple[int, str]:
     """Run a program on ranks of this machine; return its exit code and what rank 0 and errors say."""
     print(f"{count} ranks: {' '.join(Path(word).name for word in words)}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "paceline", "run", "-np", str(count), "--", sys.executable, *words]
+    paceline = [sys.executable, "-m", "paceline", "run", "-np", str(count), "--"]
+    command = [*([*launcher, "-n", str(count)] if launcher else paceline), sys.executable, *words]
     try:
         done = subprocess.run(
             command,
@@ -95,59 +108,171 @@ def ranks(count: int, *words: str, limit_s: float, environ: dict[str, str] | Non
 
 def documents(text: str) -> list[dict[str, Any]]:
     """Return the lines of JSON in a program's output, without the ranks' prefixes."""
-    return [json.loads(found) for found in re.findall(r"\{.*\}$", text, re.MULTILINE)]
+    found = []
+    for line in re.findall(r"\{.*\}$", text, re.MULTILINE):
+        with contextlib.suppress(json.JSONDecodeError):  # Something else in braces.
+            found.append(json.loads(line))
+    return found
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run everything; what fails is part of the result. It is saved after each part."""
-    content: dict[str, Any] = {"about": device(), "correct": [], "faults": [], "training": [], "times": {}}
+Content = dict[str, Any]
 
-    def save() -> None:
-        if options.json:
-            options.json.write_text(json.dumps(content, indent=1) + "\n")
 
-    limit_s = options.limit
+def measure(options: argparse.Namespace) -> Content:
+    """Run the parts; what fails is part of the result. It is saved after each step of a part."""
+    content: Content = {"about": device()}
+    for part in options.parts:
+        for _ in PARTS[part](options, content):
+            if options.json:
+                options.json.write_text(json.dumps(content, indent=1) + "\n")
+    return content
+
+
+def correct(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Compare results with the CPU's: of all strategies, dtypes and collectives."""
+    content["correct"] = found = []
     for count in options.ranks:
         for engine in ENGINES:
-            code, said = ranks(
-                count, str(HERE / "worker.py"), "correct", limit_s=limit_s, environ={"PACELINE_CUDA": engine}
-            )
-            found = documents(said)
-            result = found[0] if found and code == 0 else {"said": said[-4000:]}
-            content["correct"].append({"ranks": count, "engine": engine, "code": code, **result})
-            save()
-    for engine in ENGINES:
-        code, said = ranks(2, str(HERE / "worker.py"), "horovod", limit_s=limit_s, environ={"PACELINE_CUDA": engine})
-        found = documents(said)
-        result = found[0] if found and code == 0 else {"said": said[-4000:]}
-        content["correct"].append({"ranks": 2, "engine": f"{engine}, Horovod's calls", "code": code, **result})
-        save()
+            environ = {"PACELINE_CUDA": engine}
+            code, said = ranks(count, str(HERE / "worker.py"), "correct", limit_s=options.limit, environ=environ)
+            found.append(told(engine, code, said, count))
+            yield
+    for more in (horovod, hooks, arrays):
+        for part in more(options.limit):
+            found.append(part)
+            yield
+
+
+def mpi(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Compare results by an MPI library that takes the memory of devices, and take times."""
+    content["mpi"] = found = []
+    for mpirun in options.mpi:
+        launcher = shlex.split(mpirun)
+        name = f"mpi ({launcher[0]})"
+        for count in options.ranks:
+            words = (str(HERE / "worker.py"), "correct")
+            code, said = ranks(count, *words, limit_s=options.limit, environ=MPI, launcher=launcher)
+            found.append(told(name, code, said, count))
+            yield
+        rows, failure = [], ""
+        for call in ("all_reduce", *OTHER_CALLS):
+            words = (str(HERE / "worker.py"), "time", "paceline", call, ",".join(map(str, SOME_SIZES)))
+            code, said = ranks(2, *words, str(options.seconds), limit_s=options.limit, environ=MPI, launcher=launcher)
+            rows += documents(said)
+            failure += said[-2000:] if code else ""
+        part = {"code": 1, "rows": rows, "said": failure} if failure else {"code": 0, "rows": rows}
+        content.setdefault("times", {})[name] = part
+        yield
+
+
+def faults(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Let things go wrong."""
+    content["faults"] = found = []
     for name, environ, wanted in FAULTS:
-        content["faults"].append(fault(name, environ, wanted, limit_s))
-        save()
+        found.append(fault(name, environ, wanted, options.limit))
+        yield
+
+
+def timed(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Take the times of collectives, beside NCCL and gloo."""
+    found = content.setdefault("times", {})
     for system in SYSTEMS:
         backend, environ = chosen(system, options)
         rows, code, said = [], 0, ""
         for calls, sizes in (("all_reduce", options.sizes), (",".join(OTHER_CALLS), SOME_SIZES)):
             words = (str(HERE / "worker.py"), "time", backend, calls, ",".join(map(str, sizes)), str(options.seconds))
-            one, more = ranks(2, *words, limit_s=limit_s, environ=environ)
+            one, more = ranks(2, *words, limit_s=options.limit, environ=environ)
             code, said = code or one, said + (more if one else "")
             rows += documents(more)
         part = {"code": code, "rows": rows}
-        content["times"][system] = part if code == 0 else {**part, "said": said[-4000:]}
-        save()
+        found[system] = part if code == 0 else {**part, "said": said[-4000:]}
+        yield
+
+
+def training(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Train the examples, and compare weights."""
+    content["training"] = found = []
     with tempfile.TemporaryDirectory() as folder:
-        content["training"] = [train(system, options, Path(folder)) for system in options.train]
-        save()
-    content["sharded"] = [part for system in SHARDED for part in sharded(system, options)]
-    save()
-    code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=limit_s)
+        for system in options.train:
+            found.append(train(system, options, Path(folder)))
+            yield
+    code, said = ranks(2, "examples/horovod_imagenet.py", "--synthetic", "--epochs", "1", limit_s=options.limit)
     content["horovod"] = {"code": code, "said": said[-2000:]}
+    yield
+
+
+def in_shards(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Train a GPT in shards."""
+    content["sharded"] = found = []
+    for system in SHARDED:
+        found += sharded(system, options)
+        yield
+
+
+def bench(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Run `paceline bench`."""
     content["bench"] = benched(options)
-    save()
-    content["recorded"] = recorded(limit_s)
-    save()
-    return content
+    yield
+
+
+def recordings(options: argparse.Namespace, content: Content) -> Iterator[None]:
+    """Record a training on the device."""
+    content["recorded"] = recorded(options.limit)
+    yield
+
+
+PARTS = {
+    "correct": correct,
+    "mpi": mpi,
+    "faults": faults,
+    "times": timed,
+    "training": training,
+    "sharded": in_shards,
+    "bench": bench,
+    "recorded": recordings,
+}
+
+
+def told(by: str, code: int, said: str, count: int = 2) -> dict[str, Any]:
+    """Return a part of `correct`: what rank 0 says, or what all say if it failed."""
+    found = documents(said)
+    compared = sum(one.get("compared", 1) for one in found)
+    if code or not found or any("error" in one for one in found):
+        return {"ranks": count, "engine": by, "code": code or 1, "said": said[-4000:]}
+    return {"ranks": count, "engine": by, "code": 0, "compared": compared, "found": found}
+
+
+def horovod(limit_s: float) -> list[dict[str, Any]]:
+    """Compare the results of Horovod's calls by each engine, and with each coordinator."""
+    parts = []
+    for engine, coordinator in [
+        *((engine, "negotiate") for engine in ENGINES),
+        *(("ipc", c) for c in COORDINATORS[1:]),
+    ]:
+        environ = {"PACELINE_CUDA": engine, "PACELINE_COORDINATOR": coordinator}
+        code, said = ranks(2, str(HERE / "worker.py"), "horovod", limit_s=limit_s, environ=environ)
+        parts.append(told(f"{engine}, Horovod's calls, {coordinator}", code, said))
+    return parts
+
+
+def hooks(limit_s: float) -> list[dict[str, Any]]:
+    """Train by DDP with communication hooks."""
+    parts = []
+    for engine in ENGINES:
+        environ = {"PACELINE_CUDA": engine}
+        code, said = ranks(2, str(HERE / "hooks.py"), HOOKS, limit_s=limit_s, environ=environ)
+        parts.append(told(f"{engine}, DDP's communication hooks", code, said))
+    return parts
+
+
+def arrays(limit_s: float) -> list[dict[str, Any]]:
+    """Reduce arrays of other libraries, of those that are installed."""
+    parts = []
+    for name in ARRAYS:
+        if find_spec(name) is not None:
+            code, said = ranks(2, str(HERE / "arrays.py"), name, limit_s=limit_s)
+            parts.append(told(f"auto, arrays of {name}", code, said))
+    return parts
 
 
 def fault(name: str, environ: dict[str, str], wanted: str | None, limit_s: float) -> dict[str, Any]:
@@ -256,28 +381,30 @@ def show(content: dict[str, Any]) -> None:
     console = Console()
     about = content["about"]
     console.print(f"{', '.join(about['devices'])}; driver {about['driver']}; torch {about['torch']}")
-    for part in content["correct"]:
+    for part in [*content.get("correct", []), *content.get("mpi", [])]:
         verdict = f"{part['compared']} results are right" if part["code"] == 0 else f"FAILED: {part['said'][-1500:]}"
         console.print(f"{part['ranks']} ranks, {part['engine']}: {verdict}")
-    for part in content["faults"]:
+    for part in content.get("faults", []):
         how = " ".join(f"{key}={value}" for key, value in part["environ"].items())
         verdict = "as it should be" if part["right"] else f"WRONG: {part['said'][-1500:]}"
         first = f": {part['errors'][0][:160]}" if part["errors"] else ""
         console.print(f"{part['fault']} ({how}): {verdict}, the device free after {part['released_s']} s{first}")
-    for part in content["training"]:
+    for part in content.get("training", []):
         last = part["said"].strip().splitlines()[-1:] or ["nothing"]
         differs = f"; weights differ by {part['differs']:.1e} from the first" if "differs" in part else ""
         console.print(f"DDP with {part['system']}: exit code {part['code']}, {last[0]}{differs}")
-    console.print(f"horovod_imagenet.py: exit code {content['horovod']['code']}")
-    for row in content["sharded"]:
+    if "horovod" in content:
+        console.print(f"horovod_imagenet.py: exit code {content['horovod']['code']}")
+    for row in content.get("sharded", []):
         console.print(" ".join(f"{key} {value}" for key, value in row.items()))
-    for row in content["bench"].get("rows", [content["bench"]]):
+    benched = content.get("bench", {"rows": []})
+    for row in benched.get("rows", [benched]):
         console.print(f"bench: {row}")
-    for what, summary in content["recorded"].items():
+    for what, summary in content.get("recorded", {}).items():
         console.print(f"GPT-2, {what}: {summary}")
-    for call in ("all_reduce", *OTHER_CALLS):
+    for call in ("all_reduce", *OTHER_CALLS) if "times" in content else ():
         console.print(times(content, call))
-    for system, part in content["times"].items():
+    for system, part in content.get("times", {}).items():
         if part["code"]:
             console.print(f"{system} FAILED: {part['said'][-1500:]}")
 
@@ -290,7 +417,8 @@ def times(content: dict[str, Any], call: str) -> Table:
     """
     table = Table(title=f"{call} of 2 ranks on one device: median microseconds (GB/s)")
     table.add_column("bytes", justify="right")
-    for system in SYSTEMS:
+    systems = list(content["times"])
+    for system in systems:
         table.add_column(system, justify="right")
     table.add_column("bound for ipc", justify="right")
     found = {
@@ -304,9 +432,9 @@ def times(content: dict[str, Any], call: str) -> Table:
     bytes_per_us = memory_bandwidth() / 1e6
     for size in sizes:
         cells = []
-        for system in SYSTEMS:
+        for system in systems:
             us = found.get((system, size))
-            cells.append(f"{us:,.1f} ({size / us / 1e3:.2f})" if us else "failed")
+            cells.append(f"{us:,.1f} ({size / us / 1e3:.2f})" if us else "not measured")
         least = found.get(("ipc", sizes[0]))
         bound = f"{least + moved * size / bytes_per_us:,.1f}" if least and bytes_per_us else ""
         table.add_row(f"{size:,}", *cells, bound)
@@ -330,6 +458,13 @@ def named() -> str:
 def main() -> None:
     """Measure, print, and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--parts",
+        type=lambda text: text.split(","),
+        default=list(PARTS),
+        metavar="LIST",
+        help=f"of {', '.join(PARTS)}; default: all",
+    )
     parser.add_argument("--ranks", type=lambda text: list(map(int, text.split(","))), default=[2, 4])
     parser.add_argument(
         "--sizes", type=lambda text: list(map(int, text.split(","))), default=[4 << 2 * i for i in range(14)]
@@ -339,8 +474,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size and system")
     parser.add_argument("--limit", type=float, default=240, help="seconds that one program may take")
     parser.add_argument("--nccl", help="NCCL's library in place of torch's; several ranks on one device need 2.30")
+    parser.add_argument(
+        "--mpi", action="append", default=[], metavar="MPIRUN", help="also by the CUDA-aware MPI of this launcher"
+    )
     parser.add_argument("--json", type=Path, help="save the results to this file")
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
     content = measure(options)
     show(content)
     raise SystemExit(1 if failed(content) else 0)
@@ -349,14 +489,16 @@ def main() -> None:
 def failed(content: dict[str, Any]) -> list[str]:
     """Name the parts in which Paceline failed; NCCL and gloo are only compared with it."""
     ours = {system for system, (backend, _) in SYSTEMS.items() if backend == "paceline"} | {"cpu"}
+    timed = content.get("times", {}).items()
     parts = {
-        "correct": any(part["code"] for part in content["correct"]),
-        "faults": not all(part["right"] for part in content["faults"]),
-        "training": any(part["code"] for part in content["training"] if part["system"] in ours),
-        "times": any(part["code"] for system, part in content["times"].items() if system in ours),
-        "sharded": any("said" in part for part in content["sharded"] if part["system"] in ours),
-        "horovod": content["horovod"]["code"] != 0,
-        "recorded": any("said" in part for part in content["recorded"].values()),
+        "correct": any(part["code"] for part in content.get("correct", [])),
+        "mpi": any(part["code"] for part in content.get("mpi", [])),
+        "faults": not all(part["right"] for part in content.get("faults", [])),
+        "training": any(part["code"] for part in content.get("training", []) if part["system"] in ours),
+        "times": any(part["code"] for system, part in timed if system in ours or system.startswith("mpi")),
+        "sharded": any("said" in part for part in content.get("sharded", []) if part["system"] in ours),
+        "horovod": content.get("horovod", {}).get("code", 0) != 0,
+        "recorded": any("said" in part for part in content.get("recorded", {}).values()),
     }
     return [name for name, wrong in parts.items() if wrong]
 

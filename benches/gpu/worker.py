@@ -123,6 +123,14 @@ def horovod(device: torch.device) -> int:
         if not torch.equal(gathered.cpu(), torch.cat(parts[0])):
             raise SystemExit(f"rank {rank}: allgather of {dtype} is wrong: {gathered[:4]}")
         compared += len(parts) + 2
+    # Rank 0 has no more data: it contributes zeros until the others have none either.
+    for turn in range(3) if rank else ():
+        got = hvd.allreduce(torch.full((1000,), rank + turn, device=device), name=f"joined.{turn}", op=hvd.Sum)
+        want = sum(range(1, size)) + turn * (size - 1)
+        if not (got == want).all():
+            raise SystemExit(f"rank {rank}: allreduce after rank 0 has joined is wrong: {got[:4]} instead of {want}")
+        compared += 1
+    hvd.join()
     return compared
 
 
@@ -196,7 +204,7 @@ def main(what: str, backend: str = "paceline", calls: str = "all_reduce", sizes:
 def status() -> dict[str, object]:
     """Return what Paceline counts of devices."""
     found = json.loads(dist.group.WORLD._job.engine.status())
-    return {key: found[key] for key in ("cuda", "cuda_ipc") if key in found}
+    return {key: found[key] for key in ("cuda", "cuda_ipc", "cuda_mpi", "mpi") if key in found}
 
 
 if __name__ == "__main__":
