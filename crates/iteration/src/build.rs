@@ -96,6 +96,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         gradients: vec![Vec::new(); cut.units.len()],
         shards: vec![None; cut.units.len()],
         last_exchange: [None; Stream::ALL.len()],
+        unfinished: Vec::new(),
         background: Vec::new(),
         exchange_of: vec![None; cut.units.len()],
         needs: Vec::new(),
@@ -321,6 +322,8 @@ struct Builder<'a> {
     shards: Vec<Option<u32>>,
     /// The last exchange of gradients on each stream.
     last_exchange: [Option<u32>; Stream::ALL.len()],
+    /// Exchanges that the next pass waits for before it gathers or computes anything.
+    unfinished: Vec<u32>,
     /// How each bucket is exchanged, if nothing is sharded.
     legs: Vec<Legs>,
     /// The last exchange of a bucket.
@@ -439,7 +442,7 @@ impl Builder<'_> {
         let unit = gathers[number].unit;
         // As far ahead as possible is the beginning of the pass, after the last computation of the one before.
         let from = number.checked_sub(ahead as usize).map_or(0, |from| gathers[from].segment);
-        let after = begins[from].into_iter().collect();
+        let after = begins[from].into_iter().chain(self.unfinished.iter().copied()).collect();
         let elements = self.elements(unit);
         let (mut buffer, mut step) = (None, None);
         if group.size > 1 && elements > 0 {
@@ -515,7 +518,8 @@ impl Builder<'_> {
                 // The next copy-out frees them (`AllGatherState` in `_fsdp_param_group.py`).
                 self.copy_out(before, &segment.units);
             }
-            let after = self.awaited(&segment.units);
+            let mut after = self.awaited(&segment.units);
+            after.append(&mut self.unfinished);
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Forward { duration_ps: segment.duration.0 }, unit, pass, after);
             self.at(step).layer.clone_from(&segment.layer);
@@ -668,6 +672,12 @@ impl Builder<'_> {
             }
         }
         self.scattered = None;
+        // At the end of a pass, DDP and FSDP2 wait for all of its exchanges (`finalize_backward` in `reducer.cpp` and in
+        // `_fsdp_param_group.py`).
+        let by_layer = self.options.exchanges == Exchanges::Servers(Pull::Layer);
+        if synchronizes && pass + 1 < self.options.accumulate && !by_layer {
+            self.unfinished = self.exchanged();
+        }
         if !sharded && pass == 0 {
             self.gathered.iter_mut().for_each(|gathered| *gathered = None);
         }

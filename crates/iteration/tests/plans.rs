@@ -122,6 +122,29 @@ fn accumulation_synchronises_at_the_end_or_in_between() {
     assert_eq!(count(Sharding::Hsdp, Some(false), all.0), 3);
 }
 
+/// DDP and FSDP2 wait for the exchanges of a pass at its end.
+#[test]
+fn a_pass_begins_when_the_exchanges_of_the_one_before_have_ended() {
+    for (sharding, synchronize) in [(Sharding::Zero3, None), (Sharding::Hsdp, None), (Sharding::None, Some(true))] {
+        let group = (sharding == Sharding::Hsdp).then_some(4);
+        let options = IterationOptions { accumulate: 2, synchronize, group, ..options(sharding) };
+        let plan = build(&model(2, 64), 8, &options).unwrap();
+        let last = |stream| plan.steps.iter().rposition(|step| step.pass == 0 && step.stream == stream);
+        let reduced: Vec<u32> =
+            [Stream::ReduceScatter, Stream::AllReduce].into_iter().filter_map(last).map(|step| step as u32).collect();
+        assert!(!reduced.is_empty(), "{sharding:?}");
+        for stream in [Stream::AllGather, Stream::Compute] {
+            if let Some(first) = plan.steps.iter().find(|step| step.pass == 1 && step.stream == stream) {
+                assert!(reduced.iter().all(|step| first.after.contains(step)), "{sharding:?}: {first:?} {reduced:?}");
+            }
+        }
+        // Not after a pass that exchanges nothing.
+        let plan = build(&model(2, 64), 8, &IterationOptions { synchronize: Some(false), ..options }).unwrap();
+        let first = plan.steps.iter().find(|step| step.pass == 1 && step.stream == Stream::Compute).unwrap();
+        assert!(first.after.iter().all(|&step| plan.steps[step as usize].pass == 1), "{sharding:?}: {first:?}");
+    }
+}
+
 #[test]
 fn errors_name_the_option_and_the_remedy() {
     let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().0;
