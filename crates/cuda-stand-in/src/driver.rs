@@ -12,6 +12,7 @@ pub const OUT_OF_MEMORY: c_int = 2;
 const INVALID_DEVICE: c_int = 101;
 pub const INVALID_CONTEXT: c_int = 201;
 pub const MAP_FAILED: c_int = 205;
+pub const ALREADY_MAPPED: c_int = 208;
 pub const INVALID_PTX: c_int = 218;
 pub const INVALID_HANDLE: c_int = 400;
 pub const NOT_FOUND: c_int = 500;
@@ -100,13 +101,14 @@ pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     fault("cuDriverGetVersion")
 }
 
-const ERRORS: [(c_int, &CStr, &CStr); 16] = [
+const ERRORS: [(c_int, &CStr, &CStr); 17] = [
     (SUCCESS, c"CUDA_SUCCESS", c"no error"),
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
     (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
     (MAP_FAILED, c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"),
+    (ALREADY_MAPPED, c"CUDA_ERROR_ALREADY_MAPPED", c"resource already mapped"),
     (INVALID_PTX, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
     (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
     (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-use crate::driver::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, SUCCESS, fault_in_context};
+use crate::driver::{ALREADY_MAPPED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, SUCCESS, fault_in_context};
 use crate::memory::{around, file_name, import, unmap};
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which cuda.h demands.
@@ -26,7 +26,21 @@ pub struct Handle {
     id: u64,
     bytes: u64,
     device: c_int,
-    unused: [u8; 28],
+    unused: [u8; 20],
+    /// In the owner's process.
+    address: [u8; 8],
+}
+
+impl Handle {
+    /// Whether both lie, or have lain, in the same place.
+    fn overlaps(&self, other: &Handle) -> bool {
+        let range = |handle: &Handle| {
+            let begin = u64::from_ne_bytes(handle.address);
+            begin..begin + handle.bytes
+        };
+        let (one, two) = (range(self), range(other));
+        (self.token, self.process) == (other.token, other.process) && one.start < two.end && two.start < one.end
+    }
 }
 
 const _: () = assert!(size_of::<Handle>() == 64);
@@ -59,7 +73,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, address: u64) ->
     if status != SUCCESS {
         return status;
     }
-    let Some((allocation, _)) = around(address) else { return INVALID_VALUE };
+    let Some((allocation, inside)) = around(address) else { return INVALID_VALUE };
     let Some(file) = allocation.file else { return INVALID_VALUE };
     if std::env::var("CUDA_STAND_IN_UNSHARED").is_ok_and(|text| text == "1") {
         return INVALID_VALUE;
@@ -71,7 +85,8 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, address: u64) ->
         id: allocation.id,
         bytes: allocation.bytes as u64,
         device: allocation.device,
-        unused: [0; 28],
+        unused: [0; 20],
+        address: (address - inside as u64).to_ne_bytes(),
     };
     // SAFETY: as in cuda.h.
     unsafe { *handle = made };
@@ -104,6 +119,10 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(address: *mut u64, handle: Handle
         return INVALID_CONTEXT;
     }
     let mut imports = IMPORTS.lock();
+    // As with the real one, if what was freed is still open.
+    if imports.iter().any(|import| import.handle != handle && import.handle.overlaps(&handle)) {
+        return ALREADY_MAPPED;
+    }
     let at = match imports.iter_mut().find(|import| import.handle == handle) {
         Some(known) => {
             known.count += 1;

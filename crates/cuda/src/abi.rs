@@ -33,6 +33,8 @@ pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
 pub(crate) const POINTER_BUFFER: c_int = 7;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 pub(crate) const MULTIPROCESSORS: c_int = 16;
+/// `CUDA_ERROR_ALREADY_MAPPED`.
+pub(crate) const ALREADY_MAPPED: Status = 208;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 pub(crate) const IPC_PEER_ACCESS: c_uint = 1;
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, and at a device address.

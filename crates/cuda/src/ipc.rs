@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::abi::{Address, IPC_PEER_ACCESS, IpcHandle, POINTER_BUFFER};
+use crate::abi::{ALREADY_MAPPED, Address, IPC_PEER_ACCESS, IpcHandle, POINTER_BUFFER};
 use crate::device::{Device, Event};
 use crate::driver::CudaError;
 
@@ -286,6 +286,11 @@ impl<U: Use> Table<U> {
         any
     }
 
+    /// Marks all allocations of an owner: it has freed one of them, and nobody knows which.
+    fn distrust(&mut self, owner: u32) {
+        self.entries.iter_mut().filter(|entry| entry.owner == owner).for_each(|entry| entry.stale = true);
+    }
+
     /// Takes out what is to be closed now: what is stale, and the oldest beyond `most`; only what nothing uses.
     fn surplus(&mut self, most: usize) -> Vec<Address> {
         let mut closed = Vec::new();
@@ -362,13 +367,18 @@ impl Imports {
             self.close(&table.surplus(IMPORTS));
             // As long as the old allocation is open, the driver may take the new one for it.
             if !table.supersede(owner, piece, None) {
-                let base = self.ask(owner, piece)?;
-                if !table.supersede(owner, piece, Some(base)) {
-                    let address = table.insert(owner, piece, base, self.cached);
-                    self.close(&table.surplus(IMPORTS));
-                    return Ok(address);
+                if let Some(base) = self.ask(owner, piece)? {
+                    if !table.supersede(owner, piece, Some(base)) {
+                        let address = table.insert(owner, piece, base, self.cached);
+                        self.close(&table.surplus(IMPORTS));
+                        return Ok(address);
+                    }
+                    self.close(&[base]);
+                } else {
+                    // Small allocations share a block of the driver's. What is open of it has been freed since, and lies in
+                    // the way of what was allocated in its place with another size, and so another handle.
+                    table.distrust(owner);
                 }
-                self.close(&[base]);
             }
             drop(table);
             if begun.elapsed() > PATIENCE {
@@ -382,20 +392,23 @@ impl Imports {
         }
     }
 
-    /// The context is current.
-    fn ask(&self, owner: u32, piece: &Exported) -> Result<Address, CudaError> {
+    /// Opens an allocation; None if something else is open in its place. The context is current.
+    fn ask(&self, owner: u32, piece: &Exported) -> Result<Option<Address>, CudaError> {
         let device = &self.device;
         let mut base: Address = 0;
         // SAFETY: a pointer to a local; the driver checks the handle.
         let opened =
             unsafe { (device.driver.call.ipc_open_handle)(&raw mut base, IpcHandle(piece.handle), IPC_PEER_ACCESS) };
+        if opened == ALREADY_MAPPED {
+            return Ok(None);
+        }
         device.check("cuIpcOpenMemHandle_v2", opened).map_err(|CudaError(text)| {
             CudaError(format!(
                 "{text} for memory of rank {owner}: devices need access to each other (`nvidia-smi topo -p2p r`), and \
                  processes one IPC and PID namespace (in containers `--ipc=host --pid=host`); or run with `--cuda host`"
             ))
         })?;
-        Ok(base)
+        Ok(Some(base))
     }
 
     /// These addresses, which [`Imports::open`] returned, are used up to this event, which has been recorded: afterwards their
@@ -510,6 +523,21 @@ mod tests {
         assert_eq!(table.find(3, &piece(1, 10, 64)), Some(4160));
         assert_eq!(table.find(4, &piece(1, 10, 64)), None, "of another owner");
         assert_eq!(table.counters, CacheCounters { hits: 1, misses: 2 });
+    }
+
+    #[test]
+    fn what_may_be_freed_is_opened_anew_and_closed_after_its_use() {
+        let mut table = Table::<Until>::new();
+        table.insert(0, &piece(1, 1, 0), 1000, true);
+        let used = table.insert(0, &piece(2, 2, 0), 2000, true);
+        table.insert(1, &piece(3, 3, 0), 3000, true);
+        table.retire(&[1000, 3000], &Until::ended());
+        table.distrust(0);
+        assert_eq!(table.surplus(IMPORTS), [1000]);
+        assert_eq!(table.find(0, &piece(2, 2, 0)), None);
+        assert_eq!(table.find(1, &piece(3, 3, 8)), Some(3008), "of another owner");
+        table.retire(&[used], &Until::ended());
+        assert_eq!(table.surplus(IMPORTS), [2000]);
     }
 
     #[test]
