@@ -12,5 +12,6 @@ for _ in range(3):
     optimizer.zero_grad()
 ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
 total = sum(parameter.detach().sum().item() for parameter in model.parameters())
-print(f"weights {total:.6f} ranks {ranks} by {type(dist.group.WORLD).__name__}")
+# In one write, as the ranks share a terminal.
+print(f"weights {total:.6f} ranks {ranks} by {type(dist.group.WORLD).__name__}\n", end="", flush=True)
 accelerator.end_training()

@@ -23,4 +23,5 @@ arguments = TrainingArguments(
 model = Model()
 Trainer(model=model, args=arguments, train_dataset=rows).train()
 total = sum(parameter.detach().sum().item() for parameter in model.parameters())
-print(f"weights {total:.6f} by {type(dist.group.WORLD).__name__}")
+# In one write, as the ranks share a terminal.
+print(f"weights {total:.6f} by {type(dist.group.WORLD).__name__}\n", end="", flush=True)

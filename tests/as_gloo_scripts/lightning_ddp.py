@@ -40,4 +40,5 @@ made = []
 model.on_train_start = lambda: made.append(type(dist.group.WORLD).__name__)
 trainer.fit(model, data)
 total = sum(parameter.detach().sum().item() for parameter in model.parameters())
-print(f"weights {total:.6f} by {made[0]}")
+# In one write, as the ranks share a terminal.
+print(f"weights {total:.6f} by {made[0]}\n", end="", flush=True)

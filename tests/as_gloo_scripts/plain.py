@@ -32,5 +32,8 @@ dist.all_gather_object(every, dist.get_rank())
 assert every == list(range(size))
 work = dist.all_reduce(torch.ones(1), async_op=True)
 assert work.get_future().wait()[0].item() == size
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+model(torch.full((1, 4), float(dist.get_rank()))).sum().backward()
+assert model.module.weight.grad.tolist() == [[(size - 1) / 2] * 4]
 print("made by", sorted({made_by(group) for group in groups}))
 dist.destroy_process_group()
