@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-use crate::driver::{ALREADY_MAPPED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, SUCCESS, fault_in_context};
+use crate::driver::{
+    ALREADY_MAPPED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, MAP_FAILED, SUCCESS, fault_in_context,
+};
 use crate::memory::{around, file_name, import, unmap};
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which cuda.h demands.
