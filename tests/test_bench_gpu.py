@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -34,10 +36,41 @@ def test_without_a_device_that_torch_uses_it_says_so_in_one_line():
     assert "2 devices, but torch" in line
 
 
-def test_it_fails_if_a_part_of_ours_fails():
+@pytest.fixture
+def run():
     spec = importlib.util.spec_from_file_location("benches_gpu_run", RUN)
     run = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(run)
+    return run
+
+
+def test_no_step_begins_after_its_minutes_and_what_is_missing_is_named(run, monkeypatch, tmp_path):
+    now = 0.0
+    monkeypatch.setattr(run.time, "monotonic", lambda: now)
+    monkeypatch.setattr(run, "device", lambda: {"devices": ["one"], "driver": "1.0", "torch": "2.0"})
+
+    def part(name, steps_s):
+        def steps(options, content):
+            nonlocal now
+            content[name] = 0
+            for step_s in steps_s:
+                yield
+                now += step_s
+                content[name] += 1
+
+        return steps
+
+    monkeypatch.setattr(run, "PARTS", {"a": part("a", [10, 20]), "b": part("b", [20, 20, 5]), "c": part("c", [5])})
+    options = argparse.Namespace(parts=["a", "b", "c"], minutes=1, json=tmp_path / "gpu.json")
+    content = run.measure(options)
+    assert {name: content[name] for name in "abc"} == {"a": 2, "b": 2, "c": 0}
+    assert (content["cut"], content["took_s"]) == (["b", "c"], {"a": 30, "b": 40, "c": 0})
+    assert json.loads(options.json.read_text()) == content
+    options.minutes = 5
+    assert run.measure(options)["cut"] == []
+
+
+def test_it_fails_if_a_part_of_ours_fails(run):
     good = {
         "correct": [{"code": 0}],
         "faults": [{"right": True}],
