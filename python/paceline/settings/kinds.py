@@ -238,12 +238,9 @@ def _sharding(value: object) -> str:
     name = _SHARDING_ALIASES.get(name, name)
     if name not in SHARDINGS:
         near = nearest(name, [*SHARDINGS, *_SHARDING_ALIASES])
-        hint = (
-            f"did you mean {near}?"
-            if near
-            else f"it is one of {', '.join(SHARDINGS)}, or hsdp:RANKS, zero1:RANKS, zero2:RANKS"
-        )
-        raise InvalidArgumentError(f"'{word}' is unknown; {hint}")
+        meant = f" (did you mean {near}?)" if near else ""
+        known = f"{', '.join(SHARDINGS)}, or hsdp:RANKS, zero1:RANKS, zero2:RANKS"
+        raise InvalidArgumentError(f"'{word}' is unknown{meant}; it is one of {known}")
     if not colon:
         return name
     if name == "zero3":
