@@ -71,9 +71,14 @@ def test_exposed_communication_is_all_time_beyond_computation_alone_by_its_cause
     assert "of the library's calls" in words and "computation is slower beside NCCL's kernels" in words
 
 
-def test_no_worker_is_called_slow_because_of_kernels():
+def test_no_worker_is_called_slow_because_of_kernels_or_of_calls():
+    def recorded(**options):
+        return paceline.simulate("resnet-50", "dgx-h100", "native", workers=16, library="ddp", **options)
+
     assert "slowest worker" not in bottleneck.path(simulated(sharding="zero3"))
     assert "slowest worker" in bottleneck.path(simulated(sharding="zero3", stragglers="3:1.5"))
+    assert "slowest worker" not in bottleneck.path(recorded())
+    assert "slowest worker" in bottleneck.path(recorded(stragglers="3:1.5"))
 
 
 def test_each_collective_of_a_plan_has_the_time_of_nccl():

@@ -106,10 +106,7 @@ def _largest(result: Result) -> _Largest:
     parts = [part for part in result.critical_path if resource_of(part.part) == resource]
     seconds = sum(part.seconds for part in parts)
     detail = ""
-    own = result.sharded
-    # Neither makes a worker slower than others.
-    of_all = 0.0 if own is None else own.slowed_s + own.calls_s
-    if resource == _COMPUTE and seconds - of_all > result.compute_s * 1.01:
+    if resource == _COMPUTE and seconds - result.added_s > result.compute_s * 1.01:
         detail = ", that of the slowest worker"
     elif resource == _NICS and (result.queued_s or 0.0) > seconds / 2:
         detail = ", most of it queueing"

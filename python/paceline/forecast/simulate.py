@@ -154,6 +154,8 @@ class Result:
     """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
+    added_s: float = field(default=0.0, repr=False)
+    """Computation that every worker has beyond the trace's: calls of the library, and slowing by NCCL's kernels."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -166,7 +168,8 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
-        values["sharded"] = Sharded.of(values["sharded"])
+        own = Sharded.of(values["sharded"])
+        values |= {"sharded": own, "added_s": own.slowed_s + own.calls_s}
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
         return cls(**values)
@@ -192,6 +195,7 @@ class Result:
         ):
             if plain[name] is None:
                 del plain[name]
+        del plain["added_s"]
         if self.coordinator is not None:
             plain["compute_s"] = self.compute_s
         return plain
