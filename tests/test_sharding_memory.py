@@ -1,7 +1,7 @@
 """The memory of plans against torch's: every allocation of a step on one rank, whose peers are pretended."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import paceline
 import pytest
@@ -79,14 +79,18 @@ def trace(net, path):
     return str(path)
 
 
-def measured_peak(net, passes, held, path):
-    """Return the most bytes of a step of training, if there were `held` bytes before it."""
+def measured_peak(net, passes, held, path, exchanging=None):
+    """Return the most bytes of a step of training, if there were `held` bytes before it.
+
+    `exchanging` is called before each pass, with whether it is the last one.
+    """
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
     def step():
         optimizer.zero_grad()
-        for _ in range(passes):
-            net(torch.tensor([[1]])).square().mean().backward()
+        for number in range(passes):
+            with exchanging(number + 1 == passes) if exchanging else nullcontext():
+                net(torch.tensor([[1]])).square().mean().backward()
         optimizer.step()
 
     step()
@@ -111,18 +115,22 @@ def unchanged(_, bucket):
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize(
-    ("sharding", "world", "passes"),
+    ("sharding", "world", "passes", "accumulate_sync"),
     [
-        ("none", 1, 1),
-        ("none", 2, 1),
-        ("zero3", 1, 1),
-        ("zero3", 1, 2),
-        ("zero3", 2, 1),
-        ("zero3", 2, 2),
-        ("zero3", 8, 1),
+        ("none", 1, 1, None),
+        ("none", 1, 2, None),
+        ("none", 2, 1, None),
+        ("none", 2, 3, False),
+        ("zero3", 1, 1, None),
+        ("zero3", 1, 2, None),
+        ("zero3", 2, 1, None),
+        ("zero3", 2, 2, None),
+        ("zero3", 2, 2, False),
+        ("zero3", 8, 1, None),
+        ("zero3", 8, 3, False),
     ],
 )
-def test_the_peak_is_torchs(tmp_path, sharding, world, passes, shared):
+def test_the_peak_is_torchs(tmp_path, sharding, world, passes, accumulate_sync, shared):
     net = Net(shared)
     file = trace(net, tmp_path / "net.json")
     is_sharded = sharding == "zero3"
@@ -138,9 +146,20 @@ def test_the_peak_is_torchs(tmp_path, sharding, world, passes, shared):
             # The pretended group has no all-reduce for DDP.
             net.register_comm_hook(None, unchanged)
             held *= 2  # Its buckets.
-        peak = measured_peak(net, passes, held, tmp_path / "profile.json")
+
+        def exchanging(is_last):
+            if is_sharded:
+                net.set_requires_gradient_sync(is_last)
+            elif world > 1 and not is_last:
+                return net.no_sync()
+            return nullcontext()
+
+        peak = measured_peak(
+            net, passes, held, tmp_path / "profile.json", exchanging if accumulate_sync is False else None
+        )
     # On a CPU, the host does not run ahead of what it starts: no unit is gathered while the one before computes.
     options = {"prefetch": 0} if is_sharded else {}
+    options["accumulate_sync"] = accumulate_sync
     asked = {"workers": world, "bandwidth": "1Tbps", "strategy": "ring"} | options
     found = paceline.simulate(file, sharding=sharding, optimizer="sgd", accumulate=passes, **asked)
     memory = found.sharded.memory

@@ -94,6 +94,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         scattered: None,
         scattered_to: Vec::new(),
         gradients: vec![Vec::new(); cut.units.len()],
+        parts: vec![Vec::new(); cut.units.len()],
         shards: vec![None; cut.units.len()],
         last_exchange: [None; Stream::ALL.len()],
         unfinished: Vec::new(),
@@ -320,6 +321,9 @@ struct Builder<'a> {
     /// Buffers of whole gradients, and of shards of gradients.
     gradients: Vec<Vec<u32>>,
     shards: Vec<Option<u32>>,
+    /// Gradients of shared parameters to which those of other layers are still to be added, if they are not yet part of what
+    /// earlier passes left.
+    parts: Vec<Vec<u32>>,
     /// The last exchange of gradients on each stream.
     last_exchange: [Option<u32>; Stream::ALL.len()],
     /// Exchanges that the next pass waits for before it gathers or computes anything.
@@ -608,6 +612,7 @@ impl Builder<'_> {
         // in `_fsdp_param_group.py`).
         let adds = sharded && !synchronizes;
         let size = if adds { self.param.size().max(self.reduce.size()) } else { self.param.size() };
+        let converts = self.param.size() != self.reduce.size() && sharded && (adds || accumulates.contains(&true));
         for (number, segment) in cut.backward.iter().enumerate() {
             begins.push(self.computed);
             while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
@@ -633,11 +638,14 @@ impl Builder<'_> {
                 self.at(step).allocates.push(buffer);
                 self.gradients[unit as usize].push(buffer);
             }
+            self.add_to_earlier(segment, step, &accumulates, converts);
             for &(unit, elements) in &segment.summed {
                 // The other layer's part, and the sum, which autograd does not make in place.
                 let buffer = self.buffer(BufferKind::Gradients, 2 * elements * self.param.size(), Some(unit));
                 self.at(step).allocates.push(buffer);
                 self.at(step).frees.push(buffer);
+                let parts = std::mem::take(&mut self.parts[unit as usize]);
+                self.at(step).frees.extend(parts);
             }
             let is_last = number == last;
             for &unit in &segment.units {
@@ -680,6 +688,31 @@ impl Builder<'_> {
         }
         if !sharded && pass == 0 {
             self.gathered.iter_mut().for_each(|gathered| *gathered = None);
+        }
+    }
+
+    /// Gradients that are added to those of earlier passes, which exist for the units in `accumulates`. That is done one parameter
+    /// after the other; FSDP2 adds a unit as a whole to gradients of another type (`accumulate_unsharded_grad_if_needed` in
+    /// `_fsdp_param.py`), in the first pass as well (`converts`).
+    fn add_to_earlier(&mut self, segment: &Segment, step: u32, accumulates: &[bool], converts: bool) {
+        let size = self.param.size();
+        let adds = segment.begun.iter().any(|&(unit, _)| accumulates[unit as usize]);
+        let sum = |list: &[(u32, u64)]| list.iter().map(|(_, elements)| elements).sum::<u64>();
+        let elements = match adds {
+            _ if converts => sum(&segment.begun) - sum(&segment.shared),
+            true => segment.largest,
+            false => 0,
+        };
+        // What is summed exists at another time.
+        if elements > 2 * sum(&segment.summed) {
+            let buffer = self.buffer(BufferKind::Gradients, elements * size, segment.units.first().copied());
+            self.at(step).allocates.push(buffer);
+            self.at(step).frees.push(buffer);
+        }
+        for &(unit, elements) in segment.shared.iter().filter(|(unit, _)| accumulates[*unit as usize]) {
+            let buffer = self.buffer(BufferKind::Gradients, elements * size, Some(unit));
+            self.at(step).allocates.push(buffer);
+            self.parts[unit as usize].push(buffer);
         }
     }
 

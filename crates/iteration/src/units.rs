@@ -45,6 +45,10 @@ pub struct Segment {
     pub undone: Vec<u32>,
     /// Units with elements whose gradients begin to exist in it.
     pub begun: Vec<(u32, u64)>,
+    /// Of those, units with elements of parameters that several layers share.
+    pub shared: Vec<(u32, u64)>,
+    /// Elements of the largest of the other gradients.
+    pub largest: u64,
     /// Units with elements of parameters that several layers share, and whose gradients are added up in it.
     pub summed: Vec<(u32, u64)>,
 }
@@ -59,6 +63,8 @@ impl Segment {
             first_layer: 0,
             undone: Vec::new(),
             begun: Vec::new(),
+            shared: Vec::new(),
+            largest: 0,
             summed: Vec::new(),
         }
     }
@@ -362,9 +368,13 @@ fn with_memory(
         let elements = trace.tensors[tensor].bytes / trace.dtype.size();
         let is_shared = uses[tensor] > 1;
         let begins = if is_shared { reached[last_use[tensor]] } else { gradient.ready };
-        segments[during(begins)].begun.push((unit, elements));
+        let segment = &mut segments[during(begins)];
+        segment.begun.push((unit, elements));
         if is_shared {
+            segment.shared.push((unit, elements));
             segments[during(gradient.ready)].summed.push((unit, elements));
+        } else {
+            segment.largest = segment.largest.max(elements);
         }
     }
     for (number, segment) in (0..).zip(forward) {
@@ -373,6 +383,7 @@ fn with_memory(
     }
     for segment in &mut segments {
         add_up(&mut segment.begun);
+        add_up(&mut segment.shared);
         add_up(&mut segment.summed);
     }
     segments
