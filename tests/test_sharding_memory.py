@@ -115,7 +115,7 @@ def unchanged(_, bucket):
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize(
-    ("sharding", "world", "passes", "accumulate_sync"),
+    "case",
     [
         ("none", 1, 1, None),
         ("none", 1, 2, None),
@@ -129,8 +129,10 @@ def unchanged(_, bucket):
         ("zero3", 8, 1, None),
         ("zero3", 8, 3, False),
     ],
+    ids=lambda case: "-".join(map(str, case)),
 )
-def test_the_peak_is_torchs(tmp_path, sharding, world, passes, accumulate_sync, shared):
+def test_the_peak_is_torchs(tmp_path, case, shared):
+    sharding, world, passes, accumulate_sync = case
     net = Net(shared)
     file = trace(net, tmp_path / "net.json")
     is_sharded = sharding == "zero3"
