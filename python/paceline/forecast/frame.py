@@ -12,12 +12,12 @@ from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_STRUCTURED = ("links", "critical_path", "notes", "busy", "interval", "sharded")
+_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "sharded", "added_s")
 
 
 def row(result: Result) -> dict[str, Any]:
     """Return the figures of a result and its bottleneck: the largest part of its critical path. Names carry units."""
-    left_out = _STRUCTURED if result.coordinator is not None else (*_STRUCTURED, *COORDINATED)
+    left_out = _NOT_FLAT if result.coordinator is not None else (*_NOT_FLAT, *COORDINATED)
     left_out = left_out if result.mfu is not None else (*left_out, *MODELLED)
     left_out = (*left_out, *(name for name in compression.OPTIONS if getattr(result, name) is None))
     flat = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in left_out}
