@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing.connection
 import os
 import secrets
-import socket
 import tempfile
 import time
 import traceback
@@ -14,6 +13,7 @@ import paceline
 import paceline.torch as hvd
 import torch
 import torch.distributed as dist
+from paceline._internal.ports import free_ports
 from torch_workers.launch import RankError, context, start_server
 
 LIMIT_S = 120
@@ -63,9 +63,7 @@ class SharedJob:
     def _start(self):
         start_server()
         self.folder = tempfile.TemporaryDirectory()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        [port] = free_ports("127.0.0.1", 1)
         env = {
             "PACELINE_RENDEZVOUS": f"127.0.0.1:{port}",
             "PACELINE_SECRET": secrets.token_hex(16),

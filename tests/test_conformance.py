@@ -70,7 +70,7 @@ def test_suites_say_what_they_need(monkeypatch, tmp_path):
 def test_a_test_that_fails_on_one_rank_is_the_only_one_that_fails(monkeypatch, tmp_path):
     (tmp_path / "test_toy.py").write_text(ALONE)
     monkeypatch.setenv("TOY_SOURCE", str(tmp_path))
-    suite = Suite("toy-2", "horovod", 2, "test_toy.py", "TOY_SOURCE", alone_s=30)
+    suite = Suite("toy-2", "horovod", 2, "test_toy.py", "TOY_SOURCE", alone_s=10)
     told = []
     records = run(suite, "paceline", None, {"test_5_is_skipped"}, told.append)
     assert told == records

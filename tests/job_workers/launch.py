@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiers
+from paceline._internal.ports import free_ports
 
 TESTS = Path(__file__).parents[1]
 LIMIT_S = 100
@@ -38,9 +38,8 @@ def clean():
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    [port] = free_ports("127.0.0.1", 1)
+    return port
 
 
 class Ranks:

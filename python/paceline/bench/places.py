@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from paceline._internal.netif import endpoint
+from paceline._internal.ports import free_ports
 from paceline.bench.host_group import HostGroup
 
 LOOPBACK = "127.0.0.1"
@@ -69,7 +68,7 @@ def arrange(group: HostGroup, workers: int, servers: int, address: str) -> Place
     host_of = [host for host, count in enumerate(each) for _ in range(count)]
     server_hosts = [host_of[server % workers] for server in range(servers)]
     here = group.host
-    ports = _free(address, 2 * host_of.count(here) + server_hosts.count(here))
+    ports = free_ports(address, 2 * host_of.count(here) + server_hosts.count(here))
     gathered: list[dict[str, Any]] = group.gather({"address": address, "ports": ports, "run": secrets.token_hex(8)})
     left = [list(one["ports"]) for one in gathered]
     ranks, seen = [], [0] * hosts
@@ -108,12 +107,3 @@ def job_of(places: Places) -> tuple[dict[str, Any], dict[str, Any]]:
         "interface": places.interface,
     }
     return job, go
-
-
-def _free(address: str, count: int) -> list[int]:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket(family)) for _ in range(count)]
-        for one in found:
-            one.bind((address, 0))
-        return [int(one.getsockname()[1]) for one in found]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline._internal.netif import default_address
+from paceline._internal.ports import bind_free
 from paceline._internal.system import boot
 
 
@@ -77,20 +78,25 @@ class Ports:
     def __init__(self, wanted: int | None) -> None:
         """`wanted` is the port of the rendezvous; None: any port. Raises Problem if it is in use."""
         self._held: list[socket.socket] = []
-        self.rendezvous = self._hold(wanted or 0)
-        self.master = self._hold(0)
+        self.rendezvous = self._hold(wanted)
+        self.master = self._hold(None)
 
-    def _hold(self, port: int) -> int:
+    def _hold(self, wanted: int | None) -> int:
         held = socket.socket()
         self._held.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            held.bind(("", port))
+            if wanted is None:
+                bind_free(held, "")
+            else:
+                held.bind(("", wanted))
             held.listen(1)  # Otherwise Linux would let two sockets with SO_REUSEADDR share the port.
         except OSError as error:
             self.release()
+            if wanted is None:
+                raise Problem(f"no port could be reserved: {error.strerror}") from None
             remedy = "choose another --port, or leave it out for a free one"
-            raise Problem(f"--port {port}: {error.strerror}; {remedy}", usage=True) from None
+            raise Problem(f"--port {wanted}: {error.strerror}; {remedy}", usage=True) from None
         return int(held.getsockname()[1])
 
     def release(self) -> None:

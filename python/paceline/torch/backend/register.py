@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import sys
 import weakref
 from datetime import timedelta
@@ -22,6 +21,7 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from torch.torch_version import TorchVersion
 
 from paceline._internal.netif import address_of
+from paceline._internal.ports import free_ports
 from paceline.errors import InvalidArgumentError
 from paceline.job.bootstrap import MpiExchange
 from paceline.job.elastic_member import ADDRESS
@@ -121,9 +121,7 @@ def _meet_over_mpi() -> None:
     if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
         return
     address = address_of(settings.interface, "PACELINE_INTERFACE")
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(address, 1)
     blobs = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
     master, port = json.loads(blobs[0])
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master, str(port)
