@@ -698,10 +698,12 @@ impl Builder<'_> {
         let size = self.param.size();
         let adds = segment.begun.iter().any(|&(unit, _)| accumulates[unit as usize]);
         let sum = |list: &[(u32, u64)]| list.iter().map(|(_, elements)| elements).sum::<u64>();
-        let elements = match adds {
-            _ if converts => sum(&segment.begun) - sum(&segment.shared),
-            true => segment.largest,
-            false => 0,
+        let elements = if converts {
+            sum(&segment.begun) - sum(&segment.shared)
+        } else if adds {
+            segment.largest
+        } else {
+            0
         };
         // What is summed exists at another time.
         if elements > 2 * sum(&segment.summed) {
