@@ -20,15 +20,25 @@ parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--batch-size", type=int, default=32, help="images of each rank")
 parser.add_argument("--commit-every", type=int, default=1, help="steps; a death loses those since the last commit")
 parser.add_argument("--kill-every", type=int, help="rank 1 kills itself before every N-th step, once for each")
+parser.add_argument(
+    "--device", default="cpu", choices=["cpu", "cuda"], help="cuda: rank r on GPU r modulo their number"
+)
 arguments = parser.parse_args()
+if arguments.device == "cuda" and not torch.cuda.is_available():
+    raise SystemExit("--device cuda: torch sees no CUDA device here; leave it out")
 
 hvd.init()
+device = torch.device(arguments.device)
+if arguments.device == "cuda":
+    device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
 torch.manual_seed(1)
 images, noise = torch.randn(4096, 1, 28, 28), torch.randn(4096, 10)
 labels = (images.flatten(1)[:, :10] * 3 + noise).argmax(1)  # something to learn
 dataset = torch.utils.data.TensorDataset(images, labels)
 
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+model.to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 sampler = hvd.elastic.ElasticSampler(dataset)  # divides the rest of an epoch among the current ranks
@@ -54,7 +64,7 @@ def train(state: hvd.elastic.TorchState) -> None:
             if killed_before(state.step):
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(inputs), targets)
+            loss = functional.cross_entropy(model(inputs.to(device)), targets.to(device))
             loss.backward()
             optimizer.step()
             sampler.record_batch(batch, arguments.batch_size)
@@ -71,5 +81,5 @@ def train(state: hvd.elastic.TorchState) -> None:
 
 train(state)
 if hvd.rank() == 0:
-    weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    weights = b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters())
     print(f"weights after {state.step} steps: {hashlib.sha256(weights).hexdigest()[:16]}")

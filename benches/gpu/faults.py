@@ -1,7 +1,8 @@
-"""A fault among the ranks of `make gpu`, and what they say of it: die, stuck, late, free, alloc, differ or stress."""
+"""What ranks of `make gpu` say of a fault among them: die, lost, stuck, late, free, alloc, differ or stress."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +30,18 @@ def die(rank: int, device: torch.device) -> None:
         if turn == 50 and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
     torch.cuda.synchronize()
+
+
+def lost(rank: int, device: torch.device) -> None:
+    """A kernel of rank 1 fails, with which its context is lost."""
+    values = torch.ones(1 << 20, device=device)
+    dist.all_reduce(values)
+    torch.cuda.synchronize()
+    if rank == 1:
+        values[torch.tensor([1 << 40], device=device)] = 0
+    for _ in range(100):
+        dist.all_reduce(values)
+        time.sleep(0.1)
 
 
 def stuck(rank: int, device: torch.device) -> None:
@@ -111,6 +124,7 @@ def stress(rank: int, device: torch.device) -> None:
 
 FAULTS: dict[str, Callable[[int, torch.device], None]] = {
     "die": die,
+    "lost": lost,
     "stuck": stuck,
     "late": late,
     "free": free,
@@ -128,10 +142,11 @@ def main(name: str) -> None:
     said = None
     try:
         FAULTS[name](rank, device)
-    except PacelineError as error:
-        said = str(error)
+    except (PacelineError, torch.AcceleratorError) as error:
+        said = f"{type(error).__name__}: {error}"
     began = time.monotonic()
-    torch.cuda.synchronize()
+    with contextlib.suppress(torch.AcceleratorError):  # The context is lost.
+        torch.cuda.synchronize()
     released_s = time.monotonic() - began
     print(json.dumps({"fault": name, "rank": rank, "error": said, "released_s": round(released_s, 2)}), flush=True)
     if said is None:

@@ -51,6 +51,8 @@ SOME_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 # What happens, the environment, and what at least one rank must say of it; None: nothing goes wrong.
 FAULTS: tuple[tuple[str, dict[str, str], str | None], ...] = (
     ("die", {"PACELINE_CUDA": "ipc"}, "rank 1 .* died"),
+    ("lost", {"PACELINE_CUDA": "ipc"}, "CUDA_ERROR_ASSERT"),
+    ("lost", {"PACELINE_CUDA": "host"}, "CUDA_ERROR_ASSERT"),
     ("stuck", {"PACELINE_CUDA": "ipc"}, "cuda:.* of this rank has not reached all_reduce"),
     ("stuck", {"PACELINE_CUDA": "host"}, "cuda:.* of this rank has not reached all_reduce"),
     ("late", {"PACELINE_CUDA": "ipc"}, None),
