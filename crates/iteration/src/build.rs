@@ -60,6 +60,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     }
     let param = options.param_dtype.unwrap_or(trace.dtype);
     let reduce = options.reduce_dtype.unwrap_or(trace.dtype);
+    let held = if sharding.gathers_units() && param.size() < 4 { Dtype::Float32 } else { param };
     let iterations = if world > 1 { options.sync_every } else { 1 };
     let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
     if iterations > 1 && round_s > LONGEST_ROUND_S {
@@ -74,6 +75,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         options,
         param,
         reduce,
+        held,
         reshard: match options.reshard_after_forward {
             Reshard::Ranks(1) => Reshard::No,
             Reshard::Ranks(ranks) if ranks == shard_ranks => Reshard::Yes,
@@ -294,6 +296,9 @@ struct Builder<'a> {
     alone: &'a Cut,
     param: Dtype,
     reduce: Dtype,
+    /// What a rank keeps its parameters in, and with FSDP2 its shards of gradients: that keeps them in float32 if it computes in
+    /// 16 bits (`_fsdp_param.py`, `orig_dtype`), where others have a copy among the optimizer's states.
+    held: Dtype,
     reshard: Reshard,
     batch: u64,
     shard: Group,
@@ -390,9 +395,9 @@ impl Builder<'_> {
             .filter(|&unit| !self.is_pull_only(unit))
             .map(|unit| self.elements(unit).div_ceil(ranks))
             .sum();
-        let held = if self.options.sharding.gathers_units() { part } else { whole };
-        let parameters = self.buffer(BufferKind::Parameters, held * self.param.size(), None);
-        let states = part * self.options.optimizer.state_bytes(self.param);
+        let elements = if self.options.sharding.gathers_units() { part } else { whole };
+        let parameters = self.buffer(BufferKind::Parameters, elements * self.held.size(), None);
+        let states = part * self.options.optimizer.state_bytes(self.held);
         let mut resident = vec![parameters];
         if states > 0 {
             resident.push(self.buffer(BufferKind::OptimizerStates, states, None));
@@ -463,6 +468,11 @@ impl Builder<'_> {
                 let output = self.buffer(BufferKind::Communication, bytes, Some(unit));
                 self.at(sent).allocates.push(output);
                 self.copied_from.push(output);
+                if self.held != self.param && group.size == self.shard.size {
+                    // The rank's shard, converted. What a smaller group gathers has been.
+                    let bytes = elements.div_ceil(u64::from(group.size)) * self.param.size();
+                    self.pass_by(BufferKind::Communication, bytes, Some(unit), sent);
+                }
             }
         }
         self.gathered[unit as usize] = Some((buffer, step));
@@ -608,11 +618,13 @@ impl Builder<'_> {
         let last = cut.backward.len().saturating_sub(1);
         // Later passes add to the gradients of earlier ones.
         let accumulates: Vec<bool> = self.gradients.iter().map(|whole| !whole.is_empty()).collect();
-        // FSDP2 leaves gradients in the type of the parameters unless it has to add to them (`_set_unsharded_grad_dtypes`
-        // in `_fsdp_param_group.py`).
-        let adds = sharded && !synchronizes;
-        let size = if adds { self.param.size().max(self.reduce.size()) } else { self.param.size() };
-        let converts = self.param.size() != self.reduce.size() && sharded && (adds || accumulates.contains(&true));
+        // FSDP2 converts gradients to the type of the reduction, unless the copy for the reduce-scatter does
+        // (`_set_unsharded_grad_dtypes` in `_fsdp_param_group.py`).
+        let size = match (self.param.size(), self.reduce.size()) {
+            (param, _) if !sharded => param,
+            (param, reduce) if synchronizes => param.min(reduce),
+            (_, reduce) => reduce,
+        };
         for (number, segment) in cut.backward.iter().enumerate() {
             begins.push(self.computed);
             while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
@@ -633,20 +645,7 @@ impl Builder<'_> {
             }
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Backward { duration_ps: segment.duration.0 }, unit, pass, after);
-            for &(unit, elements) in segment.begun.iter().filter(|(unit, _)| !accumulates[*unit as usize]) {
-                let buffer = self.buffer(BufferKind::Gradients, elements * size, Some(unit));
-                self.at(step).allocates.push(buffer);
-                self.gradients[unit as usize].push(buffer);
-            }
-            self.add_to_earlier(segment, step, &accumulates, converts);
-            for &(unit, elements) in &segment.summed {
-                // The other layer's part, and the sum, which autograd does not make in place.
-                let buffer = self.buffer(BufferKind::Gradients, 2 * elements * self.param.size(), Some(unit));
-                self.at(step).allocates.push(buffer);
-                self.at(step).frees.push(buffer);
-                let parts = std::mem::take(&mut self.parts[unit as usize]);
-                self.at(step).frees.extend(parts);
-            }
+            self.complete(segment, step, &accumulates, size);
             let is_last = number == last;
             for &unit in &segment.units {
                 if last_use[unit as usize] != Some(number) {
@@ -691,30 +690,44 @@ impl Builder<'_> {
         }
     }
 
-    /// Gradients that are added to those of earlier passes, which exist for the units in `accumulates`. That is done one parameter
-    /// after the other; FSDP2 adds a unit as a whole to gradients of another type (`accumulate_unsharded_grad_if_needed` in
-    /// `_fsdp_param.py`), in the first pass as well (`converts`).
-    fn add_to_earlier(&mut self, segment: &Segment, step: u32, accumulates: &[bool], converts: bool) {
-        let size = self.param.size();
-        let adds = segment.begun.iter().any(|&(unit, _)| accumulates[unit as usize]);
-        let sum = |list: &[(u32, u64)]| list.iter().map(|(_, elements)| elements).sum::<u64>();
-        let elements = if converts {
-            sum(&segment.begun) - sum(&segment.shared)
-        } else if adds {
-            segment.largest
-        } else {
-            0
-        };
-        // What is summed exists at another time.
-        if elements > 2 * sum(&segment.summed) {
-            let buffer = self.buffer(BufferKind::Gradients, elements * size, segment.units.first().copied());
-            self.at(step).allocates.push(buffer);
-            self.at(step).frees.push(buffer);
-        }
-        for &(unit, elements) in segment.shared.iter().filter(|(unit, _)| accumulates[*unit as usize]) {
+    /// Allocates the gradients of a segment, whose elements have `size` bytes, for `step`. Units in `accumulates` have those of
+    /// earlier passes, to which they are added. Larger ones are added to as they are; otherwise each is converted first.
+    fn complete(&mut self, segment: &Segment, step: u32, accumulates: &[bool], size: u64) {
+        let param = self.param.size();
+        let adds = |unit: u32| accumulates[unit as usize];
+        let converts = |unit: u32| size < param || size > param && !adds(unit);
+        for &(unit, elements) in segment.begun.iter().filter(|&&(unit, _)| !adds(unit)) {
             let buffer = self.buffer(BufferKind::Gradients, elements * size, Some(unit));
             self.at(step).allocates.push(buffer);
+            self.gradients[unit as usize].push(buffer);
+        }
+        let shared = segment.shared.iter().filter(|&&(unit, _)| converts(unit)).map(|&(_, elements)| elements).max();
+        let one = if segment.begun.iter().any(|&(unit, _)| adds(unit) || converts(unit)) { segment.largest } else { 0 };
+        let passing = one.max(shared.unwrap_or(0)) * param;
+        // What is summed exists at another time.
+        if passing > 2 * param * segment.summed.iter().map(|(_, elements)| elements).sum::<u64>() {
+            self.pass_by(BufferKind::Gradients, passing, segment.units.first().copied(), step);
+        }
+        for &(unit, elements) in segment.shared.iter().filter(|&&(unit, _)| adds(unit)) {
+            let buffer = self.buffer(BufferKind::Gradients, elements * param.min(size), Some(unit));
+            self.at(step).allocates.push(buffer);
             self.parts[unit as usize].push(buffer);
+        }
+        for &(unit, elements) in &segment.summed {
+            let parts = std::mem::take(&mut self.parts[unit as usize]);
+            self.at(step).frees.extend(parts);
+            // The other layer's part, and the sum, which autograd makes in place only of what it has converted.
+            let sum = if converts(unit) { size } else { param };
+            self.pass_by(BufferKind::Gradients, elements * (param + sum), Some(unit), step);
+        }
+    }
+
+    /// What exists only during a step.
+    fn pass_by(&mut self, kind: BufferKind, bytes: u64, unit: Option<u32>, step: u32) {
+        if bytes > 0 {
+            let buffer = self.buffer(kind, bytes, unit);
+            self.at(step).allocates.push(buffer);
+            self.at(step).frees.push(buffer);
         }
     }
 
@@ -738,27 +751,18 @@ impl Builder<'_> {
         if self.shard.size > 1 {
             sent = self.exchange(Collective::ReduceScatter, self.shard, elements, unit, pass, vec![step]);
             self.last_exchange[Stream::ReduceScatter as usize] = Some(sent);
-            if self.options.sharding.gathers_units() {
-                let copy = self.scatter_from(unit, step);
-                self.at(sent).allocates.push(copy);
-                self.at(sent).frees.push(copy);
-            }
-            if self.options.sharding != Sharding::Zero1 {
-                let copies = self.options.sharding.gathers_units();
-                if self.shards[unit as usize].is_none() {
-                    let output = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
-                    self.shards[unit as usize] = Some(output);
-                    if copies && idle {
-                        self.scattered_to.push(output);
-                    } else {
+            match self.options.sharding {
+                Sharding::Zero3 | Sharding::Hsdp => self.scatter_copies(unit, step, sent, idle),
+                Sharding::Zero2 => {
+                    if self.shards[unit as usize].is_none() {
+                        let output = self.buffer(BufferKind::Gradients, shard * self.reduce.size(), Some(unit));
+                        self.shards[unit as usize] = Some(output);
                         self.at(sent).allocates.push(output);
                     }
+                    let whole = std::mem::take(&mut self.gradients[unit as usize]);
+                    self.at(sent).frees.extend(whole);
                 }
-                // A copy is made at the beginning of the exchange. While nothing computes, most exists then: both copies,
-                // and not yet the output.
-                let until = if copies && !idle { step } else { sent };
-                let whole = std::mem::take(&mut self.gradients[unit as usize]);
-                self.at(until).frees.extend(whole);
+                Sharding::Zero1 | Sharding::None => {}
             }
         }
         if self.between.size > 1 {
@@ -771,33 +775,67 @@ impl Builder<'_> {
         Some(sent)
     }
 
-    /// The input of a unit's reduce-scatter, into which `step` copies its gradients. FSDP2 keeps it until it copies those of
-    /// the next unit (`ReduceScatterState` in `_fsdp_param_group.py`).
-    fn scatter_from(&mut self, unit: u32, step: u32) -> u32 {
+    /// What FSDP2 has for the reduce-scatter `sent` of a unit, whose gradients `step` completes (`foreach_reduce` in
+    /// `_fsdp_collectives.py`): its input, into which they are copied; its output; and this rank's shard, which is the output
+    /// unless that has another type.
+    fn scatter_copies(&mut self, unit: u32, step: u32, sent: u32, idle: bool) {
         let ranks = u64::from(self.shard.size);
-        let bytes = self.elements(unit).div_ceil(ranks) * ranks * self.reduce.size();
-        let input = self.buffer(BufferKind::Communication, bytes, Some(unit));
+        let shard = self.elements(unit).div_ceil(ranks);
+        let input = self.buffer(BufferKind::Communication, shard * ranks * self.reduce.size(), Some(unit));
+        self.at(sent).allocates.push(input);
+        self.at(sent).frees.push(input);
+        // It is kept until those of the next unit are copied (`ReduceScatterState` in `_fsdp_param_group.py`).
         if let Some(before) = self.scattered.replace(input) {
             self.at(step).frees.push(before);
         }
-        input
+        // What is received, which is added to a shard that exists; if it has another type, it is converted before.
+        let (received, own) = (shard * self.reduce.size(), shard * self.held.size());
+        let is_new = self.shards[unit as usize].is_none();
+        let passing = match (is_new, self.held == self.reduce) {
+            (true, true) => 0,
+            (true, false) | (false, true) => received,
+            (false, false) => received + own,
+        };
+        let mut outputs = Vec::new();
+        if is_new {
+            let buffer = self.buffer(BufferKind::Gradients, own, Some(unit));
+            self.shards[unit as usize] = Some(buffer);
+            outputs.push(buffer);
+        }
+        // A copy is made at the beginning of the exchange, and what is received at its end. Unless computation goes on
+        // meanwhile, most exists in one of the two.
+        let whole = std::mem::take(&mut self.gradients[unit as usize]);
+        let bytes: u64 = whole.iter().map(|&buffer| self.buffers[buffer as usize].bytes).sum();
+        if idle && bytes >= passing + if is_new { own } else { 0 } {
+            self.scattered_to.extend(outputs);
+            self.at(sent).frees.extend(whole);
+        } else {
+            self.at(sent).allocates.extend(outputs);
+            self.at(step).frees.extend(whole);
+            self.pass_by(BufferKind::Communication, passing, Some(unit), sent);
+        }
     }
 
     /// Copies the gradients of a unit of which a rank has all, after `step`: FSDP2 does so into the input of a
     /// reduce-scatter, and from there into its output (`foreach_reduce` in `_fsdp_collectives.py`).
     fn copy_gradients(&mut self, unit: u32, step: u32, idle: bool) {
-        let bytes = self.elements(unit) * self.reduce.size();
-        let input = self.buffer(BufferKind::Communication, bytes, Some(unit));
+        let elements = self.elements(unit);
+        let input = self.buffer(BufferKind::Communication, elements * self.reduce.size(), Some(unit));
         self.copied.push(input);
         self.passing.push(input);
         let is_added = self.shards[unit as usize].is_some();
         if !is_added || idle {
-            let output = self.buffer(BufferKind::Gradients, bytes, Some(unit));
-            self.copied.push(output);
+            let own = self.buffer(BufferKind::Gradients, elements * self.held.size(), Some(unit));
+            self.copied.push(own);
             if is_added {
-                self.passing.push(output);
+                self.passing.push(own);
             } else {
-                self.shards[unit as usize] = Some(output);
+                self.shards[unit as usize] = Some(own);
+            }
+            if idle && self.held != self.reduce {
+                let output = self.buffer(BufferKind::Communication, elements * self.reduce.size(), Some(unit));
+                self.copied.push(output);
+                self.passing.push(output);
             }
         }
         let whole = std::mem::take(&mut self.gradients[unit as usize]);

@@ -302,11 +302,17 @@ fn units_are_copied_out_of_gathers_and_into_scatters() {
         lives(&plan, BufferKind::Communication),
         [
             "root: 256 from all-gather root until forward root, all-gather h.0",
+            // The rank's shard, which it keeps in float32.
+            "root: 32 from all-gather root until all-gather root",
             "h.0: 256 from all-gather h.0 until forward h.0, all-gather h.1",
+            "h.0: 32 from all-gather h.0 until all-gather h.0",
             "h.1: 256 from all-gather h.1 until forward root",
+            "h.1: 32 from all-gather h.1 until all-gather h.1",
             "h.1: 256 from all-gather h.1 until backward root, all-gather h.1",
+            "h.1: 32 from all-gather h.1 until all-gather h.1",
             "h.1: 512 from reduce-scatter h.1 until reduce-scatter h.1, backward h.0",
             "h.0: 256 from all-gather h.0 until backward h.1, all-gather h.0",
+            "h.0: 32 from all-gather h.0 until all-gather h.0",
             "h.0: 512 from reduce-scatter h.0 until reduce-scatter h.0, backward root",
             "root: 512 from reduce-scatter root until reduce-scatter root",
         ]
@@ -334,6 +340,41 @@ fn units_are_copied_out_of_gathers_and_into_scatters() {
             "root: 64 from optimizer until optimizer",
         ]
     );
+}
+
+/// FSDP2 keeps shards in float32 if it computes and reduces in 16 bits.
+#[test]
+fn shards_of_gradients_are_converted_from_what_is_received() {
+    let types = IterationOptions {
+        param_dtype: Some(Dtype::Bfloat16),
+        reduce_dtype: Some(Dtype::Bfloat16),
+        optimizer: Optimizer::Momentum,
+        ..options(Sharding::Zero3)
+    };
+    let plan = build(&model(2, 64), 2, &types).unwrap();
+    let found = lives(&plan, BufferKind::Communication);
+    assert_eq!(
+        found[found.len() - 2..],
+        [
+            "root: 256 from reduce-scatter root until reduce-scatter root",
+            // What is received: with the shards, more than the gradients that have been copied.
+            "root: 128 from reduce-scatter root until reduce-scatter root",
+        ]
+    );
+    let shards: Vec<String> =
+        lives(&plan, BufferKind::Gradients).into_iter().filter(|it| it.ends_with("until optimizer")).collect();
+    assert_eq!(
+        shards,
+        ["h.1", "h.0", "root"].map(|unit| format!("{unit}: 256 from reduce-scatter {unit} until optimizer"))
+    );
+    // No copy in float32 beside them.
+    let resident =
+        |kind: BufferKind| plan.resident.iter().map(|&it| &plan.buffers[it as usize]).find(|it| it.kind == kind);
+    assert_eq!(resident(BufferKind::Parameters).unwrap().bytes, 3 * 64 * 4);
+    assert_eq!(resident(BufferKind::OptimizerStates).unwrap().bytes, 3 * 64 * 4);
+    let plan = build(&model(2, 64), 2, &IterationOptions { sharding: Sharding::Zero2, ..types }).unwrap();
+    assert_eq!(plan.buffers[0].bytes, 3 * 128 * 2);
+    assert_eq!(plan.buffers[1].bytes, 3 * 64 * 8);
 }
 
 /// The gradient of a weight that embedding and head share exists from the head's backward step, though it is ready with

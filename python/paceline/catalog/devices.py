@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline._core import Trace
 from paceline._internal.nearest import nearest
+from paceline.catalog.names import SHORT_DTYPES
 from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"
@@ -75,14 +76,13 @@ def adjusted(
 
 def _on_wire(dtype: str) -> str:
     """Return the element type on the wire that a precision stands for. Raises InvalidArgumentError."""
-    known = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if dtype in ("fp8", "tf32"):
         raise InvalidArgumentError(
             f"{dtype} is a precision of computation, for models from a configuration; gradients of a recorded trace "
             "are float64, float32, float16 or bfloat16",
             setting="dtype",
         )
-    return known.get(dtype, dtype)
+    return SHORT_DTYPES.get(dtype, dtype)
 
 
 def on_device(trace: Trace, device: str) -> Trace:

@@ -63,6 +63,8 @@ Channel = Literal["auto", "none", "tcp", "rdma"]
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 """Of gradients in a trace."""
 DTYPE_BYTES: Mapping[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+ShortDtype = Literal["fp16", "bf16", "fp32"]
+SHORT_DTYPES: Mapping[str, str] = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
 """Of the computation, for models from a configuration."""
 Attention = Literal["flash", "unfused"]

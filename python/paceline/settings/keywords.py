@@ -63,8 +63,8 @@ class ScenarioOptions(TypedDict, total=False):
     accumulate: int | None
     accumulate_sync: bool | None
     unit: str | None
-    param_dtype: names.Dtype | None
-    reduce_dtype: names.Dtype | None
+    param_dtype: names.Dtype | names.ShortDtype | None
+    reduce_dtype: names.Dtype | names.ShortDtype | None
     optimizer: names.Optimizer | None
     memory: int | str | None
     """Of a GPU: bytes, or text with a unit."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from paceline import _core
@@ -108,14 +109,15 @@ def _refuse_list(value: object) -> None:
         )
 
 
-def choice(choices: tuple[str, ...]) -> Kind:
-    """One of several names."""
+def choice(choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyType({})) -> Kind:
+    """One of several names, or an alias of one."""
 
     def check(value: object) -> str:
         _refuse_list(value)
-        if value in choices:
-            return str(value)
-        near = nearest(shown(value), list(choices))
+        name = aliases.get(value, value) if isinstance(value, str) else value
+        if name in choices:
+            return str(name)
+        near = nearest(shown(value), [*choices, *aliases])
         hint = f"did you mean {near}?" if near else f"it is one of {', '.join(choices)}"
         raise InvalidArgumentError(f"'{shown(value)}' is unknown; {hint}")
 
@@ -521,7 +523,7 @@ PRECISION = choice(names.members(names.Precision))
 ATTENTION = choice(names.members(names.Attention))
 CHECKPOINTING = choice(names.members(names.Checkpointing))
 KERNELS = choice(names.members(names.Kernels))
-ONE_DTYPE = choice(names.members(names.Dtype))
+ONE_DTYPE = choice(names.members(names.Dtype), names.SHORT_DTYPES)
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)
 COMPRESSION = Kind("NAME", _compression)

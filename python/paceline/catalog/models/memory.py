@@ -79,7 +79,8 @@ def memory_of(
     Args:
         model: The model, at its sequence length.
         batch: Samples of a microbatch.
-        precision: Of the computation. 16-bit parameters have an FP32 master copy among the optimizer's states.
+        precision: Of the computation. 16-bit parameters have an FP32 master copy among the optimizer's states. With
+            `zero3`, as by FSDP2, shards of parameters and gradients are FP32 instead.
         attention: `flash` keeps no scores.
         checkpointing: `full` keeps the inputs of blocks; `selective` recomputes what is cheap.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
@@ -93,14 +94,15 @@ def memory_of(
     if sharding not in SHARDINGS:
         raise InvalidArgumentError(f"'{sharding[:80]}' is unknown; it is one of {', '.join(SHARDINGS)}")
     size, count = element_bytes(precision), model.parameters
-    master = 4 if size == 2 else 0
     level = SHARDINGS.index(sharding)
+    held = max(size, 4) if level >= 3 else size
+    master = 4 if held == 2 else 0
     states = count * (master + 4 * _STATES[optimizer])
     unit = largest_unit(model)
     return Memory(
-        parameters=-(-count * size // (group if level >= 3 else 1)),
+        parameters=-(-count * held // (group if level >= 3 else 1)),
         # DDP's buckets hold a copy.
-        gradients=-(-count * size // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
+        gradients=-(-count * held // (group if level >= 2 else 1)) * (2 if level == 0 and group > 1 else 1),
         optimizer=-(-states // (group if level >= 1 else 1)),
         # Parameters of the units in flight, and the gradients of one.
         gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
