@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -146,16 +145,6 @@ def test_what_does_not_fit_is_counted_and_named():
     assert "8 GPUs: no configuration fits with no sharding (" in call(
         "llama-3-8b", "--gpu", "h100", "--gpus", 8, "--seq", 2048
     )
-
-
-def test_recomputed_activations_count():
-    asked_job = job(8, checkpointing="none,full", batch=4, sharding="zero3")
-    found = search.start(asked_job, 8)
-    for _, _, _, one, result in everything(asked_job, found):
-        workload = asked_job.workload(one.batch, one.checkpointing)
-        plain = replace(asked_job.scenario(one), workload=None).result()
-        assert (workload.recomputed_bytes() > 0) == (one.checkpointing == "full")
-        assert result.sharded.memory.peak_bytes - plain.sharded.memory.peak_bytes == workload.recomputed_bytes()
 
 
 def test_text_says_what_is_best_and_why():

@@ -561,24 +561,17 @@ impl Builder<'_> {
         activations
     }
 
-    /// Gradients of earlier passes, which the first step finds: whole ones, or shards.
+    /// Gradients of earlier passes, which the first step finds. They have not been exchanged.
     fn accumulated(&mut self) {
-        let (sharding, ranks) = (self.options.sharding, u64::from(self.shard.size));
-        let whole = matches!(sharding, Sharding::None | Sharding::Zero1) || (ranks == 1 && !sharding.gathers_units());
+        let dtype = if self.options.sharding.gathers_units() { self.reduce } else { self.param };
         for unit in 0..self.cut.units.len() as u32 {
             let elements = self.elements(unit);
             if elements == 0 || self.steps.is_empty() {
                 continue;
             }
-            let bytes =
-                if whole { elements * self.param.size() } else { elements.div_ceil(ranks) * self.reduce.size() };
-            let buffer = self.buffer(BufferKind::Gradients, bytes, Some(unit));
+            let buffer = self.buffer(BufferKind::Gradients, elements * dtype.size(), Some(unit));
             self.at(0).allocates.push(buffer);
-            if whole {
-                self.gradients[unit as usize].push(buffer);
-            } else {
-                self.shards[unit as usize] = Some(buffer);
-            }
+            self.gradients[unit as usize].push(buffer);
         }
     }
 
@@ -645,6 +638,7 @@ impl Builder<'_> {
             }
             let unit = segment.units.first().copied();
             let step = self.compute(Work::Backward { duration_ps: segment.duration.0 }, unit, pass, after);
+            self.pass_by(BufferKind::Activations, segment.backward_bytes.saturating_mul(self.batch), unit, step);
             self.complete(segment, step, &accumulates, size);
             let is_last = number == last;
             for &unit in &segment.units {

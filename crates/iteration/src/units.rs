@@ -39,6 +39,8 @@ pub struct Segment {
     pub duration: Time,
     /// Bytes of a sample that it keeps for the backward pass.
     pub activation_bytes: u64,
+    /// Bytes of a sample that exist only in it, at most: in the backward pass.
+    pub backward_bytes: u64,
     /// The number of its first layer, in the forward pass.
     first_layer: usize,
     /// In the backward pass: segments of the forward pass that it has then passed.
@@ -60,6 +62,7 @@ impl Segment {
             layer: None,
             duration,
             activation_bytes: 0,
+            backward_bytes: 0,
             first_layer: 0,
             undone: Vec::new(),
             begun: Vec::new(),
@@ -380,6 +383,10 @@ fn with_memory(
     for (number, segment) in (0..).zip(forward) {
         let end = reached.get(segment.first_layer).map_or(worker.backward, |&end| end);
         segments[during(end)].undone.push(number);
+    }
+    for (layer, &end) in worker.forward.iter().zip(&reached) {
+        let segment = &mut segments[during(end)];
+        segment.backward_bytes = segment.backward_bytes.max(layer.backward_bytes.unwrap_or(0));
     }
     for segment in &mut segments {
         add_up(&mut segment.begun);

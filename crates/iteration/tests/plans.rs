@@ -272,8 +272,7 @@ fn gradients_of_earlier_passes_exist_from_the_first_step() {
         let gradients = |buffer: &&u32| plan.buffers[**buffer as usize].kind == BufferKind::Gradients;
         let first: u64 = plan.steps[0].allocates.iter().filter(gradients).map(bytes).sum();
         let whole: u64 = plan.units.iter().map(|unit| unit.elements * 4).sum();
-        let ranks = if matches!(sharding, Sharding::None | Sharding::Zero1) { 1 } else { 8 };
-        assert_eq!(first, whole / ranks, "{sharding:?}");
+        assert_eq!(first, whole, "{sharding:?}");
     }
 }
 
@@ -410,6 +409,26 @@ fn a_shared_gradient_begins_with_the_last_layer_that_has_it() {
     let kept = lives(&plan, BufferKind::Activations);
     assert_eq!(kept.last().unwrap(), "wte.weight: 200 from forward wte.weight until backward norm.weight");
     assert_eq!(kept[0], "wte.weight: 200 from forward wte.weight until backward wte.weight");
+}
+
+/// What only the backward pass of a layer needs exists in the step that computes it: as much as the layer with most needs.
+#[test]
+fn a_backward_step_has_what_its_layers_need() {
+    let mut trace = model(2, 64);
+    for (layer, bytes) in trace.workers[0].forward.iter_mut().zip([1, 20, 30, 5, 4, 3]) {
+        layer.backward_bytes = Some(bytes);
+    }
+    for (sharding, wanted) in [
+        (Sharding::Zero3, vec!["root: 6 from backward root", "h.1: 10 from backward h.1", "h.0: 60 from backward h.0"]),
+        (Sharding::None, vec!["head.weight +5: 60 from backward head.weight +5"]),
+    ] {
+        let plan = build(&trace, 8, &options(sharding)).unwrap();
+        let found = lives(&plan, BufferKind::Activations);
+        for line in wanted {
+            let (_, step) = line.split_once("from ").unwrap();
+            assert!(found.contains(&format!("{line} until {step}")), "{sharding:?}: {found:?}");
+        }
+    }
 }
 
 /// One rank copies gradients as if it scattered them.

@@ -135,8 +135,9 @@ fn trace() -> impl Strategy<Value = Trace> {
                     let needed: Vec<String> =
                         (0..sizes.len()).filter(|index| index % 8 == at).map(|index| format!("\"t{index}\"")).collect();
                     let kept = if duration % 2 == 1 { format!(", \"activation_bytes\": {duration}") } else { String::new() };
+                    let again = if duration % 3 == 1 { format!(", \"backward_bytes\": {duration}") } else { String::new() };
                     let (duration, needed) = (seconds(duration), needed.join(","));
-                    format!("{{\"layer\": \"l{at}\", \"duration_s\": {duration}, \"tensors\": [{needed}]{kept}}}")
+                    format!("{{\"layer\": \"l{at}\", \"duration_s\": {duration}, \"tensors\": [{needed}]{kept}{again}}}")
                 };
                 let layers: Vec<String> = durations.iter().enumerate().map(layer).collect();
                 let with_gradient = (0..sizes.len()).filter(|&at| sizes[at].1);

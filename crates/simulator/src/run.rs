@@ -234,6 +234,7 @@ mod tests {
                         duration: Time(forward * unit),
                         tensors: vec![i],
                         activation_bytes: None,
+                        backward_bytes: None,
                     })
                     .collect(),
                 gradients: (0..count).map(|i| Gradient { tensor: i, ready: Time(ready[i as usize]) }).collect(),

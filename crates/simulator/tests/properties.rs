@@ -24,6 +24,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
             duration: Time(layer_us * US),
             tensors: vec![i],
             activation_bytes: None,
+            backward_bytes: None,
         })
         .collect();
     let gradients = (0..count)

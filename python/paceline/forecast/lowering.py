@@ -57,7 +57,9 @@ def lowered(scenario: Scenario) -> Lowered:
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
     hooks = compression.iteration(scenario, options)
-    iteration, on_gpus = sharding.iteration(options, workers, per_node), "gpu" in fields
+    has_stages = scenario.workload is not None and scenario.workload.pipeline > 1
+    iteration = sharding.iteration(options, workers, per_node, has_stages=has_stages)
+    on_gpus = "gpu" in fields
     if hooks:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}
     _machines(library, strategy, fields, workers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from paceline import _core
@@ -13,18 +12,15 @@ from paceline.forecast.sharding import NONE, Memory
 from paceline.settings.table import naming_core_errors
 
 
-def of_gpu(memory: Memory, workload: Workload, stage: int = 0) -> Memory:
+def of_gpu(memory: Memory, workload: Workload) -> Memory:
     """Return the memory of one GPU, from that of a data-parallel rank's stage.
 
-    Tensor-parallel GPUs share the state evenly. The plan has what layers keep; with checkpointing, the first block of
-    the backward pass is recomputed while all others are kept.
+    Tensor-parallel GPUs share the state evenly.
     """
-    if workload.tensor > 1:
-        shares = {name: None if size is None else -(-size // workload.tensor) for name, size in vars(memory).items()}
-        memory = Memory(**shares)  # type: ignore[arg-type]  # only activations may be None
-    again = workload.recomputed_bytes(stage)
-    kept = (memory.activations_bytes or 0) + again
-    return replace(memory, peak_bytes=memory.peak_bytes + again, activations_bytes=kept) if again else memory
+    if workload.tensor == 1:
+        return memory
+    shares = {name: None if size is None else -(-size // workload.tensor) for name, size in vars(memory).items()}
+    return Memory(**shares)  # type: ignore[arg-type]  # only activations may be None
 
 
 def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
@@ -44,5 +40,5 @@ def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
     for stage in range(workload.pipeline):
         with naming_core_errors():
             text = _core.iteration_memory(workload.trace(stage), json.dumps(options))
-        found.append(of_gpu(Memory(**json.loads(text)), workload, stage))
+        found.append(of_gpu(Memory(**json.loads(text)), workload))
     return max(found, key=lambda memory: memory.peak_bytes)

@@ -223,8 +223,12 @@ def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None)
     ]
 
 
-def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[str, Any] | None:
+def iteration(
+    options: dict[str, Any], ranks: int, gpus_per_node: int, *, has_stages: bool = False
+) -> dict[str, Any] | None:
     """Take the options of a plan out of `options`; return them in the form of the native module, if there are any.
+
+    With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan.
 
     Raises InvalidArgumentError for `hsdp` without a size, if there is no node to take it from.
     """
@@ -243,6 +247,8 @@ def iteration(options: dict[str, Any], ranks: int, gpus_per_node: int) -> dict[s
         own["group"] = min(gpus_per_node, ranks)
     if group:
         own["group"] = int(group)
+    if has_stages and name in GATHERED:
+        own.setdefault("reshard_after_forward", "no")
     return {"sharding": name, **used_by(name, own)}
 
 
@@ -371,7 +377,8 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
         remedies = remedies or ["shorter sequences, or --tensor-parallel"]
         return f"most of it is activations: {', or '.join(remedies)}"
     if units_now > state:
-        if scenario.options.get("reshard_after_forward") not in (None, "yes"):
+        default = "no" if scenario.workload is not None and scenario.workload.pipeline > 1 else "yes"
+        if scenario.options.get("reshard_after_forward", default) != "yes":
             return "most of it is gathered units: --reshard-after-forward yes"
         return "most of it is gathered units and their buffers: smaller ones with --unit, or --prefetch 0"
     if name != "zero3":

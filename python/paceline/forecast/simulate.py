@@ -306,7 +306,7 @@ class Scenario:
             return _core.iteration_plan(self.trace, json.dumps(low.options))
 
     def _sharded(self, found: Result, options: Mapping[str, Any]) -> Sharded | None:
-        """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank, and of recomputation.
+        """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank.
 
         `options`: those that the native module had.
         """

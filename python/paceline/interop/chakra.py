@@ -30,7 +30,8 @@ _DURATION = "paceline.duration_ps"
 _READY = "paceline.ready_ps"
 _TENSORS = "paceline.tensors"
 _BYTES = "paceline.bytes"
-_KEPT = "paceline.activation_bytes"
+_OF_SAMPLE = ("activation_bytes", "backward_bytes")
+"""Of a layer, attributes with the prefix `paceline.`."""
 _SHAPES = "paceline.shapes"
 _PLACES = "paceline.places"
 """Of gradients in the trace: the order of those that are ready at the same time."""
@@ -201,8 +202,9 @@ def _graph(worker: Mapping[str, Any], buckets: Sequence[Sequence[str]]) -> list[
         node = compute(layer["layer"], "forward", duration, previous, now)
         if layer.get("tensors"):
             node.attributes[_TENSORS] = Attribute("string_list", layer["tensors"])
-        if "activation_bytes" in layer:
-            node.attributes[_KEPT] = Attribute("uint64_val", layer["activation_bytes"])
+        for name in _OF_SAMPLE:
+            if name in layer:
+                node.attributes[f"paceline.{name}"] = Attribute("uint64_val", layer[name])
         previous, now = [node.id], now + duration
     by_name = {gradient["tensor"]: gradient for gradient in worker["gradients"]}
     places = {gradient["tensor"]: place for place, gradient in enumerate(worker["gradients"])}
@@ -268,8 +270,8 @@ def _own_worker(path: Path, trace: ExecutionTrace) -> dict[str, Any]:
                 entry: dict[str, Any] = {"layer": node.name, "duration_s": duration / _PS}
                 if tensors:
                     entry["tensors"] = tensors
-                if (kept := node.value(_KEPT)) is not None:
-                    entry["activation_bytes"] = kept
+                values = {name: node.value(f"paceline.{name}") for name in _OF_SAMPLE}
+                entry |= {name: value for name, value in values.items() if value is not None}
                 forward.append(entry)
         elif node.type == NodeType.COMM_COLL:
             lists = [node.value(name) for name in (_PLACES, _TENSORS, _READY, _BYTES)]

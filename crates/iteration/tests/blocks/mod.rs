@@ -37,6 +37,7 @@ pub fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
                     duration: Time(layer_ps),
                     tensors: vec![i],
                     activation_bytes: None,
+                    backward_bytes: None,
                 })
                 .collect(),
             gradients: (0..count)

@@ -37,7 +37,13 @@ impl Trace {
             Tensor { name: format!("tensor{index}"), bytes, pull_bytes: bytes, shape: None }
         };
         let all: Vec<u32> = (0..count).collect();
-        let layer = Layer { name: "all".into(), duration: Time::ZERO, tensors: all.clone(), activation_bytes: None };
+        let layer = Layer {
+            name: "all".into(),
+            duration: Time::ZERO,
+            tensors: all.clone(),
+            activation_bytes: None,
+            backward_bytes: None,
+        };
         let gradients = all.iter().map(|&tensor| Gradient { tensor, ready: Time::ZERO }).collect();
         Ok(Trace {
             provenance: "one all-reduce, no computation".into(),

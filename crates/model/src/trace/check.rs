@@ -181,6 +181,7 @@ fn check_forward(
             duration: layer.duration_s,
             tensors: indices,
             activation_bytes: layer.activation_bytes,
+            backward_bytes: layer.backward_bytes,
         });
     }
     if seconds::within_a_day(total).is_none() {

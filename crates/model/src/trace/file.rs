@@ -64,8 +64,10 @@ pub(super) struct LayerFile {
     pub duration_s: Time,
     #[serde(default, deserialize_with = "names")]
     pub tensors: Vec<String>,
-    #[serde(default, deserialize_with = "activation_bytes")]
+    #[serde(default, deserialize_with = "bytes_of_sample")]
     pub activation_bytes: Option<u64>,
+    #[serde(default, deserialize_with = "bytes_of_sample")]
+    pub backward_bytes: Option<u64>,
 }
 
 /// One gradient.
@@ -128,7 +130,7 @@ fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     whole(deserializer, 1..=u32::MAX)
 }
 
-fn activation_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn bytes_of_sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     match u64::deserialize(deserializer)? {
         bytes if bytes > MAX_TENSOR_BYTES => {
             Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes of one sample?")))
@@ -173,6 +175,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
         "layer" => "the layer's name, in quotes",
         "duration_s" => "how long the layer runs, in seconds",
         "activation_bytes" => "the bytes of a sample that the layer keeps for the backward pass, a whole number",
+        "backward_bytes" => "the bytes of a sample that only the layer's backward pass needs, a whole number",
         "tensors" => "a list of the names of the tensors that the layer needs",
         "tensor" => "the tensor's name, in quotes",
         "ready_s" => "the seconds from the start of the backward pass to this gradient",
@@ -193,6 +196,7 @@ impl From<&Trace> for TraceFile {
             duration_s: layer.duration,
             tensors: layer.tensors.iter().map(|&index| tensor(index).name.clone()).collect(),
             activation_bytes: layer.activation_bytes,
+            backward_bytes: layer.backward_bytes,
         };
         let gradient = |gradient: &super::Gradient| GradientFile {
             tensor: tensor(gradient.tensor).name.clone(),

@@ -243,6 +243,7 @@ fn forward(parameters: &[&Send], total: Time) -> Vec<LayerFile> {
         duration_s: end(index + 1) - end(index),
         tensors: vec![send.tensor.clone()],
         activation_bytes: None,
+        backward_bytes: None,
     };
     (0..).zip(parameters).map(layer).collect()
 }

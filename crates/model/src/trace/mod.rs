@@ -49,6 +49,8 @@ pub struct Layer {
     pub tensors: Vec<u32>,
     /// Bytes of a sample that it keeps for the backward pass; `None`: unknown.
     pub activation_bytes: Option<u64>,
+    /// Bytes of a sample that only its backward pass needs: what is recomputed, or copies of logits. `None`: unknown.
+    pub backward_bytes: Option<u64>,
 }
 
 /// The time at which a gradient may be sent.

@@ -253,7 +253,7 @@ impl Added {
         let durations = self.kind.split(forward).into_iter().cycle();
         let layers = self.convolutions().zip(durations).map(|((layer, _), duration_s)| {
             let tensors = vec![format!("{layer}.weight"), format!("{layer}.beta")];
-            LayerFile { layer, duration_s, tensors, activation_bytes: None }
+            LayerFile { layer, duration_s, tensors, activation_bytes: None, backward_bytes: None }
         });
         worker.forward.splice(half..half, layers);
         let durations = self.kind.split(backward).into_iter().rev().cycle();

@@ -61,6 +61,9 @@ impl Trace {
         if let Some(bytes) = layer.activation_bytes {
             let _ = write!(fields, ", \"activation_bytes\": {bytes}");
         }
+        if let Some(bytes) = layer.backward_bytes {
+            let _ = write!(fields, ", \"backward_bytes\": {bytes}");
+        }
         format!("{{{fields}}}")
     }
 

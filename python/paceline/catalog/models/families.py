@@ -90,6 +90,7 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
     kept = Activations(
         inputs=0.0 if is_cross else tokens * hidden,
         products=tokens * 2 * width + keys * 2 * kv + (tokens * hidden if is_cross else 0),
+        alternate=tokens * 2 * width + keys * kv,
         pointwise=tokens * hidden,
         masks=tokens * hidden if block.dropout else 0,
         scores=float(block.heads) * tokens * keys,
@@ -130,6 +131,8 @@ def _mlp(block: _Block, name: str) -> Layer:
     rows = float(tokens * block.routed)
     kept = Activations(
         products=tokens * hidden + rows * ups * ffn,
+        # After four products of attention: the first one, and with a gate the last one, too.
+        alternate=rows * ffn + (rows * hidden if block.gated else 0),
         pointwise=tokens * hidden + rows * ffn,
         masks=tokens * hidden if block.dropout else 0,
     )

@@ -71,7 +71,9 @@ class Activations:
     inputs: float = 0.0
     """Inputs of the block: kept even with full checkpointing."""
     products: float = 0.0
-    """Outputs of matrix products and of flash attention: kept with selective checkpointing."""
+    """Outputs of matrix products and of flash attention: kept with Korthikanti's selective checkpointing."""
+    alternate: float = 0.0
+    """What torchtitan's selective checkpointing keeps: outputs of attention and of a block's products 1, 3, 5 and 7."""
     pointwise: float = 0.0
     """Outputs of norms and activation functions, which are cheap to recompute."""
     masks: float = 0.0

@@ -3,17 +3,21 @@
 Activations are counted tensor by tensor and agree with V. Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models", 2022: s·b·h·(34 + 5·a·s/h) for a GPT layer in 16 bits with dropout; flash attention keeps no
 scores, full checkpointing only a block's input. Selective checkpointing without flash attention is theirs: the
-attention core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: norms, activation
-functions and every second matrix product are recomputed.
+attention core is recomputed. With flash attention, whose core keeps no scores, it is torchtitan's: the outputs of
+attention and of every second matrix product of a block are kept (`SelectiveAC` in `activation_checkpoint.py`).
+
+In the backward pass of the loss, PyTorch's cross-entropy has two more copies of the logits in FP32, the gradients of
+its result and of its argument; fused ones write the gradient in the precision of the computation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.catalog import names
 from paceline.catalog.models.layers import Layer, Model
-from paceline.catalog.models.roofline import AttentionKind, element_bytes
+from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
 from paceline.errors import InvalidArgumentError
 
 Checkpointing = names.Checkpointing
@@ -33,7 +37,7 @@ def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, che
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
     if checkpointing == "selective" and layer.block and attention == "flash":
-        return round(total - kept.products * size / 2)
+        return round(total + (kept.alternate - kept.products) * size)
     if checkpointing == "selective" and layer.block:
         return round(total + kept.pointwise * size + kept.masks)
     total += kept.pointwise * size + kept.masks
@@ -41,6 +45,24 @@ def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, che
         # Softmax; with dropout, its mask and its output, too.
         total += kept.scores * (2 * size + 1 if layer.dropout else size)
     return round(total)
+
+
+def backward_bytes(
+    layers: Sequence[Layer], precision: str, attention: AttentionKind, checkpointing: Checkpointing, kernels: Kernels
+) -> list[int]:
+    """Return the bytes that only the backward pass of each layer needs, per sample.
+
+    With checkpointing, a block is recomputed: until the backward pass has passed one of its layers, what this layer and
+    those before it do not keep exists again. The loss needs copies of the logits, which a compiled one does without.
+    """
+    found, block, again = [], "", 0
+    for layer in layers:
+        again, block = (again if layer.block == block else 0), layer.block
+        if block and checkpointing != "none":
+            again += activation_bytes(layer, precision, attention, "none")
+            again -= activation_bytes(layer, precision, attention, checkpointing)
+        found.append(again + round(layer.logits * _of_logits(precision, kernels)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,13 +75,13 @@ class Memory:
     gathered: int
     """Parameters of the units that ZeRO-3 has gathered, and gradients not yet scattered."""
     activations: int
-    recomputed: int
-    """Activations of the block that is being recomputed."""
+    loss: int
+    """What only the backward pass of the last layer needs: copies of the logits."""
 
     @property
     def total(self) -> int:
         """All kinds together."""
-        return self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.recomputed
+        return self.parameters + self.gradients + self.optimizer + self.gathered + self.activations + self.loss
 
 
 def memory_of(
@@ -69,6 +91,7 @@ def memory_of(
     precision: str = "bf16",
     attention: AttentionKind = "flash",
     checkpointing: Checkpointing = "none",
+    kernels: Kernels = "fused",
     sharding: str = "none",
     group: int = 1,
     optimizer: Optimizer = "adam",
@@ -83,6 +106,7 @@ def memory_of(
             `zero3`, as by FSDP2, shards of parameters and gradients are FP32 instead.
         attention: `flash` keeps no scores.
         checkpointing: `full` keeps the inputs of blocks; `selective` recomputes what is cheap.
+        kernels: How the loss is computed, see `backward_bytes`.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
         group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
         optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
@@ -107,7 +131,7 @@ def memory_of(
         # Parameters of the units in flight, and the gradients of one.
         gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
         activations=batch * sum(activation_bytes(layer, precision, attention, checkpointing) for layer in model.layers),
-        recomputed=batch * _recomputed(model, precision, attention, checkpointing),
+        loss=batch * backward_bytes(model.layers, precision, attention, checkpointing, kernels)[-1],
     )
 
 
@@ -119,14 +143,6 @@ def largest_unit(model: Model) -> int:
     return max(units.values())
 
 
-def _recomputed(model: Model, precision: str, attention: AttentionKind, checkpointing: Checkpointing) -> int:
-    """Return what one block holds while it is recomputed, beyond what it keeps, per sample."""
-    if checkpointing == "none":
-        return 0
-    blocks: dict[str, int] = {}
-    for layer in model.layers:
-        if layer.block:
-            own = activation_bytes(layer, precision, attention, "none")
-            own -= activation_bytes(layer, precision, attention, checkpointing)
-            blocks[layer.block] = blocks.get(layer.block, 0) + own
-    return max(blocks.values(), default=0)
+def _of_logits(precision: str, kernels: Kernels) -> int:
+    """Return the bytes of a logit in the loss's backward pass, beyond the FP32 value that is kept."""
+    return {"eager": 2 * 4, "fused": element_bytes(precision), "compiled": 0}[kernels]

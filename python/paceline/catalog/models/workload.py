@@ -11,7 +11,7 @@ from paceline._core import Trace
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.models.layers import Layer, Model
-from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, memory_of
+from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, backward_bytes, memory_of
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
@@ -232,19 +232,13 @@ class Workload:
             precision=self.precision,
             attention=self.attention,
             checkpointing=self.checkpointing,
+            kernels=self.kernels,
             sharding=sharding,
             group=group,
             optimizer=self.optimizer,
         )
         found = replace(found, activations=round(found.activations * self.under_way(stage)))
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
-
-    def recomputed_bytes(self, stage: int = 0) -> int:
-        """Return the activations of the block that one GPU is recomputing, beyond those that it keeps.
-
-        0 without checkpointing.
-        """
-        return self._memory_of_stage(stage).recomputed
 
     @property
     def provenance(self) -> str:
@@ -267,8 +261,10 @@ class Workload:
         if self.before_s > 0:
             forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
         kept = self.under_way(stage) / self.microbatches
+        layers = [one.layer for one in timed]
+        only = backward_bytes(layers, self.precision, self.attention, self.checkpointing, self.kernels)
         known: set[str] = set()
-        for one in timed:
+        for one, backward in zip(timed, only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}
             # A tied tensor whose first use is in another stage is a copy here.
             tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors) if tensor.name in known]
@@ -276,6 +272,8 @@ class Workload:
                 {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
                 | ({"tensors": tensors} if tensors else {})
                 | {"activation_bytes": round(one.activation_bytes * kept)}
+                # Of one microbatch.
+                | ({"backward_bytes": -(-backward // self.microbatches)} if backward else {})
             )
         first = {tensor.name: index for index, one in reversed(list(enumerate(timed))) for tensor in one.layer.tensors}
         gradients: list[dict[str, Any]] = []

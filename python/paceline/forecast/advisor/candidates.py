@@ -152,11 +152,11 @@ def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> fl
 
 
 def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values: Mapping[str, Any]) -> int:
-    """Return bytes that no peak is below: those held when the forward pass ends, without gathered units."""
+    """Return bytes that no peak is below: those held when the backward pass begins, without gathered units."""
     name = shardings.kind(candidate.setup.sharding)
     ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
     found = workload.memory(sharding="zero3" if name == "hsdp" else name, group=ranks)
-    activations = found.activations + found.recomputed
+    activations = found.activations + found.loss
     if values.get("param_dtype") is not None:
         # Parameters, and whether there is a master copy, are up to the element type.
         return activations
