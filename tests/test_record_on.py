@@ -76,6 +76,9 @@ def test_a_gpt_on_an_h100(gpt):
     # A norm keeps its FP32 input, mean and deviation; the loss keeps the logarithms of probabilities.
     assert kept["blocks.1.norm_1"] == sequence * (hidden + 2) * 4
     assert kept["(loss)"] >= sequence * vocabulary * 4
+    only = {layer["layer"]: layer["backward_bytes"] for layer in trace["workers"][0]["forward"]}
+    # The gradients of the logarithms and of the logits.
+    assert only["(loss)"] == 2 * sequence * vocabulary * 4
     result = paceline.simulate(path, workers=8, bandwidth="100Gbps")
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
 
@@ -158,6 +161,57 @@ def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
     assert total(summary, "matmul", "backward", "flops") == again + weights + 4 * 16 * 64 * 10
     assert not (tmp_path / "model.pt").exists()
     assert any("torch.save" in note for note in summary["notes"])
+
+
+CHECKPOINTED = """
+import sys, torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(3)), nn.Linear(64, 1000)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if "again" in sys.argv else block(x)
+        return self.head(x)
+
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("again", [(), ("again",)], ids=["kept", "recomputed"])
+def test_what_exists_only_in_the_backward_pass(again, tmp_path):
+    (tmp_path / "train.py").write_text(CHECKPOINTED)
+    _, trace = recorded(tmp_path, "train.py", *again, options=("--on", "h100"))
+    forward = {layer["layer"]: layer for layer in trace["workers"][0]["forward"]}
+    narrow, wide = 4 * 64, 4 * 256
+    # The gradient of a product's result, and of its argument.
+    assert forward["head"]["backward_bytes"] == 4 * 1000 + narrow
+    if not again:
+        assert forward["blocks.1.down"]["backward_bytes"] == narrow + wide
+        assert forward["blocks.1.act"]["backward_bytes"] == 2 * wide
+        return
+    # The argument and the result of the activation function exist again; the argument until its backward pass.
+    assert forward["blocks.1.down"]["backward_bytes"] == narrow + wide + 2 * wide
+    assert forward["blocks.1.act"]["backward_bytes"] == 2 * wide + wide
+    assert forward["blocks.1.act"]["activation_bytes"] == 0
 
 
 def test_a_transposed_weight_that_autograd_keeps_is_no_activation():

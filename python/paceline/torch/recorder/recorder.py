@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -121,7 +121,7 @@ class Recorder:
         if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
             self._library = "ddp"
         self._medians: Medians | None = None
-        self._kept: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+        self._kept: tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None = None
 
     def __enter__(self) -> Recorder:
         """Start watching the optimizer."""
@@ -210,42 +210,42 @@ class Recorder:
             "workers": [worker],
         }
 
-    def keep_activations(self, kept: Sequence[tuple[int, int]]) -> None:
-        """Add to the layers the bytes that a simulated step kept for its backward pass.
+    def keep_activations(self, kept: Sequence[tuple[int, int]], passing: Mapping[int, int]) -> None:
+        """Add to the layers the bytes that a simulated step kept for its backward pass, and what only that needed.
 
         Args:
             kept: Modules (by `id`, 0 outside) in the order of their calls, and the bytes kept from each call on.
+            passing: The most bytes at once in a module's backward pass.
         """
         if self._hooks is None:
             return
         table, index = self._hooks.table, self._hooks.index_of_modules()
-        calls = [(index.get(module), size) for module, size in kept]
-        inside = [module for module, _ in calls if module is not None]
+        calls = [(index.get(module), size, passing.get(module, 0)) for module, size in kept]
+        inside = [module for module, *_ in calls if module is not None]
         following: dict[int, int | None] = dict(enumerate([*inside[1:], None]))
         layers: list[int] = []
-        bytes_of: list[int] = []
-        loss = seen = 0
-        for module, size in calls:
+        bytes_of: list[tuple[int, int]] = []
+        loss, seen = (0, 0), 0
+        for module, size, only in calls:
             if module is None:
-                loss += size
+                loss = (loss[0] + size, max(loss[1], only))
                 continue
             if table.is_layer(module, following[seen]):
                 layers.append(module)
-                bytes_of.append(0)
+                bytes_of.append((0, 0))
             seen += 1
             if bytes_of:
-                bytes_of[-1] += size
-        self._kept = (tuple(layers), tuple(bytes_of), loss)
+                bytes_of[-1] = (bytes_of[-1][0] + size, max(bytes_of[-1][1], only))
+        self._kept = (tuple(layers), (*bytes_of, loss))
 
     def _with_activations(self, worker: dict[str, Any], batch: int) -> dict[str, Any]:
         """Return the worker with bytes of one sample, if the layers are those of a single pass."""
         layers = [layer for layer in worker["forward"] if not layer["layer"].startswith("(")]
         if self._kept is None or len(layers) != len(self._kept[0]) or len(worker["forward"]) > len(layers) + 1:
             return worker
-        sizes = [*self._kept[1], self._kept[2]]
         forward = [
-            {**layer, "activation_bytes": -(-size // batch)}
-            for layer, size in zip(worker["forward"], sizes, strict=False)
+            {**layer, "activation_bytes": -(-size // batch), "backward_bytes": -(-only // batch)}
+            for layer, (size, only) in zip(worker["forward"], self._kept[1], strict=False)
         ]
         return {**worker, "forward": forward}
 

@@ -209,7 +209,8 @@ class Watcher:
         if self._simulation is not None and self._module is not None:
             self._counted = self._simulation.summary(unwrapped(self._module))
             if recorder is not None:
-                recorder.keep_activations(self._simulation.account.kept)
+                account = self._simulation.account
+                recorder.keep_activations(account.kept, account.passing)
             self._module = None
         if recorder is not None and not recorder.done:
             recorder.stop()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +45,70 @@ class Totals:
 
 
 @dataclass
+class BackwardMemory:
+    """What operators of a backward pass allocate, and when it is freed, until an optimizer begins.
+
+    What a module's operators make counts until those of the next but one run: what lives longer is gradients that are
+    added up, of a parameter that several modules have. Recomputed activations count as long as they live.
+    """
+
+    _alive: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
+    _numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Number and bytes of the storages that are alive."""
+    _events: list[tuple[int | None, int, int]] = field(default_factory=list)
+    """Module, unless it is recomputed or freed; number of the storage; and bytes, negative where it is freed."""
+    _made: int = 0
+
+    def add(
+        self, owner: int, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor], *, recomputed: bool
+    ) -> None:
+        """Count what an operator of a module made."""
+        known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        for tensor in outputs:
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key in known or key in self._alive:
+                continue
+            self._made += 1
+            self._numbers[key] = self._made, size
+            self._alive[key] = weakref.ref(storage, partial(self._freed, key))
+            self._events.append((None if recomputed else owner, self._made, size))
+
+    def end(self) -> dict[int, int]:
+        """Forget it; return the most bytes at once in the operators of each module, without what is left: gradients."""
+        left = {number for number, _ in self._numbers.values()}
+        most: dict[int, int] = defaultdict(int)
+        counted: dict[int, int] = {}
+        before: list[int] = []
+        own: list[int] = []
+        running = None
+        for owner, number, size in self._events:
+            if number in left:
+                continue
+            if size < 0:
+                counted.pop(number, None)
+                continue
+            if owner is not None:
+                if owner != running:
+                    for old in before:
+                        counted.pop(old, None)
+                    running, before, own = owner, own, []
+                own.append(number)
+            counted[number] = size
+            if running is not None:
+                most[running] = max(most[running], sum(counted.values()))
+        self._alive.clear()
+        self._events.clear()
+        self._numbers.clear()
+        return most
+
+    def _freed(self, key: int, _: object) -> None:
+        del self._alive[key]
+        number, size = self._numbers.pop(key)
+        self._events.append((None, number, -size))
+
+
+@dataclass
 class Account:
     """Attributes operators to the innermost module that runs, and backward operators to the module of their node.
 
@@ -56,6 +122,9 @@ class Account:
     kept: tuple[tuple[int, int], ...] = ()
     """Modules in the order in which the last step called them, and the bytes that were kept for the backward pass from
     then until the next call; module 0 is what runs after the outermost one."""
+    passing: dict[int, int] = field(default_factory=dict)
+    """By module, the bytes that only its operators of the last step's backward pass needed at once."""
+    _backward: BackwardMemory = field(default_factory=BackwardMemory)
     _begun: bool = False
     _running: list[int] = field(default_factory=list)
     _numbers: list[int] = field(default_factory=list)
@@ -86,18 +155,30 @@ class Account:
 
     def count(self, cost: Cost) -> None:
         """Count an operator that runs now."""
-        phase, owner = "forward", self._running[-1] if self._running else 0
-        if inside_backward():
-            phase = "backward"
-            node = torch._C._current_autograd_node()
-            number = node._sequence_nr() if node is not None else -1
-            index = bisect_right(self._numbers, number) - 1
-            if not self._running and index >= 0:
-                owner = self._owners[index]
-        elif not torch.is_grad_enabled() and not self._running:
+        phase = "backward" if inside_backward() else "forward"
+        if phase == "forward" and not torch.is_grad_enabled() and not self._running:
             phase = "other"
-        self.totals[owner, phase].add(cost)
+        self.totals[self._owner(), phase].add(cost)
         self.kinds[cost.kind, phase].add(cost)
+
+    def made(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
+        """Count what an operator of the backward pass makes of its inputs."""
+        self._backward.add(self._owner(), inputs, outputs, recomputed=bool(self._running))
+
+    def end_backward(self) -> None:
+        """An optimizer begins: what the backward pass has left is gradients."""
+        self.passing = self._backward.end() or self.passing
+
+    def _owner(self) -> int:
+        """Return the module whose operator runs now."""
+        if self._running:
+            return self._running[-1]
+        if not inside_backward():
+            return 0
+        node = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else -1
+        index = bisect_right(self._numbers, number) - 1
+        return self._owners[index] if index >= 0 else 0
 
     def ignore(self, tensor: torch.Tensor) -> None:
         """Do not count a tensor as kept for the backward pass of this step."""

@@ -16,8 +16,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.trace import RecordingError
 from paceline.torch.simulated.account import Account
 from paceline.torch.simulated.clock import SimulatedClock
@@ -57,6 +59,7 @@ class Simulation:
     def update_begins(self, *_: object) -> None:
         """Before a step of an optimizer."""
         self.updating = True
+        self.account.end_backward()
 
     def update_ends(self, *_: object) -> None:
         """After a step of an optimizer."""
@@ -122,7 +125,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fused = fuse and cost.kind == "memory"
             simulation.clock.run(cost.seconds, launches=0.0 if fused else 1.0)
             simulation.account.count(cost)
+        if inside_backward():
+            simulation.account.made(_tensors((args, given)), _tensors(out))
         return out
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _value_of(dtype: torch.dtype) -> bool | int | float:
