@@ -3,7 +3,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use paceline_coordinator::{Event, Settings};
+use paceline_coordinator::{Event, Settings, Terms};
 use proptest::prelude::*;
 use world::{World, request};
 
@@ -118,6 +118,16 @@ fn what_differs_is_refused_everywhere_with_both_values() {
         assert_eq!((name.as_str(), reason.as_str()), ("w", "tensor 'w': the shape is [2] on rank 0 and [3] on rank 1"));
     }
     assert_eq!(world.begun[0].len(), 2);
+}
+
+#[test]
+fn rows_are_no_part_of_the_shapes_that_differ() {
+    let mut ours = request("w").terms;
+    ours.call = "all_gather".into();
+    ours.shape = vec![3];
+    let theirs = Terms { shape: vec![4], ..ours.clone() };
+    let found = ours.difference(&theirs).unwrap();
+    assert_eq!(found, ("shape after the first dimension", "[3]".into(), "[4]".into()));
 }
 
 #[test]

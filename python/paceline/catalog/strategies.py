@@ -33,6 +33,11 @@ class Strategy:
     """`all-reduce`, and `reduce-scatter` and `all-gather` if it has the halves."""
 
     @property
+    def is_of_ranks(self) -> bool:
+        """Whether ranks alone add up: no servers, and no switch that adds up or copies."""
+        return self.knobs.isdisjoint({"servers", "multicast", "aggregation"})
+
+    @property
     def is_offloaded(self) -> bool:
         """Whether it is the all-reduce of an underlying library, which chooses the algorithm by its links' rates."""
         return "rates" in self.knobs

@@ -218,7 +218,10 @@ def _knee_in_words(knee: Knee, worker: str) -> str:
     if knee.bound == _NO_COMPUTATION:
         return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
-        return f"Up to {units.count(knee.tried, worker)}, one more adds over half of the samples/s of one alone."
+        return (
+            "One more adds over half of the samples/s of one alone, up to the "
+            f"{units.count(knee.tried, worker)} that were tried."
+        )
     verb = " it is" if knee.bound.startswith("bound by") else ","
     return (
         f"From {units.count(knee.workers, worker)} on, one more adds less than half of the samples/s of one alone: "

@@ -99,7 +99,7 @@ def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> Non
     """
     bare = scenario.library.is_bare or scenario.library.name == DEFAULT
     with naming_core_errors():
-        if not (known and bare and sharding.able(scenario.strategy)) and not _core.is_planned(json.dumps(options)):
+        if not (known and bare and scenario.strategy.is_of_ranks) and not _core.is_planned(json.dumps(options)):
             return
         plan = _core.iteration_plan(scenario.trace, json.dumps(options)) if scenario.strategy.is_offloaded else None
     times = None if plan is None else times_of(plan, scenario.cluster)

@@ -33,7 +33,7 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
+MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
 """Fields of a result that it has for a model from a configuration."""
 
 
@@ -141,6 +141,8 @@ class Result:
     """Mean lateness of the latest rank, which the other parts include as waiting."""
     contention_s: float | None = None
     """How long a rank's input pipeline and graph scheduling are both active."""
+    assumed: str | None = None
+    """What is assumed of the computation, for models from a configuration: the GPU, tokens, precision, checkpointing."""
     tokens_per_s_per_gpu: float | None = None
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
@@ -368,7 +370,7 @@ class Scenario:
         least_s = min(found.compute_s, found.iteration_s)
         figures: dict[str, Any] = {}
         if self.workload is not None:
-            figures |= self.workload.figures(found.samples_per_s, self.workers)
+            figures |= self.workload.figures(found.samples_per_s, self.workers) | {"assumed": self.workload.assumed}
             if self.workload.tensor > 1:
                 # Its nodes are made of ranks, each of which is several GPUs.
                 rank = "one data-parallel rank per node"

@@ -279,7 +279,8 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         where.append(f"shared by {sharing} GPUs" if one_rate else f"{sharing} GPUs per node")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
         where.append(f"latency {units.duration(result.latency_s)}")
-    return [", ".join(what), ", ".join(where)] if where else [", ".join(what)]
+    assumed = [] if workload is None or several else [workload.assumed]
+    return [", ".join(what), *assumed, *([", ".join(where)] if where else [])]
 
 
 def own(group: Group) -> Result | None:

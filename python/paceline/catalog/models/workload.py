@@ -241,15 +241,20 @@ class Workload:
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
-    def provenance(self) -> str:
-        """How the trace was made, with the source of the configuration."""
+    def assumed(self) -> str:
+        """What is assumed of the computation: the GPU, and what was or could have been asked for."""
         words = [f"sequences of {self.tokens} tokens"] if self.is_text else [f"images of {self.tokens} patches"]
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
-        words += [] if self.checkpointing == "none" else [f"{self.checkpointing} checkpointing"]
+        words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
-        made = f"computed for {self.hardware.title} by a roofline: {', '.join(words)}, {self.optimizer}"
+        return f"{self.hardware.title}, {', '.join(words)}, {self.optimizer}"
+
+    @property
+    def provenance(self) -> str:
+        """How the trace was made, with the source of the configuration."""
+        made = f"computed by a roofline for {self.assumed}"
         return f"{made}; {self.source}" if self.source else made
 
     def document(self, stage: int | None = None) -> dict[str, Any]:
