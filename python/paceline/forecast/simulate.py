@@ -142,7 +142,7 @@ class Result:
     contention_s: float | None = None
     """How long a rank's input pipeline and graph scheduling are both active."""
     assumed: str | None = None
-    """What is assumed of the computation, for models from a configuration: the GPU, tokens, precision, checkpointing."""
+    """What is assumed of the computation, for models from a configuration: GPU, tokens, precision, checkpointing."""
     tokens_per_s_per_gpu: float | None = None
     """Tokens per second and GPU, for language models from a configuration."""
     mfu: float | None = None
