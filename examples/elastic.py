@@ -16,10 +16,20 @@ import torch
 from torch.nn import functional
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--batch-size", type=int, default=32, help="images of each rank")
-parser.add_argument("--commit-every", type=int, default=1, help="steps; a death loses those since the last commit")
-parser.add_argument("--kill-every", type=int, help="rank 1 kills itself before every N-th step, once for each")
+IMAGES = 4096
+
+
+def number(text: str) -> int:
+    """Return a number of at least 1."""
+    if (found := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return found
+
+
+parser.add_argument("--steps", type=number, default=300)
+parser.add_argument("--batch-size", type=number, default=32, help="images of each rank")
+parser.add_argument("--commit-every", type=number, default=1, help="steps; a death loses those since the last commit")
+parser.add_argument("--kill-every", type=number, help="rank 1 kills itself before every N-th step, once for each")
 parser.add_argument(
     "--device", default="cpu", choices=["cpu", "cuda"], help="cuda: rank r on GPU r modulo their number"
 )
@@ -28,12 +38,16 @@ if arguments.device == "cuda" and not torch.cuda.is_available():
     raise SystemExit("--device cuda: torch sees no CUDA device here; leave it out")
 
 hvd.init()
+if arguments.batch_size * hvd.size() > IMAGES:
+    raise SystemExit(
+        f"--batch-size: {hvd.size()} ranks have {IMAGES // hvd.size()} of {IMAGES} images each; give fewer"
+    )
 device = torch.device(arguments.device)
 if arguments.device == "cuda":
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
 torch.manual_seed(1)
-images, noise = torch.randn(4096, 1, 28, 28), torch.randn(4096, 10)
+images, noise = torch.randn(IMAGES, 1, 28, 28), torch.randn(IMAGES, 10)
 labels = (images.flatten(1)[:, :10] * 3 + noise).argmax(1)  # something to learn
 dataset = torch.utils.data.TensorDataset(images, labels)
 

@@ -223,6 +223,7 @@ def test_long_simulations_are_left_out_and_said():
         ((*SMALL, "--gpus", 8, "--mtbf", "8x", "--checkpoint-seconds", 6), "--mtbf"),
         ((*SMALL, "--gpus", 8, "--mtbf", "10s", "--checkpoint-seconds", 60), "nothing would ever be computed"),
         ((*SMALL, "--gpus", 8, "--sharding", "hsdp:8"), "hsdp:8 shards nothing on 8 ranks"),
+        ((*SMALL, "--gpus", 8, "--sharding", "hsdp:3,zero3"), "hsdp:3: groups of 3 do not divide 8 ranks"),
         ((*SMALL, "--gpus", 8, "--sharding", "zero9"), "--sharding"),
         ((*SMALL, "--gpus", 8, "--sharding", "none", "--prefetch", 2), "--prefetch: has no effect with none"),
     ],

@@ -68,25 +68,26 @@ pub enum Reshard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
-    /// Two moments in float32 (Adam, AdamW).
+    /// Two moments (Adam, AdamW).
     Adam,
     /// No states.
     Sgd,
-    /// One momentum in float32.
+    /// One momentum.
     Momentum,
 }
 
 impl Optimizer {
-    /// Bytes of state per parameter. If parameters have less than 32 bits, a float32 copy of them is kept, too: Adam
-    /// then has 12 bytes (Rajbhandari et al. 2020, section 3.1).
+    /// Bytes of state per parameter, in the type of the parameters, or in float32 if that has less than 32 bits. Then a
+    /// float32 copy of them is kept, too: Adam has 12 bytes (Rajbhandari et al. 2020, section 3.1).
     #[must_use]
     pub fn state_bytes(self, parameters: Dtype) -> u64 {
+        let size = parameters.size();
         let moments = match self {
-            Optimizer::Adam => 8,
-            Optimizer::Momentum => 4,
+            Optimizer::Adam => 2,
+            Optimizer::Momentum => 1,
             Optimizer::Sgd => 0,
         };
-        moments + if parameters.size() < 4 { 4 } else { 0 }
+        moments * size.max(4) + if size < 4 { 4 } else { 0 }
     }
 }
 

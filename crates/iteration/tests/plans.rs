@@ -101,6 +101,7 @@ fn every_sharding_divides_its_part_of_the_memory() {
     // Adam in mixed precision: 12 bytes a parameter beside 2.
     assert_eq!((plan.buffers[0].bytes, plan.buffers[1].bytes), (2 * all, 12 * all));
     assert_eq!(Optimizer::Sgd.state_bytes(Dtype::Float32), 0);
+    assert_eq!(Optimizer::Adam.state_bytes(Dtype::Float64), 16);
 }
 
 #[test]

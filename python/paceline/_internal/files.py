@@ -6,7 +6,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -80,6 +80,32 @@ def check_writable(option: str, path: Path) -> None:
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
     raise InvalidArgumentError(f"{option} {path}: {problem}")
+
+
+def check_distinct(outputs: Iterable[tuple[str, str | Path | None]], inputs: Iterable[object]) -> None:
+    """Refuse to write a file twice, or one that is read.
+
+    Args:
+        outputs: Options and the files that they name; no other kind of file is looked at.
+        inputs: What may be a path to a file, such as the words of a command.
+
+    Raises:
+        InvalidArgumentError: Two of them are the same file.
+    """
+    written: dict[str, str] = {}
+    for name, path in outputs:
+        if path is None or Path(path).is_char_device() or Path(path).is_fifo():
+            continue
+        other = written.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise InvalidArgumentError(f"{other} and {name} name the same file")
+    for one in inputs:
+        option: str | None = None
+        if isinstance(one, (str, Path)):
+            with suppress(OSError, ValueError):  # No path.
+                option = written.get(os.path.realpath(one)) if Path(one).is_file() else None
+        if option is not None:
+            raise InvalidArgumentError(f"{option} {one}: this file is read, and would be replaced; name another")
 
 
 def make_folder(option: str, path: Path) -> None:

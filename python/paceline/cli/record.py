@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import on_terminal
+from paceline._internal.files import check_distinct
 from paceline.errors import Source, naming
 from paceline.launch import injection
 
@@ -108,6 +109,7 @@ def record(
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     _refuse_unwritable(output)
+    check_distinct([("--output", output)], script)
     if name is not None and not name.isprintable():
         raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
     warmup = warmup if warmup is not None else (3 if on is None else 2)

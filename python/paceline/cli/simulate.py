@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import say, width
+from paceline._internal.files import check_distinct
 from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.errors import naming
@@ -135,6 +136,7 @@ def simulate(
     for note in prepared.notes:
         click.echo(f"paceline: note: {note}", err=True)
     if plan_json is not None:
+        check_distinct([("--plan-json", plan_json), ("--plot", plot), ("--timeline", timeline)], sweep.inputs)
         _write_plan(prepared.scenarios, plan_json)
     most = None if everything or sweep.get("strategy") is not None else FIVE
     try:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from paceline._core import Cluster, Trace, parse_rate
 from paceline._internal import units
-from paceline._internal.files import check_writable
+from paceline._internal.files import check_distinct, check_writable
+from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
@@ -33,6 +34,7 @@ from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.simulate import Scenario, used_by
 from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
+from paceline.settings.keywords import ClusterFields
 from paceline.settings.kinds import PLACEMENTS
 from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
 
@@ -80,6 +82,11 @@ class Sweep:
     one_strategy: bool = False
     """If no strategy is named, it is the library's own instead of all."""
 
+    @property
+    def inputs(self) -> list[object]:
+        """What may be paths to files that are read."""
+        return [*self.traces, *(self.values.get(name) for name in ("cluster", "placement", "gpu"))]
+
     @classmethod
     def of(
         cls,
@@ -101,9 +108,13 @@ class Sweep:
         values, others = {}, {}
         named, sources = by_current_names(place, given, given_by, where)
         for name, value in named.items():
-            if value is None:
-                continue
             setting = SETTINGS.get(name)
+            if value is None:
+                if setting is None and name not in ClusterFields.__annotations__:
+                    near = nearest(name, [*SETTINGS, *ClusterFields.__annotations__])
+                    hint = f"did you mean {near}?" if near else "see docs/reference/settings.md"
+                    raise InvalidArgumentError(f"unknown option '{name:.80}'; {hint}")
+                continue
             if setting is None or place not in setting.uses:
                 others[name] = value
                 continue
@@ -532,10 +543,9 @@ def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
 def _check_outputs(sweep: Sweep) -> None:
     if sweep.timeline is not None:
         check_writable("--timeline", sweep.timeline)
+    check_distinct([("--plot", sweep.plot), ("--timeline", sweep.timeline)], sweep.inputs)
     if sweep.plot is None:
         return
-    if sweep.plot == sweep.timeline:
-        raise InvalidArgumentError("--plot and --timeline name the same file")
     from paceline.forecast.plotting import check_plot
 
     check_plot(sweep.plot)

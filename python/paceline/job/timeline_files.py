@@ -4,9 +4,9 @@ The names of parts contain the job's PACELINE_RUN_ID, if it has one, so that job
 
 A part is itself a timeline: an array of Chrome trace events, one per line, which grows while the rank records. Until
 the parts are merged, the file is a symbolic link to rank 0's part, as Horovod's file is that of rank 0. Under
-`paceline run` the launcher merges them; elsewhere the last rank, if it finds all parts in the folder. Remaining parts
-belong to ranks on other hosts without a common file system, or to a run in which a rank was killed; `read` uses the
-parts that exist.
+`paceline run` the launcher merges them, and keeps the timeline of an earlier job until there is a new one; elsewhere
+the last rank does, if it finds all parts in the folder. Remaining parts belong to ranks on other hosts without a common
+file system, or to a run in which a rank was killed; `read` uses the parts that exist.
 """
 
 from __future__ import annotations
@@ -49,6 +49,30 @@ def clear(path: str) -> None:
         place(path).unlink()
 
 
+@contextlib.contextmanager
+def replacing(path: str | None, run: str) -> Iterator[None]:
+    """Put the timeline of an earlier job aside while the job `run` makes another one; put it back if that makes none.
+
+    Raises InvalidArgumentError if this is something that the timeline cannot replace.
+    """
+    if path is None:
+        yield
+        return
+    check(path)
+    target = place(path)
+    aside = Path(f"{target}.{run}.before")
+    with contextlib.suppress(FileNotFoundError):
+        target.rename(aside)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if target.exists() and not unmerged(target):
+                aside.unlink()
+            elif aside.exists():
+                aside.replace(target)
+
+
 def place(path: str | Path) -> Path:
     """Return where the file is, or will be: `path`, or what the user's symbolic link there leads to."""
     found = Path(path).absolute()
@@ -73,10 +97,17 @@ def _parts_of(name: str) -> re.Pattern[str]:
 
 
 def check(path: str) -> None:
-    """Raise InvalidArgumentError if this is a device, a pipe or a folder."""
+    """Raise InvalidArgumentError if this is a device, a pipe or a folder, or a file that is no timeline."""
     if Path(path).exists() and not Path(path).is_file():
         kind = "a folder" if Path(path).is_dir() else "a device or a pipe"
         raise InvalidArgumentError(f"{path} is {kind}; name a file, which the timeline replaces", setting="timeline")
+    with contextlib.suppress(OSError), Path(path).open("rb") as file:
+        begins = file.read(1 << 12).lstrip()
+        # Chrome's format has an object with events, or only these.
+        if begins and not begins.startswith(b"[") and b'"traceEvents"' not in begins:
+            raise InvalidArgumentError(
+                f"{path} is no timeline, and would be replaced; name another file, or remove it", setting="timeline"
+            )
 
 
 def _launched(path: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from paceline import _core
-from paceline._internal.files import check_writable
+from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.units import printable
 from paceline.as_gloo import VARIABLE as AS_GLOO
 from paceline.errors import InvalidArgumentError
@@ -67,6 +67,7 @@ class Request:
         if environ.get(AS_GLOO):
             SETTINGS["as_gloo"].check(environ[AS_GLOO], SETTINGS["as_gloo"].source("variable"))
         settings = Settings.resolved(environ, values, self.given_by)
+        check_distinct([("--record", self.record), ("--timeline", settings.timeline)], self.command)
         # Ranks may have other working directories, so paths are absolute.
         given = {
             SETTINGS[name].variable: as_text(getattr(settings, name) if name in ("timeline", "placement") else value)
@@ -174,12 +175,11 @@ class Checked:
             elastic=elastic,
             **where,
         )
-        if self.settings.timeline is not None:
-            timeline_files.clear(self.settings.timeline)
         supervisor = Supervisor(job, output(job)) if elastic is None else ElasticSupervisor(job, elastic, output(job))
-        code = supervisor.run()
-        self._write_trace(supervisor, code)
-        return code if self._write_timeline(supervisor) else code or 1
+        with timeline_files.replacing(self.settings.timeline, job.number):
+            code = supervisor.run()
+            self._write_trace(supervisor, code)
+            return code if self._write_timeline(supervisor) else code or 1
 
     def _write_timeline(self, supervisor: Supervisor) -> bool:
         """Return whether there is a timeline, if one was requested; say where it is, or why there is none."""

@@ -240,6 +240,10 @@ def start(job: Job, gpus: int) -> Found:
 
 
 def _setups(job: Job, workers: int) -> list[Setup]:
+    for name in job.space.shardings:
+        _, _, ranks = name.partition(":")
+        if ranks and workers % int(ranks):
+            raise InvalidArgumentError(f"{name}: groups of {ranks} do not divide {workers} ranks", setting="sharding")
     plain = job.space.setups(workers, job.per_node)
     if not plain:
         words = ", ".join(job.space.shardings)
