@@ -29,7 +29,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /
 def test_a_timeline_replaces_files_only(tmp_path):
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
     os.mkfifo(pipe)
-    file.write_text("an earlier one")
+    file.write_text('[\n{"ph": "i"}\n]\n')
     link.symlink_to(file)
     for path in (pipe, tmp_path):
         with pytest.raises(InvalidArgumentError, match="name a file"):

@@ -110,7 +110,7 @@ class Sweep:
         for name, value in named.items():
             setting = SETTINGS.get(name)
             if value is None:
-                if setting is None and name not in ClusterFields.__annotations__:
+                if given_by == "keyword" and setting is None and name not in ClusterFields.__annotations__:
                     near = nearest(name, [*SETTINGS, *ClusterFields.__annotations__])
                     hint = f"did you mean {near}?" if near else "see docs/reference/settings.md"
                     raise InvalidArgumentError(f"unknown option '{name:.80}'; {hint}")
