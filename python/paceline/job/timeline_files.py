@@ -111,7 +111,7 @@ def check(path: str) -> None:
 
 
 def _launched(path: str) -> bool:
-    """Return whether a launcher clears the file at the start, and merges the parts at the end."""
+    """Return whether a launcher puts the file aside at the start, and merges the parts at the end."""
     return bool(_run()) and Path(os.environ.get("PACELINE_TIMELINE", "")).absolute() == Path(path)
 
 

@@ -48,13 +48,13 @@ class Totals:
 class BackwardMemory:
     """What operators of a backward pass allocate, and when it is freed, until an optimizer begins.
 
-    What a module's operators make counts until those of the next but one run: what lives longer is gradients that are
-    added up, of a parameter that several modules have. Recomputed activations count as long as they live.
+    What a module's operators make counts during its backward pass and that of the next module: what lives longer is
+    gradients of a parameter that several modules share, which are added up. Recomputed activations count as long as
+    they live.
     """
 
-    _alive: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
-    _numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Number and bytes of the storages that are alive."""
+    _alive: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = field(default_factory=dict)
+    """Numbers and bytes of the storages that are alive."""
     _events: list[tuple[int | None, int, int]] = field(default_factory=list)
     """Module, unless it is recomputed or freed; number of the storage; and bytes, negative where it is freed."""
     _made: int = 0
@@ -70,13 +70,12 @@ class BackwardMemory:
             if key in known or key in self._alive:
                 continue
             self._made += 1
-            self._numbers[key] = self._made, size
-            self._alive[key] = weakref.ref(storage, partial(self._freed, key))
+            self._alive[key] = self._made, size, weakref.ref(storage, partial(self._freed, key))
             self._events.append((None if recomputed else owner, self._made, size))
 
     def end(self) -> dict[int, int]:
         """Forget it; return the most bytes at once in the operators of each module, without what is left: gradients."""
-        left = {number for number, _ in self._numbers.values()}
+        left = {number for number, *_ in self._alive.values()}
         most: dict[int, int] = defaultdict(int)
         counted: dict[int, int] = {}
         before: list[int] = []
@@ -99,12 +98,10 @@ class BackwardMemory:
                 most[running] = max(most[running], sum(counted.values()))
         self._alive.clear()
         self._events.clear()
-        self._numbers.clear()
         return most
 
     def _freed(self, key: int, _: object) -> None:
-        del self._alive[key]
-        number, size = self._numbers.pop(key)
+        number, size, _ref = self._alive.pop(key)
         self._events.append((None, number, -size))
 
 
