@@ -111,3 +111,11 @@ def test_a_fabric_has_no_help_in_the_switch():
     for kind in ("multicast", "aggregation"):
         assert changes[f"{kind} in the switch"]["note"].startswith("a fabric's switches have none")
         assert changes[f"{kind} in the switch"]["iteration_s"] is None
+
+
+def test_hundreds_of_gpus_are_explained_as_well():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--bandwidth", "400Gbps", "--sharding", "zero3")
+    told, changes = explained(*words)
+    assert told["workers"] == 512 and changes["twice the bandwidth"]["gain"] > 1.05
+    assert changes["another strategy"]["note"] != "too many messages to try"
+    assert 128 < told["knee"]["workers"] < 4096

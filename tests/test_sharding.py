@@ -240,7 +240,7 @@ def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
     assert ": zero3 with native takes " in text
     exposed = units.duration(native["exposed_communication_s"])
     assert f" zero3 with native exposes {exposed} of communication an iteration" in text
-    assert "Memory of a GPU at its peak with zero3 with native: " in text and " of 80 GB: fits (" in text
+    assert "Memory of a GPU at its peak with zero3 with native: " in text and " of 84.9 GB: fits (" in text
 
 
 def test_no_sharding_is_not_a_word_in_sentences(model: str) -> None:

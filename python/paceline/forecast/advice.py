@@ -9,13 +9,11 @@ from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.simulate import LONG, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
 
 _NO_OTHER = "No other strategy is faster"
-# What-if runs take about 0.2 s per million messages; beyond this limit they are left out.
-_MOST_MESSAGES = 3_000_000
 
 
 def advise(groups: Sequence[Group]) -> list[str]:
@@ -118,7 +116,8 @@ def _scenario(group: Group, result: Result) -> Scenario:
 
 def _bound(group: Group, result: Result) -> str:
     """Return what bounds it."""
-    relieved = reliefs(_scenario(group, result), result) if result.messages <= _MOST_MESSAGES else []
+    scenario = _scenario(group, result)
+    relieved = reliefs(scenario, result) if min(result.messages, scenario.most_messages) <= LONG else []
     return sentence(named(result, group), result, relieved)
 
 
@@ -155,20 +154,18 @@ def _faster_still(group: Group, fastest: Result) -> list[str]:
 
 def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[str]:
     """Return the best of the other strategies, with the options of this one that they use."""
-    if 2 * result.workers**2 * result.buckets > 2 * _MOST_MESSAGES:
-        return []
     able = [
-        strategy
+        scenario.under(strategy)
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
         and extras(strategy.name) <= meant
         and not compression.obstacle(scenario.options, strategy)
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]
-    if not able:
-        return []
     try:
-        best = min(execute([scenario.under(strategy) for strategy in able]), key=lambda other: other.iteration_s)
+        if not able or any(other.most_messages > LONG for other in able):
+            return []
+        best = min(execute(able), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.
         return []
     gain = result.iteration_s / best.iteration_s

@@ -17,15 +17,13 @@ from paceline.forecast import compression, sharding
 from paceline.forecast.advice import details, subject
 from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
 from paceline.forecast.lowering import lowered
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.simulate import LONG, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, likely, named, ranks
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
 _MOST_WORKERS = 4096
-_MOST_MESSAGES = 6_000_000
-"""A simulation of more messages takes over a second."""
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 0.995
@@ -115,8 +113,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
     group = max(groups, key=lambda group: group.results[0].workers)
     fastest = subject(group)
     scenario = group.scenarios[group.results.index(fastest)]
-    quick = _messages(scenario, scenario.workers) <= _MOST_MESSAGES
-    relieved = tuple(reliefs(scenario, fastest)) if quick else ()
+    relieved = tuple(reliefs(scenario, fastest)) if _is_quick(scenario) else ()
     changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
     several = scenario.workload is not None and scenario.workload.gpus > 1
     with_ = "on" if several or fastest.sharded is not None else "with"
@@ -180,7 +177,7 @@ def _knee(scenario: Scenario) -> Knee:
     below, above = 0, step
     while brings_enough(above):
         below, above = above, above * 2
-        if above > _MOST_WORKERS or _messages(scenario, 2 * above) > _MOST_MESSAGES:
+        if above > _MOST_WORKERS or not _is_quick(_sized(scenario, 2 * above)):
             return Knee(None, max(1, 2 * below), _bound_at(scenario, max(1, 2 * below)))
     while above - below > step:
         middle = (below + above) // 2 // step * step
@@ -195,10 +192,8 @@ def _sized(scenario: Scenario, workers: int) -> Scenario:
     return (scenario if kept == slow else _with(scenario, stragglers=kept)).changed(workers=workers)
 
 
-def _messages(scenario: Scenario, workers: int) -> int:
-    """Return about how many messages a strategy sends at most: those of a ring."""
-    buckets = len(scenario.trace.buckets(scenario.bucket_size))
-    return 2 * workers * workers * buckets
+def _is_quick(scenario: Scenario) -> bool:
+    return scenario.most_messages <= LONG
 
 
 def _bound_at(scenario: Scenario, workers: int) -> str:
@@ -206,7 +201,7 @@ def _bound_at(scenario: Scenario, workers: int) -> str:
     [result] = execute([there])
     if not result.critical_path:
         return "nothing to do"
-    relieved = reliefs(there, result) if _messages(scenario, workers) <= _MOST_MESSAGES else []
+    relieved = reliefs(there, result) if _is_quick(there) else []
     best = max(relieved, key=lambda one: one.gain, default=None)
     why = bound(result, relieved)
     if best is None or best.gain <= NOTEWORTHY:
@@ -324,7 +319,7 @@ def _seconds(worker: dict[str, Any]) -> float:
 
 def _best(what: str, scenarios: Sequence[Scenario], note: str, result: Result) -> Change:
     """Return the fastest scenario, except those that take too long or whose options are incompatible."""
-    quick = [scenario for scenario in scenarios if _messages(scenario, scenario.workers) <= _MOST_MESSAGES]
+    quick = [scenario for scenario in scenarios if _is_quick(scenario)]
     results = [found for scenario in quick for found in _result(scenario)]
     if not results:
         return Change(what, None, None, note or ("too many messages to try" if scenarios else "no strategy can use it"))

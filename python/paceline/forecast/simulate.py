@@ -35,6 +35,8 @@ COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest
 """Fields of a result that it has under a coordinator."""
 MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
 """Fields of a result that it has for a model from a configuration."""
+LONG = 6_000_000
+"""A simulation of more messages takes over a second: what tries several leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,15 @@ class Scenario:
     def bucket_size(self) -> int | None:
         """The largest bucket in bytes, the library's unless it was given; None: every tensor is sent by itself."""
         return lowered(self).bucket_size
+
+    @property
+    def most_messages(self) -> int:
+        """About how many messages its simulation has at most: a ring's; few of a plan, timed by collective if large."""
+        low = lowered(self)
+        with naming_core_errors():
+            if {"collectives", "slowdown"} & low.options.keys() or _core.is_planned(json.dumps(low.options)):
+                return self.workers
+        return 2 * self.workers**2 * len(self.trace.buckets(low.bucket_size))
 
     def core_options(self) -> dict[str, Any]:
         """Return strategy, workers and options in the form of the native module."""

@@ -312,8 +312,8 @@ def _tight(best: Row, rows: Sequence[Row]) -> str:
         times = units.short(best.kept_per_s / roomier.kept_per_s)
         other = f"{roomier.candidate.setup.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
     return (
-        f"note: the best leaves {units.size(best.sharded.room_bytes)} for the CUDA context, NCCL's buffers and "
-        f"fragmentation, which are not counted: it may not fit; {other}."
+        f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
+        f"allocator reserves beyond what is allocated: it may not fit; {other}."
     )
 
 
@@ -333,7 +333,7 @@ def _never(found: Found) -> str:
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
     words = [
-        f"{shardings.spoken(name)} ({units.size(size)} or more)" for name, size in least.items() if name not in fit
+        f"{shardings.spoken(name)} (the least is {units.size(size)})" for name, size in least.items() if name not in fit
     ]
     return f"{units.count(found.gpus, 'GPU')}: no configuration fits with {units.listed(words, 'or')}." if words else ""
 

@@ -22,11 +22,9 @@ from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, Setup, Space, least_bytes, least_seconds
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
 from paceline.forecast.options import Sweep, prepare
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.simulate import LONG, Result, Scenario
 
 Progress = Callable[[int, int], None]
-_MOST_MESSAGES = 6_000_000
-"""Of one all-reduce of all gradients by a ring, message by message: more take over a second."""
 NEAR = 0.02
 """Share of a rate by which two configurations are as good as equal: forecasts are off by more than that."""
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate")
@@ -203,8 +201,7 @@ def search(job: Job, found: Found, progress: Progress | None = None) -> None:
         if progress is not None:
             progress(done + 1, len(setups))
     found.options = _roomy_first(found.options)
-    if not found.options:
-        found.never_fit = [_measured(job, one) for one in found.never_fit]
+    found.never_fit = [_measured(job, one) for one in found.never_fit]
     found.never_fit.sort(key=lambda one: one.least_bytes)
 
 
@@ -327,8 +324,7 @@ def _is_long(job: Job, candidate: Candidate) -> bool:
     """Whether a forecast takes more than a second: DDP's buckets go side by side, message by message."""
     if candidate.setup.sharding != shardings.NONE or candidate.accumulate > 1:
         return False
-    scenario = job.scenario(candidate)
-    return 2 * candidate.workers**2 * len(scenario.trace.buckets(scenario.bucket_size)) > _MOST_MESSAGES
+    return job.scenario(candidate).most_messages > LONG
 
 
 def explain(job: Job, found: Found, most: int) -> None:
