@@ -216,6 +216,10 @@ def test_to_frame():
     assert paceline.to_frame([]).empty
 
 
+def test_plot_of_one_result():
+    assert paceline.plot(paceline.simulate("resnet-18", workers=2)).axes
+
+
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     results = paceline.sweep(TINY, workers=[2, 4, 8])

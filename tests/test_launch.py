@@ -32,11 +32,13 @@ def test_a_timeline_replaces_files_only(tmp_path):
     file.write_text('[\n{"ph": "i"}\n]\n')
     link.symlink_to(file)
     for path in (pipe, tmp_path):
-        with pytest.raises(InvalidArgumentError, match="name a file"):
-            timeline_files.clear(str(path))
+        with pytest.raises(InvalidArgumentError, match="name a file"), timeline_files.replacing(str(path), "0c"):
+            pass
         assert path.exists()
-    timeline_files.clear(str(link))
-    assert link.is_symlink() and not file.exists()
+    with timeline_files.replacing(str(link), "0c"):
+        assert link.is_symlink() and not file.exists()
+        link.write_text("[]")
+    assert link.is_symlink() and file.read_text() == "[]"
 
 
 def test_the_link_that_stands_for_a_timeline(tmp_path):
@@ -56,8 +58,8 @@ def test_the_link_that_stands_for_a_timeline(tmp_path):
         timeline_files.gather(str(path), "0b")
     path.unlink()
     path.symlink_to(theirs)
-    timeline_files.clear(str(path))
-    assert not path.is_symlink() and theirs.exists()
+    with timeline_files.replacing(str(path), "0c"):
+        assert not path.is_symlink() and theirs.exists()
 
 
 def test_a_timeline_without_room_leaves_no_half_file(tmp_path, monkeypatch):
@@ -423,6 +425,7 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
         (["-np", "1", "-x", "PACELINE_SECRET=0123456789abcdef", "true"], "other users can read"),
         (["-np", "1", "-x", "PACELINE_STRATGEY=ring", "true"], "did you mean PACELINE_STRATEGY"),
         (["-np", "1", "-x", "1=2", "true"], "not a variable's name"),
+        (["-np", "1", "--strategy", "ps", "--placement", "pyproject.toml", "true"], "pyproject.toml: is not JSON"),
         (["-np", "1", "--no-prefix", "--output-dir", "x", "true"], "--no-prefix"),
     ],
 )
@@ -440,6 +443,7 @@ def test_a_port_in_use_is_named():
         held.listen()
         port = held.getsockname()[1]
         assert f"--port {port}" in refused("-np", 1, "--port", port, "true")
+        assert f"--port {port}: Address already in use" in refused("--elastic", "-np", 1, "--port", port, "true")
     result = run("-np", 1, "--port", port, "sh", "-c", "echo $PACELINE_RENDEZVOUS")
     assert result.stdout == f"127.0.0.1:{port}\n"
 

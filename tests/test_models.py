@@ -328,7 +328,7 @@ def test_a_rank_may_be_several_gpus():
     assert result.tokens_per_s_per_gpu == pytest.approx(result.samples_per_s * 2048 / 32)
     assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
     for change, message in (
-        ({"workers": 12}, "12 GPUs are not a multiple of the 8"),
+        ({"workers": 12}, "tensor_parallel: 12 GPUs are not a multiple of 8"),
         ({"gpus_per_node": 2}, "4 does not divide the GPUs of a node, 2"),
         ({"tensor_parallel": 3}, "3 does not divide the 32 attention heads"),
         ({"gpu": "l4"}, "no NVLink"),

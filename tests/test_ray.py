@@ -206,6 +206,17 @@ class TestExecutor:
         assert [each["LOCAL_RANK"] for *_, each in told] == ["0", "1", "0", "1"]
         assert [each["GROUP_RANK"] for *_, each in told] == ["0", "0", "1", "1"]
 
+    def test_a_timeline_that_is_not_made_leaves_the_old_one(self, nodes, tmp_path):
+        path, old = tmp_path / "run.json", '[\n{"ph": "i"}\n]\n'
+        path.write_text(old)
+        with RayExecutor(num_workers=2, timeline=str(path)) as executor:
+            assert executor.run(str, args=[1]) == ["1", "1"]
+        assert path.read_text() == old
+        with RayExecutor(num_workers=2, timeline=str(path)) as executor:
+            executor.run(work.total, args=[2.0])
+        assert len(json.loads(path.read_text())["traceEvents"]) > 2
+        assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
     def test_an_executable_in_every_actor(self, nodes):
         executor = RayExecutor(num_hosts=2, num_workers_per_host=1)
         executor.start(executable_cls=list, executable_args=["ab"], extra_env_vars={"MINE": "5"})

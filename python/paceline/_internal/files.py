@@ -67,7 +67,9 @@ def check_writable(option: str, path: Path) -> None:
     folder = target.parent
     try:
         special = target.exists() and not target.is_file()
-        if target.is_dir():
+        if str(path) == "-":
+            problem = "would be a file of this name; the standard output is /dev/stdout"
+        elif target.is_dir():
             problem = "is a folder; name a file in it"
         elif not folder.is_dir():
             problem = f"the folder {folder} does not exist"

@@ -84,7 +84,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     """
     if isinstance(source, Trace):
         return source
-    if source == "":
+    if isinstance(source, str) and not source:
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
     if isinstance(source, str) and source.startswith("allreduce"):
         return Trace.all_reduce(source.encode(errors="replace").decode())

@@ -156,8 +156,8 @@ class Sweep:
             return [count // own for count in counts if count % own == 0] or [1, 2, 4, 8]
         if wrong := [count for count in counts if count % own]:
             raise InvalidArgumentError(
-                f"{wrong[0]} GPUs are not a multiple of the {own} of a data-parallel rank (tensor x pipeline)",
-                setting="workers",
+                f"{wrong[0]} GPUs are not a multiple of {own}, the GPUs of a data-parallel rank (tensor x pipeline)",
+                setting="tensor_parallel" if (self.get("tensor_parallel") or 1) > 1 else "pipeline_parallel",
             )
         return [count // own for count in counts]
 

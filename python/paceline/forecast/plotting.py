@@ -59,11 +59,11 @@ def check_plot(path: Path) -> None:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
 
 
-def plot(results: Sequence[Result], path: str | Path | None = None) -> Figure:
+def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> Figure:
     """Plot forecasts: a line for each strategy over the swept values, or bars for a single configuration.
 
     Args:
-        results: Results of `simulate` or `sweep`.
+        results: Results of `sweep`, or one of `simulate`.
         path: A file to write: `.png`, `.svg`, `.pdf`, or `.html` for a self-contained page.
 
     Returns:
@@ -77,6 +77,7 @@ def plot(results: Sequence[Result], path: str | Path | None = None) -> Figure:
         >>> results = paceline.sweep("resnet-50", workers=[2, 4, 8], strategy=["ring", "ps"])
         >>> figure = paceline.plot(results, "scaling.png")  # doctest: +SKIP
     """
+    results = [results] if isinstance(results, Result) else results
     if not results:
         raise InvalidArgumentError("there are no results to plot")
     if path is None:

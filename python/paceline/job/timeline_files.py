@@ -39,16 +39,6 @@ def _run() -> str:
     return os.environ.get("PACELINE_RUN_ID", "")
 
 
-def clear(path: str) -> None:
-    """Remove the timeline of an earlier job, so that a file that exists at the end is another job's.
-
-    Raises InvalidArgumentError if this is something other than a file, which the timeline cannot replace.
-    """
-    check(path)
-    with contextlib.suppress(OSError):
-        place(path).unlink()
-
-
 @contextlib.contextmanager
 def replacing(path: str | None, run: str) -> Iterator[None]:
     """Put the timeline of an earlier job aside while the job `run` makes another one; put it back if that makes none.

@@ -14,6 +14,8 @@ from paceline._internal.netif import default_address
 from paceline._internal.ports import bind_free
 from paceline._internal.system import boot
 
+OTHER_PORT = "choose another --port, or leave it out for a free one"
+
 
 class Problem(Exception):
     """The job cannot run on this host."""
@@ -95,8 +97,7 @@ class Ports:
             self.release()
             if wanted is None:
                 raise Problem(f"no port could be reserved: {error.strerror}") from None
-            remedy = "choose another --port, or leave it out for a free one"
-            raise Problem(f"--port {wanted}: {error.strerror}; {remedy}", usage=True) from None
+            raise Problem(f"--port {wanted}: {error.strerror}; {OTHER_PORT}", usage=True) from None
         return int(held.getsockname()[1])
 
     def release(self) -> None:

@@ -85,6 +85,7 @@ class Request:
             raise click.UsageError(
                 "--switch is for strategies with a switch, such as --strategy sharp or ps-aggregation"
             )
+        settings.placed()
         if self.elastic is not None:
             self._check_elastic(settings)
         return Checked(self, given, named, recording, settings)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -81,6 +82,7 @@ class RayExecutor:
         self._servers: Actors | None = None
         self._serving: dict[str, Any] = {}
         self._broken: str | None = None
+        self._ends = ExitStack()
 
     def start(
         self,
@@ -127,8 +129,7 @@ class RayExecutor:
             if self.servers:
                 room = layout.servers_room(self.servers)
                 self._servers.start(Server, room, cpus=layout.cpus_per_server)
-            if self._checked.timeline is not None:
-                timeline_files.clear(self._checked.timeline)
+            self._ends.enter_context(timeline_files.replacing(self._checked.timeline, secrets.token_hex(4)))
             self.world = meet(self._workers, self._servers, variables, self._checked.secret)
             self._serving = self._servers.named([server.serve.remote() for server in self._servers.handles])
             if executable_cls is not None:
@@ -220,8 +221,9 @@ class RayExecutor:
             if actors is not None:
                 # Servers run until they are killed; after a failure there is no waiting.
                 actors.end(leave=actors is self._workers and self._broken is None)
-        if self._workers is not None and self.world is not None and self._checked.timeline is not None:
-            timeline_files.say(timeline_files.gather(self._checked.timeline, self.world.number))
+        with self._ends:
+            if self._workers is not None and self.world is not None and self._checked.timeline is not None:
+                timeline_files.say(timeline_files.gather(self._checked.timeline, self.world.number))
         if self._cluster is not None:
             self._cluster.disconnect()
         self._workers = self._servers = self._cluster = self.world = self._broken = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 from collections.abc import Callable, Iterable
@@ -10,6 +11,8 @@ import click
 
 from paceline._internal.netif import towards
 from paceline._internal.operating_system import LIVE, OperatingSystem
+from paceline.errors import InvalidArgumentError
+from paceline.launch.checks import OTHER_PORT
 from paceline.launch.elastic.roster import Action, End, Exit, Kill, Say, Slot, Start
 from paceline.launch.elastic.service import Service
 from paceline.launch.frames import Frame
@@ -76,8 +79,11 @@ class ElasticSupervisor(Supervisor):
                 system=self.system,
             )
         except OSError as error:
-            where = f"--port {self.elastic.port}: " if self.elastic.port else ""
-            self.problem = click.ClickException(f"{where}cannot listen for workers: {error.strerror}")
+            why = os.strerror(error.errno) if error.errno else str(error)
+            if self.elastic.port:
+                self.problem = InvalidArgumentError(f"--port {self.elastic.port}: {why}; {OTHER_PORT}")
+            else:
+                self.problem = click.ClickException(f"cannot listen for workers: {why}")
             self._stop(0)
             return
         self._note(f"workers request their places at {self.service.endpoint}")
