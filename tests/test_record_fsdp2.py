@@ -117,17 +117,26 @@ def test_one_rank_is_recorded_alike():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "gradients", "dtype"),
+    ("parameters", "gradients", "dtype", "options"),
     [
-        (torch.bfloat16, torch.bfloat16, "bfloat16"),
-        (torch.bfloat16, torch.float32, "float32"),
-        (None, torch.bfloat16, "bfloat16"),
+        (torch.bfloat16, torch.bfloat16, "bfloat16", "--sharding zero3"),
+        pytest.param(
+            *(torch.bfloat16, None, "bfloat16", "--sharding zero3"),
+            marks=pytest.mark.skipif(torch.__version__ >= "2.15", reason="reduces in the type of the parameters"),
+        ),
+        pytest.param(
+            *(torch.bfloat16, None, "float32", "--sharding zero3 --param-dtype bfloat16"),
+            marks=pytest.mark.skipif(torch.__version__ < "2.15", reason="reduces in the type that is gathered"),
+        ),
+        (torch.bfloat16, torch.float32, "float32", "--sharding zero3 --param-dtype bfloat16"),
+        (None, torch.bfloat16, "bfloat16", "--sharding zero3 --param-dtype float32"),
     ],
 )
-def test_the_dtype_is_that_of_the_reduction(ranks, parameters, gradients, dtype):
+def test_the_dtype_is_that_of_the_reduction(ranks, parameters, gradients, dtype, options):
     policy = MixedPrecisionPolicy(param_dtype=parameters, reduce_dtype=gradients)
     trace = recorded(sharded(Net(), mp_policy=policy)).trace
     assert trace["dtype"] == dtype
+    assert f"forecast it with {options};" in trace["provenance"] + ";"
     sizes = [gradient["bytes"] for gradient in trace["workers"][0]["gradients"]]
     whole = [4 * parameter.numel() for parameter in Net().parameters()]
     assert sum(sizes) == sum(whole) / (2 if dtype == "bfloat16" else 1)

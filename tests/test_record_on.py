@@ -314,6 +314,8 @@ for _ in range(9):
 
 @pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
+    import torch
+
     monkeypatch.setenv("FSDP", version)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -325,7 +327,9 @@ def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     assert [layer["layer"] for layer in worker["forward"]] == [*names, "(loss)"]
     assert trace["dtype"] == "float32"
     assert summary["gradient_bytes"] == 4 * (2 * (2 * 64 * 256 + 256 + 64) + 2 * 64 + 64 * 10 + 10)
-    assert sum("--sharding zero3" in note for note in summary["notes"]) == 1
+    [note] = [note for note in summary["notes"] if "--sharding zero3" in note]
+    reduced = version == "1" or torch.__version__ < "2.15"
+    assert note.endswith("--sharding zero3 --param-dtype bfloat16" + " --reduce-dtype bfloat16" * reduced)
     # The norm keeps its input in BF16, and no copy of a weight counts.
     kept = {layer["layer"]: layer["activation_bytes"] for layer in worker["forward"]}
     assert kept["norm"] < 64 * 4

@@ -111,7 +111,10 @@ def find_sharding(analysis: Analysis) -> Diagnosis | None:
             ),
             "a larger batch per rank: as many bytes for more computation",
             *(
-                ["half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"]
+                [
+                    "half the bytes: fully_shard(…, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)); of "
+                    "gradients, too, with reduce_dtype=torch.bfloat16"
+                ]
                 if element_type(analysis, "all-gather of") not in _HALVED
                 else []
             ),

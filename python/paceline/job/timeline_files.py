@@ -39,6 +39,12 @@ def _run() -> str:
     return os.environ.get("PACELINE_RUN_ID", "")
 
 
+def _clear(path: str) -> None:
+    """Remove the timeline of an earlier job, so that a file that exists at the end is another job's."""
+    with contextlib.suppress(OSError):
+        place(path).unlink()
+
+
 @contextlib.contextmanager
 def replacing(path: str | None, run: str) -> Iterator[None]:
     """Put the timeline of an earlier job aside while the job `run` makes another one; put it back if that makes none.
@@ -109,7 +115,7 @@ def begin(engine: Engine, path: str) -> None:
     """Start recording this rank. Raises InvalidArgumentError if the file cannot be written."""
     check(path)
     if engine.rank == 0 and not _launched(path):
-        clear(path)
+        _clear(path)
     own = part(path, engine.rank, _run())
     engine.start_timeline(str(own))
     if engine.rank == 0:

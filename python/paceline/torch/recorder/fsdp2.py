@@ -30,6 +30,7 @@ _OF_GROUP = (
 )
 _WAITS = "wait_for_unshard"
 """The method of a group after which its whole parameters exist."""
+ZERO3 = "--sharding zero3"
 _OF_STATE = ("_root_post_backward_final_callback", "finalize_backward", "wait_for_gradient_reduction")
 
 
@@ -66,6 +67,8 @@ class ShardedUnits:
         """The parameters that belong to a unit, by their index."""
         self.shards = _shards([each for group in self._groups for each in group.fsdp_params], parameters, self.sharded)
         """How many times as many elements the model has as this rank's optimizer."""
+        self.options = _options(self._groups)
+        """What forecasts this sharding: options of `paceline simulate`."""
 
     def __bool__(self) -> bool:
         """Return whether there is a unit."""
@@ -157,6 +160,24 @@ class ShardedUnits:
         return accumulated
 
 
+def as_options(gathered: torch.dtype, reduced: torch.dtype, *, recorded: torch.dtype) -> str:
+    """Return options of `paceline simulate` that forecast FSDP.
+
+    Args:
+        gathered: Type in which parameters are gathered.
+        reduced: Type in which gradients are reduced.
+        recorded: Type of the gradients in the trace.
+    """
+    types = (("--param-dtype", gathered), ("--reduce-dtype", reduced))
+    given = [f"{option} {str(one).removeprefix('torch.')}" for option, one in types if one != recorded]
+    return " ".join([ZERO3, *given])
+
+
+def reduced_by_default(gathered: torch.dtype, whole: torch.dtype) -> torch.dtype:
+    """Return the type in which FSDP2 reduces gradients if its policy names none (`reduce_dtype`)."""
+    return whole if torch.__version__ >= "2.15" else gathered
+
+
 def without_sharding(events: Sequence[Event]) -> tuple[list[Event], float]:
     """Cut the work of FSDP2 out of a step. Return the joined rest, and the seconds cut.
 
@@ -222,6 +243,17 @@ def _groups(state: Any) -> list[Any]:  # noqa: ANN401
         group = getattr(state, "_fsdp_param_group", None)
         return [] if group is None else [group]
     return list(groups)
+
+
+def _options(groups: Sequence[Any]) -> str:
+    found = set()
+    for group, member in [(each, member) for each in groups for member in each.fsdp_params]:
+        policy = getattr(member, "mp_policy", None) or getattr(group, "mp_policy", None)
+        whole = member.sharded_param.dtype
+        gathered = getattr(policy, "param_dtype", None) or whole
+        reduced = getattr(policy, "reduce_dtype", None) or reduced_by_default(gathered, whole)
+        found.add(as_options(gathered, reduced, recorded=reduced))
+    return found.pop() if len(found) == 1 else ZERO3
 
 
 def _index(member: Any, index: Mapping[int, int]) -> int | None:  # noqa: ANN401

@@ -517,5 +517,5 @@ def _sharded(units: ShardedUnits) -> str:
     return (
         "sharded by FSDP2: without gathering and freeing parameters, and without reducing gradients; the optimizer's "
         f"time, with clipping, is that of a shard; it is multiplied by {units.shards:.4g}; forecast it with "
-        "--sharding zero3, and with the types of a MixedPrecisionPolicy by --param-dtype and --reduce-dtype"
+        f"{units.options}"
     )

@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from paceline.torch.recorder.backward import inside_backward, on_backward
+from paceline.torch.recorder.fsdp2 import as_options, reduced_by_default
 from paceline.torch.simulated.replacing import answering, replace
-
-_NOTE = "FSDP in the script is left out; forecast it with --sharding zero3"
 
 
 class Sharding:
@@ -53,6 +52,8 @@ class Sharding:
                 self._add(
                     one,
                     dtype=getattr(mp_policy, "param_dtype", None),
+                    reduced=getattr(mp_policy, "reduce_dtype", None),
+                    by_default=reduced_by_default,
                     output=getattr(mp_policy, "output_dtype", None),
                     inputs=getattr(mp_policy, "cast_forward_inputs", True),
                     ignored=ignored_params,
@@ -79,7 +80,15 @@ class Sharding:
             nn.Module.__init__(self)
             self._fsdp_wrapped_module = module
             ignored = [p for one in ignored_modules or () for p in one.parameters()]
-            add(self, dtype=getattr(mixed_precision, "param_dtype", None), output=None, inputs=True, ignored=ignored)
+            add(
+                self,
+                dtype=getattr(mixed_precision, "param_dtype", None),
+                reduced=getattr(mixed_precision, "reduce_dtype", None),
+                by_default=lambda gathered, _: gathered,
+                output=None,
+                inputs=True,
+                ignored=ignored,
+            )
 
         def forward(self: Any, *args: object, **kwargs: object) -> Any:  # noqa: ANN401
             return self._fsdp_wrapped_module(*args, **kwargs)
@@ -109,11 +118,16 @@ class Sharding:
         module: nn.Module,
         *,
         dtype: torch.dtype | None,
+        reduced: torch.dtype | None,
+        by_default: Callable[[torch.dtype, torch.dtype], torch.dtype],
         output: torch.dtype | None,
         inputs: bool,
         ignored: Iterable[nn.Parameter] | None,
     ) -> None:
-        self._noted(_NOTE)
+        whole = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.get_default_dtype())
+        gathered = dtype or whole
+        options = as_options(gathered, reduced or by_default(gathered, whole), recorded=whole)
+        self._noted(f"FSDP in the script is left out; forecast it with {options}")
         if not self._units:
             on_backward(self._backward_begins, self._backward_ends)
         unit = _Unit(module, self._units, dtype, self._kept, list(ignored or ()))
