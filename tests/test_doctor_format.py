@@ -16,13 +16,14 @@ COMPUTE, EGRESS, INGRESS, OPERATIONS, TENSORS, COORDINATOR = range(6)
 class Ranks:
     """Writes a timeline as ranks do; times are milliseconds."""
 
-    def __init__(self, size, servers=0):
+    def __init__(self, size, servers=0, **host):
         self.events = []
         self.numbers = [0] * (size + servers)
         for rank in range(size + servers):
             name = f"worker {rank}" if rank < size else f"server {rank - size}"
             self.metadata(rank, "process_name", name=name)
-            self.metadata(rank, "paceline", rank=rank, since_us=0.0, dropped=0)
+            where = {"host": host} if host else {}
+            self.metadata(rank, "paceline", rank=rank, since_us=0.0, dropped=0, **where)
 
     def metadata(self, process, what, **args):
         self.events.append({"args": args, "name": what, "ph": "M", "pid": process + 1, "tid": 0})
@@ -208,3 +209,15 @@ def test_fewer_steps_on_one_rank():
     report = diagnosed(ranks)
     assert report.analysis.count == 6
     assert "between 8 and 9 steps" in report.analysis.notes[0]
+
+
+@pytest.mark.parametrize(("cores", "is_crowded"), [(1, True), (2, False)])
+def test_ranks_that_share_cores_are_warned_of(cores, is_crowded):
+    ranks = Ranks(2, name="node-a", processes=2, cores=cores)
+    for rank in range(2):
+        at = 0.0
+        for _ in range(8):
+            at = ddp(ranks, rank, at)
+    report = diagnosed(ranks)
+    said = "2 processes of this job share 1 core of node-a and take turns"
+    assert any(said in note for note in report.analysis.notes) == is_crowded

@@ -1,5 +1,6 @@
 """`paceline run`: real processes, on this machine and through a remote shell that stays here."""
 
+import contextlib
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from paceline import InvalidArgumentError
+from paceline._internal.system import out_of_memory_kills
 from paceline.cli.main import main
 from paceline.job import failure, timeline_files
 from paceline.launch import processes
@@ -449,6 +451,45 @@ def test_a_port_in_use_is_named():
 
 
 # Signals
+
+
+@pytest.fixture
+def small_group():
+    """A cgroup in which processes get 200 MB, if this user may make one."""
+    first = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup")
+    group = first / f"paceline-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.max" if first.name == "cgroup" else "memory.limit_in_bytes")).write_text("200000000")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no cgroup can be made: {error.strerror}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.process
+@LINUX
+def test_a_rank_that_the_kernel_kills_for_lack_of_memory(small_group):
+    if "oom_kill " not in Path("/proc/vmstat").read_text():
+        pytest.skip("this kernel does not count such processes")
+    code = (
+        "import os, pathlib, sys, time\n"
+        f"if os.environ['RANK'] == '0': pathlib.Path('{small_group}/cgroup.procs').write_text(str(os.getpid()))\n"
+        "else: time.sleep(60)\n"
+        "kept = []\n"
+        "while True: kept.append(os.urandom(1 << 20) * 8)\n"
+    )
+    result = run("-np", 2, sys.executable, "-c", code)
+    assert result.returncode == 1
+    assert "was killed by SIGKILL: the kernel has killed processes for lack of memory" in result.stderr
+
+
+def test_processes_that_the_kernel_killed_are_counted(tmp_path):
+    (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 12\ndrop_pagecache 0\n")
+    assert out_of_memory_kills(tmp_path / "vmstat") == 12
+    assert out_of_memory_kills(tmp_path / "none") == 0
 
 
 @pytest.mark.process

@@ -1,5 +1,5 @@
 //! The engine of a rank that has met the others: its channels, and the threads that drive and watch them.
-use paceline_executor::timeline::Timeline;
+use paceline_executor::timeline::{Place, Timeline};
 use paceline_executor::{Executor, Wires};
 use paceline_os::fd::AsRawFd;
 use paceline_os::net::{Socket, UnixStream};
@@ -85,6 +85,7 @@ pub(super) fn assemble(
         settings.servers_of_strategy(),
         (settings.helpers() > 0).then(|| peers.len() as u32 - settings.helpers()),
     ));
+    timeline.set_place(Place { host: peers[rank as usize].host.clone(), processes: local.len(), cores });
     let mut wires = Wires::new(rank, channels);
     wires.timeline = timeline.clone();
     if let Some((port, key, sizes)) = multicast {

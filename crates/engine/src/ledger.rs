@@ -9,7 +9,7 @@ use paceline_executor::{Executor, Failure, OperationSpec, PointToPoint};
 use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::{Result, RunError};
+use paceline_transport::error::{Result, RunError, of};
 use paceline_transport::header::Signature;
 use serde::{Deserialize, Serialize};
 
@@ -72,10 +72,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// `all_reduce(float32, 10 elements, sum) 'layer1.weight', operation 12`.
     pub fn describe(&self) -> String {
-        let mut text = self.signature.describe();
-        if !self.label.is_empty() {
-            text += &format!(" of '{}'", self.label);
-        }
+        let mut text = self.signature.describe() + &of(&self.label);
         if let Some(seq) = self.seq {
             text += &format!(", operation {}", u64::from(seq) + 1);
         }

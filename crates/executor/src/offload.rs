@@ -2,7 +2,7 @@
 use super::operation::{Operation, Part};
 use super::wires::Wires;
 use crate::program::OffloadRequest;
-use paceline_transport::error::RunError;
+use paceline_transport::error::{RunError, of};
 use paceline_transport::offload::OffloadTicket;
 
 /// Progress of an offloaded operation.
@@ -25,7 +25,7 @@ pub(super) fn advance(
 ) -> Result<bool, RunError> {
     let rank = wires.rank();
     go_on(operation, group, ranks, earlier, wires).map_err(|why| {
-        let label = if operation.label.is_empty() { String::new() } else { format!(" of '{}'", operation.label) };
+        let label = of(&operation.label);
         RunError::Failed(format!("rank {rank}: {why}, in {}{label}", operation.signature.collective.name()))
     })
 }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 
 use paceline_os::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use paceline_os::sync::{Arc, Condvar, Mutex};
+use paceline_os::sync::{Arc, Condvar, Mutex, OnceLock};
 use paceline_os::thread::{Builder, JoinHandle};
 use paceline_os::time::{self, Duration};
 use paceline_transport::error::{Result, RunError};
@@ -120,6 +120,17 @@ struct Writer {
     thread: JoinHandle<()>,
 }
 
+/// Where a rank runs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The host's name.
+    pub host: String,
+    /// Processes of the job on it.
+    pub processes: usize,
+    /// Cores that this process may use.
+    pub cores: usize,
+}
+
 /// A rank's timeline; off until it is started.
 pub struct Timeline {
     on: AtomicBool,
@@ -127,6 +138,7 @@ pub struct Timeline {
     servers: u32,
     /// The first rank that is a server, if servers are separate processes.
     first_server: Option<u32>,
+    place: OnceLock<Place>,
     numbers: AtomicU64,
     /// Start of the job, on the clock of the first rank.
     origin: AtomicU64,
@@ -146,12 +158,18 @@ impl Timeline {
             rank,
             servers,
             first_server,
+            place: OnceLock::new(),
             numbers: AtomicU64::new(0),
             origin: AtomicU64::new(now()),
             offset: AtomicI64::new(0),
             inner: Mutex::default(),
             writer: Mutex::new(None),
         }
+    }
+
+    /// Says where the rank runs, once.
+    pub fn set_place(&self, place: Place) {
+        let _ = self.place.set(place);
     }
 
     /// Sets the start of the job, on the clock of the first rank.

@@ -27,7 +27,7 @@ impl RunError {
         plan_differs: &str,
     ) -> RunError {
         let number = seq.wrapping_add(1);
-        let label = if label.is_empty() { String::new() } else { format!(" of '{label}'") };
+        let label = of(label);
         RunError::Failed(if theirs == mine {
             format!("operation {number}{label}: {me} and {them} both called {mine}, but with different {plan_differs}")
         } else {
@@ -36,5 +36,33 @@ impl RunError {
                  ranks must call the same operations in the same order, with the same shapes and dtypes"
             )
         })
+    }
+}
+
+/// ` of 'layer1.weight'`, ` of 'layer1.weight' and 7 more`; nothing without a label.
+#[must_use]
+pub fn of(label: &str) -> String {
+    if label.is_empty() {
+        return String::new();
+    }
+    let others = label.rsplit_once(" and ").filter(|(_, others)| {
+        others.strip_suffix(" more").is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
+    });
+    match others {
+        Some((first, others)) => format!(" of '{first}' and {others}"),
+        None => format!(" of '{label}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn names_of_tensors_are_quoted_and_numbers_of_others_are_not() {
+        assert_eq!(of(""), "");
+        assert_eq!(of("weight"), " of 'weight'");
+        assert_eq!(of("weight and 7 more"), " of 'weight' and 7 more");
+        assert_eq!(of("this and no more"), " of 'this and no more'");
     }
 }

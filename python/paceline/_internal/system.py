@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -14,3 +15,16 @@ def cores() -> int:
 def boot() -> str:
     """Return an identifier of this boot of the machine. Raises OSError where there is none (Linux has one)."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def out_of_memory_kills(counters: Path = Path("/proc/vmstat")) -> int:
+    """Return how many processes the kernel has killed for lack of memory, of the machine or of a cgroup, since boot.
+
+    0 where it does not say: `oom_kill` is in Linux from 4.13 on.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for line in counters.read_text(encoding="ascii").splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return 0

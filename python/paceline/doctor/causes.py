@@ -528,6 +528,10 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
             f"rank {slowest} is the cause of {percent(most / waited)} of that: noise, no single slow rank",
             evidence={**evidence, "rank": None, "cause": None, "excess_s": None},
             tries=[
+                *(
+                    f"start no more ranks on {host.name} than its {units.count(host.cores, 'core')}"
+                    for host in analysis.recording.crowded[:1]
+                ),
                 "give all ranks equal work in each step: batches of equal size, sequences sorted by length",
                 "leave each rank its own cores: OMP_NUM_THREADS = cores / ranks of the host, fewer DataLoader workers",
                 f"{less_often(analysis.interface)}: unequal steps then even out before ranks wait for each other",

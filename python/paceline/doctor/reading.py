@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from paceline._internal import units
 from paceline.doctor.events import RECORD, Event, events
-from paceline.doctor.timeline_model import AGREEMENT, MARKS, Operation, Rank, Recording, Span, Tensor
+from paceline.doctor.timeline_model import AGREEMENT, MARKS, Host, Operation, Rank, Recording, Span, Tensor
 from paceline.errors import InvalidArgumentError
 from paceline.job import timeline_files
 
@@ -108,6 +109,9 @@ class _Reader:
                 )
             self._recorded.add(_whole(event["pid"]))
             rank.rank, rank.dropped = _whole(event["args"]["rank"]), _whole(event["args"]["dropped"])
+            host = event["args"].get("host")
+            if host is not None:
+                rank.host = Host(str(host["name"]), _whole(host["processes"]), _whole(host["cores"]))
 
     def _complete(self, event: Event, category: object) -> None:
         begin = _ns(event["ts"])
@@ -168,7 +172,13 @@ class _Reader:
             for rank in ranks
             if rank.dropped
         ]
-        return Recording(self._path, workers, servers, missing, notes)
+        found = Recording(self._path, workers, servers, missing, notes)
+        notes += [
+            f"{host.processes} processes of this job share {units.count(host.cores, 'core')} of {host.name} and take "
+            "turns, which lengthens every part of a step; with a core for each, all of these figures would be others"
+            for host in found.crowded
+        ]
+        return found
 
     def _refuse_what_was_not_run(self) -> None:
         if not self._ranks:

@@ -69,6 +69,22 @@ class Tensor:
     done: int
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host as a rank saw it."""
+
+    name: str
+    processes: int
+    """Processes of the job on it."""
+    cores: int
+    """Cores that the rank could use."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether processes of the job take turns on its cores."""
+        return self.processes > self.cores
+
+
 @dataclass(slots=True)
 class Rank:
     """The recording of one rank."""
@@ -76,6 +92,8 @@ class Rank:
     rank: int
     dropped: int = 0
     """Number of spans that were dropped because there were too many."""
+    host: Host | None = None
+    """Where it ran; None for recordings of earlier versions."""
     marks: dict[str, list[Span]] = field(default_factory=lambda: {name: [] for name in MARKS})
     operations: list[Operation] = field(default_factory=list)
     """Operations, except those of coordinators."""
@@ -114,3 +132,9 @@ class Recording:
     def world_size(self) -> int:
         """Number of ranks that train, including those that were not recorded."""
         return len(self.ranks) + len(self.missing)
+
+    @property
+    def crowded(self) -> list[Host]:
+        """Hosts on which processes of the job take turns on the cores."""
+        hosts = {rank.host.name: rank.host for rank in self.ranks if rank.host is not None}
+        return [host for _, host in sorted(hosts.items()) if host.is_crowded]

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from paceline._core import __version__
 from paceline._internal.netif import address_of, is_own, towards
+from paceline._internal.system import out_of_memory_kills
 from paceline.errors import InvalidArgumentError
 from paceline.launch import variables
 from paceline.launch.checks import Ports, Problem, check_command, enter, machine, own_addresses
@@ -33,6 +34,7 @@ _READ = 1 << 16
 _POLL_S = 0.05
 _LEFTOVERS_S = 1.0  # from SIGTERM to SIGKILL: for leftover processes, and for all processes once the launcher is gone
 _SERVER = (sys.executable, "-m", "paceline.job.server")
+_NO_MEMORY = "the kernel has killed processes for lack of memory; use smaller batches, or fewer ranks on this host"
 _GIVE_UP_S = 2.0  # after SIGKILL, for processes that survive it
 
 
@@ -82,6 +84,7 @@ class Agent:
         self.kill_at: float | None = None
         self.killed_at: float | None = None
         self.ending = False
+        self.memory_kills = out_of_memory_kills()
         self._input = b""
 
     def run(self) -> None:
@@ -311,6 +314,8 @@ class Agent:
             self._take_notes(group.rank)
             self._watch_notes_no_more(group.rank)
             reason, follows = self.notes.reason(group.rank)
+            if group.code == -signal.SIGKILL and not self.ending and out_of_memory_kills() > self.memory_kills:
+                reason = reason or _NO_MEMORY
             ended = {"code": group.code, "stopped": self.ending, "reason": reason, "follows": follows}
             self.out.put(encode(FrameKind.EXITED, group.rank, ended))
 

@@ -158,7 +158,10 @@ impl Recording {
         for tensor in std::mem::take(&mut self.held) {
             self.ended(timeline, &tensor, tensor.agreed)?;
         }
-        let paceline = json!({"rank": timeline.rank, "since_us": timeline.us(self.since), "dropped": dropped});
+        let mut paceline = json!({"rank": timeline.rank, "since_us": timeline.us(self.since), "dropped": dropped});
+        if let Some(place) = timeline.place.get() {
+            paceline["host"] = json!({"name": place.host, "processes": place.processes, "cores": place.cores});
+        }
         self.writer.metadata(on(timeline, COMPUTE), "paceline", paceline)?;
         self.writer.finish()
     }

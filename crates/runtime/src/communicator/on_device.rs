@@ -12,7 +12,7 @@ use paceline_executor::handle::Handle;
 use paceline_os::sync::atomic::{AtomicU64, Ordering};
 use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::{Result, RunError};
+use paceline_transport::error::{Result, RunError, of};
 use paceline_transport::header::Collective;
 
 use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
@@ -32,10 +32,7 @@ fn failed(error: CudaError) -> RunError {
 impl CollectiveRequest<'_> {
     /// `all_reduce of 'weights'`.
     pub(super) fn described(&self) -> String {
-        match self.label {
-            "" => self.collective.name().to_owned(),
-            label => format!("{} of '{label}'", self.collective.name()),
-        }
+        self.collective.name().to_owned() + &of(self.label)
     }
 
     /// Elements that all ranks of a group of this size must agree on, for a collective of equal shares.

@@ -328,6 +328,6 @@ impl Machine {
     }
 
     fn warn(&self, stall: &Stall) {
-        paceline_os::report!("paceline: {} ({})", stall.describe(), self.control.shared.describe(&stall.lack));
+        paceline_os::report!("paceline: {}; missing: {}", stall.describe(), self.control.shared.describe(&stall.lack));
     }
 }
