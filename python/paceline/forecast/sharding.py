@@ -30,10 +30,10 @@ OPTIONS = (
     "optimizer",
 )
 """Options of a plan, beside `sharding`, by their names in the table of settings."""
-TIGHT = 0.83
+TIGHT = 0.8
 """Share of a GPU's memory above which a peak is a tight fit: what the allocator reserves beyond it, the CUDA context,
 NCCL's buffers and workspaces need room, too, and are not counted (docs/explanation/sharding.md). Allocators have
-reserved 1.06 to 1.20 times the peaks that are forecast (docs/results/published.md), and 1 / 1.2 is 0.83."""
+reserved 1.06 to 1.24 times the peaks that are forecast (docs/results/published.md), and 1 / 1.24 is 0.8."""
 IN_STEP = "halving-doubling"
 """A strategy that takes up to 1.8 times as long if ranks are out of step (docs/results/validation.md)."""
 GATHERED = ("zero3", "hsdp")

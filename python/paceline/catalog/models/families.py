@@ -41,6 +41,8 @@ class _Block:
     norm: int = 2
     """Vectors of a norm: 2 with a bias, 1 without, 0 for no norm of its own."""
     mlp_norm: int | None = None
+    rms: bool = False
+    """Whether norms are RMSNorm, which eager PyTorch composes of several operators."""
     qk_norm: bool = False
     dropout: bool = False
     window: int | None = None
@@ -94,6 +96,11 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
         pointwise=tokens * hidden,
         masks=tokens * hidden if block.dropout else 0,
         scores=float(block.heads) * tokens * keys,
+        separate=tokens * hidden * block.rms,
+        widened=tokens * hidden * block.rms,
+        gathered=tokens * hidden,
+        # Of the result, queries, keys and values.
+        gradients=tokens * 2 * width + keys * 2 * kv,
     )
     # A window bounds the keys of a query; the mask's half is left out where most queries see a full window.
     seen = keys if is_cross or block.window is None else min(keys, block.window)
@@ -132,9 +139,15 @@ def _mlp(block: _Block, name: str) -> Layer:
     kept = Activations(
         products=tokens * hidden + rows * ups * ffn,
         # After four products of attention: the first one, and with a gate the last one, too.
-        alternate=rows * ffn + (rows * hidden if block.gated else 0),
+        alternate=rows * ffn + rows * hidden * block.gated,
+        summed=rows * hidden * block.gated,
         pointwise=tokens * hidden + rows * ffn,
         masks=tokens * hidden if block.dropout else 0,
+        separate=tokens * hidden * block.rms + rows * ffn * block.gated,
+        widened=tokens * hidden * block.rms,
+        gathered=tokens * hidden,
+        # Of the second product's input, which is let go, and of what that is made of.
+        gradients=rows * ups * ffn,
     )
     return Layer(
         at,
@@ -177,6 +190,7 @@ def _head(
     *,
     bias: bool = False,
     dense: bool = False,
+    rms: bool = False,
     rows: int | None = None,
     more: tuple[Tensor, ...] = (),
 ) -> list[Layer]:
@@ -192,7 +206,7 @@ def _head(
     if bias:
         tensors.append(Tensor("model.head.bias", (vocabulary,)))
     matmuls.append(Matmul(rows, hidden, vocabulary))
-    kept = Activations(products=rows * hidden, wide=float(rows) * vocabulary)
+    kept = Activations(products=rows * hidden, wide=float(rows) * vocabulary, gathered=rows * hidden)
     head = Layer(
         "model.head",
         (*tensors, *more),
@@ -203,8 +217,13 @@ def _head(
         shared=() if tied is None else (tied,),
         kept=kept,
     )
-    final = _norm("model.norm", hidden, norm)
-    return [Layer("model.norm", final, tokens, hidden, traffic=_LOOKUP), head] if final else [head]
+    return [_final_norm("model.norm", tokens, hidden, norm, rms=rms), head] if norm else [head]
+
+
+def _final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) -> Layer:
+    through = float(tokens * hidden)
+    kept = Activations(inputs=through, separate=through * rms, widened=through * rms)
+    return Layer(name, _norm(name, hidden, vectors), tokens, hidden, traffic=_LOOKUP, kept=kept)
 
 
 def _decoder(config: Config, block: _Block, count: int, *, positions: int = 0, tied: bool, norm: int) -> list[Layer]:
@@ -214,7 +233,7 @@ def _decoder(config: Config, block: _Block, count: int, *, positions: int = 0, t
     return [
         _embedding("model.embed", block.tokens, block.hidden, (words, *places)),
         *_blocks(block, count),
-        *_head(block.tokens, block.hidden, vocabulary, norm, words if tied else None),
+        *_head(block.tokens, block.hidden, vocabulary, norm, words if tied else None, rms=block.rms),
     ]
 
 
@@ -253,6 +272,7 @@ def _llama(config: Config, tokens: int) -> list[Layer]:
         out_bias=out_bias,
         mlp_bias=config.flag("mlp_bias", default=False),
         norm=1,
+        rms=True,
         qk_norm=kind == "qwen3",
         window=window or None,
         experts=config.whole("num_local_experts", 8, _MOST_EXPERTS) if kind == "mixtral" else 1,
@@ -396,6 +416,7 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         out_bias=False,
         mlp_bias=False,
         norm=1,
+        rms=True,
         dropout=config.number("dropout_rate", 0.1) > 0,
     )
     vocabulary, count = config.whole("vocab_size"), config.layers("num_layers")
@@ -408,7 +429,7 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         "model.decoder",
         (Tensor("model.decoder.relative_bias", (buckets, heads)),),
     )
-    final = Layer("model.encoder.norm", _norm("model.encoder.norm", hidden, 1), tokens, hidden, traffic=_LOOKUP)
+    final = _final_norm("model.encoder.norm", tokens, hidden, 1, rms=True)
     tied = words if config.flag("tie_word_embeddings", default=True) else None
     return [
         _embedding("model.embed", tokens, hidden, (words,)),
@@ -416,7 +437,7 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         final,
         _embedding("model.decoder.embed", tokens, hidden, (), words),
         *decoder,
-        *_head(tokens, hidden, vocabulary, 1, tied),
+        *_head(tokens, hidden, vocabulary, 1, tied, rms=True),
     ]
 
 

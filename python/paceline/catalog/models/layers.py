@@ -74,12 +74,22 @@ class Activations:
     """Outputs of matrix products and of flash attention: kept with Korthikanti's selective checkpointing."""
     alternate: float = 0.0
     """What torchtitan's selective checkpointing keeps: outputs of attention and of a block's products 1, 3, 5 and 7."""
+    summed: float = 0.0
+    """Of `alternate`, parts of sums that every tensor-parallel GPU has whole."""
     pointwise: float = 0.0
     """Outputs of norms and activation functions, which are cheap to recompute."""
     masks: float = 0.0
     """Dropout masks, one byte each."""
     scores: float = 0.0
     """Attention scores, for which unfused attention keeps 2 elements and a mask each (with dropout), or 1 element."""
+    separate: float = 0.0
+    """What eager kernels keep besides: values that RMSNorm has normalized, activations that a gate multiplies."""
+    widened: float = 0.0
+    """Inputs of RMSNorm, which eager kernels keep in FP32 instead."""
+    gathered: float = 0.0
+    """Inputs of products that every tensor-parallel GPU has whole; as many outputs of others are summed to shards."""
+    gradients: float = 0.0
+    """Gradients of activations that exist at a time in the backward pass of the layer, less what it has let go."""
     wide: float = 0.0
     """Elements of 4 bytes whatever the precision, such as the logits of the loss."""
 

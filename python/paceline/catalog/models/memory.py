@@ -8,12 +8,17 @@ attention and of every second matrix product of a block are kept (`SelectiveAC` 
 
 In the backward pass of the loss, PyTorch's cross-entropy has two more copies of the logits in FP32, the gradients of
 its result and of its argument; fused ones write the gradient in the precision of the computation.
+
+Tensor-parallel GPUs share everything evenly, with one exception: where PyTorch's modules do it (DTensor, so with any
+kernels but fused ones), each keeps the inputs that it has gathered for its products, which are whole. Megatron gathers
+them again in the backward pass (Korthikanti, section 4.2.2). DTensor's cross-entropy (`loss_parallel`) has three more
+copies of its share of the logits, not two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.catalog import names
 from paceline.catalog.models.layers import Layer, Model
@@ -27,9 +32,29 @@ _STATES = {"adam": 2, "momentum": 1, "sgd": 0}
 """FP32 tensors that the optimizer keeps beside the master copy."""
 
 
-def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, checkpointing: Checkpointing) -> int:
-    """Return the bytes that a layer keeps for its backward pass, per sample."""
-    size, kept = element_bytes(precision), layer.kept
+@dataclass(frozen=True)
+class Computation:
+    """How the layers of a model are computed, as far as it concerns their memory."""
+
+    precision: str = "bf16"
+    attention: AttentionKind = "flash"
+    """`flash` keeps no scores."""
+    kernels: Kernels = "fused"
+    checkpointing: Checkpointing = "none"
+    """`full` keeps the inputs of blocks; `selective` recomputes what is cheap."""
+    tensor: int = 1
+    """Tensor-parallel GPUs."""
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether each tensor-parallel GPU keeps whole inputs of products."""
+        return self.tensor > 1 and self.kernels != "fused"
+
+
+def activation_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes that all GPUs of a rank keep of a layer for its backward pass, per sample."""
+    size, kept = element_bytes(computed.precision), layer.kept
+    attention, checkpointing = computed.attention, computed.checkpointing
     if checkpointing == "full" and layer.block:
         return round(kept.inputs * size)
     total = (kept.inputs + kept.products) * size + kept.wide * 4
@@ -37,20 +62,26 @@ def activation_bytes(layer: Layer, precision: str, attention: AttentionKind, che
         # The log-sum-exp of each query, in FP32.
         total += 4 * (layer.attention.heads * layer.attention.queries if layer.attention else 0)
     if checkpointing == "selective" and layer.block and attention == "flash":
-        return round(total + (kept.alternate - kept.products) * size)
+        total += (kept.alternate - kept.products) * size
+        if computed.is_gathered:
+            # The sums' shards are kept as well.
+            total += ((computed.tensor - 1) * kept.summed + kept.gathered) * size
+        return round(total)
+    if computed.is_gathered:
+        total += (computed.tensor - 1) * kept.gathered * size
     if checkpointing == "selective" and layer.block:
         return round(total + kept.pointwise * size + kept.masks)
     total += kept.pointwise * size + kept.masks
+    if computed.kernels == "eager":
+        total += kept.separate * size + kept.widened * max(0, 4 - size)
     if attention == "unfused":
         # Softmax; with dropout, its mask and its output, too.
         total += kept.scores * (2 * size + 1 if layer.dropout else size)
     return round(total)
 
 
-def backward_bytes(
-    layers: Sequence[Layer], precision: str, attention: AttentionKind, checkpointing: Checkpointing, kernels: Kernels
-) -> list[int]:
-    """Return the bytes that only the backward pass of each layer needs, per sample.
+def backward_bytes(layers: Sequence[Layer], computed: Computation) -> list[int]:
+    """Return the bytes that only the backward pass of each layer needs on all GPUs of a rank, per sample.
 
     With checkpointing, a block is recomputed: until the backward pass has passed one of its layers, what this layer and
     those before it do not keep exists again. The loss needs copies of the logits, which a compiled one does without.
@@ -58,11 +89,23 @@ def backward_bytes(
     found, block, again = [], "", 0
     for layer in layers:
         again, block = (again if layer.block == block else 0), layer.block
-        if block and checkpointing != "none":
-            again += activation_bytes(layer, precision, attention, "none")
-            again -= activation_bytes(layer, precision, attention, checkpointing)
-        found.append(again + round(layer.logits * _of_logits(precision, kernels)))
+        if block and computed.checkpointing != "none":
+            again += activation_bytes(layer, replace(computed, checkpointing="none"))
+            again -= activation_bytes(layer, computed)
+        found.append(again + _gradient_bytes(layer, computed) + round(layer.logits * _of_logits(computed)))
     return found
+
+
+def _gradient_bytes(layer: Layer, computed: Computation) -> int:
+    """Return the bytes of gradients of activations in the backward pass of a block's layer, per sample."""
+    if not layer.block:
+        return 0
+    through, most = layer.tokens * layer.hidden, layer.kept.gradients
+    if computed.is_gathered:
+        # The gradients of a sum and of gathered inputs are whole on every GPU.
+        whole = computed.tensor * layer.kept.gathered
+        most = max(most, whole + most / 2, 2 * whole)
+    return round((most + through) * element_bytes(computed.precision))
 
 
 @dataclass(frozen=True)
@@ -86,27 +129,21 @@ class Memory:
 
 def memory_of(
     model: Model,
+    computed: Computation,
     *,
     batch: int,
-    precision: str = "bf16",
-    attention: AttentionKind = "flash",
-    checkpointing: Checkpointing = "none",
-    kernels: Kernels = "fused",
     sharding: str = "none",
     group: int = 1,
     optimizer: Optimizer = "adam",
     units_in_flight: int = 2,
 ) -> Memory:
-    """Return the memory of one GPU.
+    """Return the memory of all GPUs of a rank.
 
     Args:
         model: The model, at its sequence length.
-        batch: Samples of a microbatch.
-        precision: Of the computation. 16-bit parameters have an FP32 master copy among the optimizer's states. With
+        computed: How it is computed. 16-bit parameters have an FP32 master copy among the optimizer's states. With
             `zero3`, as by FSDP2, shards of parameters and gradients are FP32 instead.
-        attention: `flash` keeps no scores.
-        checkpointing: `full` keeps the inputs of blocks; `selective` recomputes what is cheap.
-        kernels: How the loss is computed, see `backward_bytes`.
+        batch: Samples of a microbatch.
         sharding: `none`, `zero1` (optimizer states), `zero2` (gradients, too) or `zero3` (parameters, too).
         group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
         optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
@@ -117,7 +154,7 @@ def memory_of(
     """
     if sharding not in SHARDINGS:
         raise InvalidArgumentError(f"'{sharding[:80]}' is unknown; it is one of {', '.join(SHARDINGS)}")
-    size, count = element_bytes(precision), model.parameters
+    size, count = element_bytes(computed.precision), model.parameters
     level = SHARDINGS.index(sharding)
     held = max(size, 4) if level >= 3 else size
     master = 4 if held == 2 else 0
@@ -130,8 +167,8 @@ def memory_of(
         optimizer=-(-states // (group if level >= 1 else 1)),
         # Parameters of the units in flight, and the gradients of one.
         gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
-        activations=batch * sum(activation_bytes(layer, precision, attention, checkpointing) for layer in model.layers),
-        loss=batch * backward_bytes(model.layers, precision, attention, checkpointing, kernels)[-1],
+        activations=batch * sum(activation_bytes(layer, computed) for layer in model.layers),
+        loss=batch * backward_bytes(model.layers, computed)[-1],
     )
 
 
@@ -143,6 +180,7 @@ def largest_unit(model: Model) -> int:
     return max(units.values())
 
 
-def _of_logits(precision: str, kernels: Kernels) -> int:
+def _of_logits(computed: Computation) -> int:
     """Return the bytes of a logit in the loss's backward pass, beyond the FP32 value that is kept."""
-    return {"eager": 2 * 4, "fused": element_bytes(precision), "compiled": 0}[kernels]
+    copies = 3 if computed.is_gathered else 2
+    return {"eager": copies * 4, "fused": element_bytes(computed.precision), "compiled": 0}[computed.kernels]

@@ -11,7 +11,15 @@ from paceline._core import Trace
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.models.layers import Layer, Model
-from paceline.catalog.models.memory import Checkpointing, Memory, Optimizer, activation_bytes, backward_bytes, memory_of
+from paceline.catalog.models.memory import (
+    Checkpointing,
+    Computation,
+    Memory,
+    Optimizer,
+    activation_bytes,
+    backward_bytes,
+    memory_of,
+)
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
@@ -74,6 +82,11 @@ class Workload:
     def roofline(self) -> Roofline:
         """The GPU at this precision."""
         return Roofline(self.hardware, self.precision, self.attention, self.kernels)
+
+    @property
+    def computed(self) -> Computation:
+        """How layers are computed, as far as it concerns their memory."""
+        return Computation(self.precision, self.attention, self.kernels, self.checkpointing, self.tensor)
 
     @cached_property
     def stages(self) -> tuple[tuple[Timed, ...], ...]:
@@ -141,7 +154,7 @@ class Workload:
             again = pointwise * _FORWARD + products / 2 if self.attention == "flash" else attention
         backward += again
         launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
-        kept = activation_bytes(layer, self.precision, self.attention, self.checkpointing)
+        kept = activation_bytes(layer, self.computed)
         return Timed(layer, max(forward, launches), max(backward, launches * (2 + (again > 0))), kept)
 
     @property
@@ -224,20 +237,28 @@ class Workload:
         stages = (self._memory_of_stage(stage, sharding, group) for stage in range(self.pipeline))
         return max(stages, key=lambda memory: memory.total)
 
+    def _kept_outputs(self, layer: Layer) -> int:
+        """Return the bytes per sample that a pipeline keeps of the model's outputs until all microbatches are done.
+
+        PyTorch's does (`output_chunks` in torch/distributed/pipelining/stage.py, unless `return_outputs=False`);
+        Megatron's, with fused kernels, keeps losses.
+        """
+        if self.pipeline == 1 or self.kernels == "fused":
+            return 0
+        return round(layer.logits * element_bytes(self.precision))
+
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         layers = tuple(one.layer for one in self.stages[stage])
         found = memory_of(
             self.model if self.pipeline == 1 else replace(self.model, layers=layers),
+            self.computed,
             batch=self.batch,
-            precision=self.precision,
-            attention=self.attention,
-            checkpointing=self.checkpointing,
-            kernels=self.kernels,
             sharding=sharding,
             group=group,
             optimizer=self.optimizer,
         )
-        found = replace(found, activations=round(found.activations * self.under_way(stage)))
+        outputs = self.samples * sum(map(self._kept_outputs, layers))
+        found = replace(found, activations=round(found.activations * self.under_way(stage)) + outputs)
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
@@ -267,7 +288,7 @@ class Workload:
             forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
         kept = self.under_way(stage) / self.microbatches
         layers = [one.layer for one in timed]
-        only = backward_bytes(layers, self.precision, self.attention, self.checkpointing, self.kernels)
+        only = backward_bytes(layers, self.computed)
         known: set[str] = set()
         for one, backward in zip(timed, only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}
@@ -276,7 +297,7 @@ class Workload:
             forward.append(
                 {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
                 | ({"tensors": tensors} if tensors else {})
-                | {"activation_bytes": round(one.activation_bytes * kept)}
+                | {"activation_bytes": round(one.activation_bytes * kept) + self._kept_outputs(one.layer)}
                 # Of one microbatch.
                 | ({"backward_bytes": -(-backward // self.microbatches)} if backward else {})
             )
