@@ -231,8 +231,15 @@ def gpus(*, name: str | None, as_json: bool) -> None:
         for device in shown
     ]
     say(render(columns, [rows], highlight_first=False))
-    notes = [line for device in shown for text in device.sources for line in wrapped(text, width(), "    ")]
-    say(["", *notes] if name else ["", "Dense peaks; NVLink of one GPU, each way. Sources: paceline gpus NAME."])
+    if name:
+        notes = [text for device in shown for text in device.sources]
+    else:
+        others = units.listed([f"{one} is {device.name}" for device in shown for one in device.aliases])
+        notes = [
+            "Dense peaks; memory that CUDA gives to programs; NVLink of one GPU, each way. Sources: paceline gpus NAME.",
+            f"Other names: {others}.",
+        ]
+    say(["", *(line for text in notes for line in wrapped(text, width(), "    "))])
 
 
 def _tera(value: float | None) -> str:
