@@ -141,7 +141,9 @@ def test_what_does_not_fit_is_counted_and_named():
     assert (least["sharding"], least["checkpointing"], least["batch"]) == ("zero3", "full", 1)
     text = " ".join(call("llama-3-70b", "--gpu", "h100", "--gpus", 8).split())
     assert text.startswith("Nothing fits in 84.9 GB on 8 GPUs: the least is zero3 with batch 1 and full checkpointing")
-    assert "more GPUs, --tensor-parallel" in text
+    assert "parameters, gradients and optimizer states alone fill 14 of these GPUs: take more of them" in text
+    text = " ".join(call("llama-3-70b", "--gpu", "h100", "--gpus", 16).split())
+    assert "; more GPUs, --tensor-parallel, GPUs with more memory or an optimizer with fewer states" in text
     text = " ".join(call("llama-3-8b", "--gpu", "h100", "--gpus", 8, "--sharding", "none").split())
     assert "leave out --sharding" in text
     assert "8 GPUs: no configuration fits with no sharding (" in call(

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from paceline import InvalidArgumentError
 from paceline.doctor import diagnose
 from paceline.doctor.reading import read
 
@@ -221,3 +222,16 @@ def test_ranks_that_share_cores_are_warned_of(cores, is_crowded):
     report = diagnosed(ranks)
     said = "2 processes of this job share 1 core of node-a and take turns"
     assert any(said in note for note in report.analysis.notes) == is_crowded
+    assert report.analysis.recording.is_on_one_host
+    assert not any("between hosts" in one for it in report.diagnoses for one in it.tries)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"cores": 0}, {"processes": 10**400}, {"name": None}, {"name": "x" * 300}, {"name": "a\u202eb"}, {"name": ""}],
+)
+def test_hosts_that_cannot_be(wrong):
+    ranks = training()
+    ranks.events[1]["args"]["host"] = {"name": "a", "processes": 2, "cores": 2, **wrong}
+    with pytest.raises(InvalidArgumentError, match="cannot be understood"):
+        diagnosed(ranks)

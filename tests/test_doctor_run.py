@@ -70,6 +70,15 @@ def test_a_real_run_with_a_slow_rank(tmp_path):
     assert "waiting for rank 1" in doctor(path)
 
 
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2, reason="needs two cores")
+@pytest.mark.parametrize(("core", "is_crowded"), [("int(os.environ['RANK'])", False), ("0", True)])
+def test_ranks_with_a_core_each_do_not_take_turns(core, is_crowded, tmp_path):
+    bound = f"import os; os.sched_setaffinity(0, {{sorted(os.sched_getaffinity(0))[{core}]}})\n"
+    path = timeline_of(bound + SCRIPT.replace("time.sleep(0.08)", "pass"), tmp_path)
+    assert any("share 1 core" in note for note in json.loads(doctor(path, "--json"))["notes"]) == is_crowded
+
+
 SHARDED = """
 import torch, torch.distributed as dist
 import paceline.torch

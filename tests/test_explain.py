@@ -119,3 +119,40 @@ def test_hundreds_of_gpus_are_explained_as_well():
     assert told["workers"] == 512 and changes["twice the bandwidth"]["gain"] > 1.05
     assert changes["another strategy"]["note"] != "too many messages to try"
     assert 128 < told["knee"]["workers"] < 4096
+
+
+def test_what_communication_adds_to_computation_is_told_apart():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--bandwidth", "400Gbps", "--sharding", "zero3")
+    [result] = json.loads(call(*words, "--json"))
+    parts = {part["part"]: part["seconds"] for part in result["critical_path"]}
+    assert parts["compute"] == pytest.approx(
+        sum(result[f"{name}_s"] for name in ("forward", "backward", "optimizer")), rel=1e-6
+    )
+    assert parts["slowed by NCCL"] == pytest.approx(result["sharded"]["slowed_s"], rel=1e-6)
+    assert parts["library calls"] == pytest.approx(result["sharded"]["calls_s"], rel=1e-6)
+    assert sum(parts.values()) == pytest.approx(result["iteration_s"], rel=1e-6)
+    said = " ".join(call(*words).split())
+    assert "bound by computation (72 % of the critical path; NCCL's kernels slow it by another 18 %)" in said
+
+
+def test_the_librarys_calls_may_be_what_bounds(tmp_path):
+    trace = tmp_path / "small.json"
+    layers = [f"layer.{number}" for number in range(60)]
+    worker = {
+        "forward": [{"layer": name, "duration_s": 1e-6, "tensors": [f"{name}.weight"]} for name in layers],
+        "gradients": [
+            {"tensor": f"{name}.weight", "ready_s": 1e-6 * (place + 1), "bytes": 400}
+            for place, name in enumerate(reversed(layers))
+        ],
+    }
+    document = {
+        "format": "paceline-trace",
+        "version": 1,
+        "name": "small",
+        "batch": 1,
+        "dtype": "float32",
+        "workers": [worker],
+    }
+    trace.write_text(json.dumps(document))
+    said = " ".join(call(trace, "--cluster", "dgx-h100", "--workers", 16, "--strategy", "native").split())
+    assert "native is bound by the library's calls (" in said

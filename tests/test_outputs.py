@@ -37,6 +37,8 @@ SCRIPT = ("--", "python", "train.py")
         ((*SIMULATE, "--plan-json", "a.json", "--timeline", "a.json"), "--plan-json and --timeline name the same file"),
         ((*SIMULATE, "--plot", "a.png", "--timeline", "a.png"), "--plot and --timeline name the same file"),
         ((*SIMULATE, "--plan-json", "-"), "--plan-json -: would be a file of this name"),
+        (("record", "-o", "-", *SCRIPT), "- would be a file of this name"),
+        (("run", "-np", "2", "--timeline", "-", *SCRIPT), "-: would be a file of this name"),
         (("record", "-o", "train.py", *SCRIPT), "--output train.py: this file is read"),
         (("run", "-np", "2", "--record", "train.py", *SCRIPT), "--record train.py: this file is read"),
         (("run", "-np", "2", "--timeline", "train.py", *SCRIPT), "--timeline train.py: this file is read"),
@@ -68,6 +70,12 @@ def test_a_timeline_that_is_not_made_leaves_the_old_one(folder):
     with timeline_files.replacing(str(folder / "none.json"), "a1"):
         pass
     assert not (folder / "none.json").exists()
+
+
+def test_what_is_no_trace_is_told_from_one(folder):
+    for name, said in (("train.py", "is a script; record it first: paceline record"), ("old.json", "is a timeline")):
+        result = CliRunner().invoke(main, ["simulate", name, "--workers", "4"])
+        assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("call", [paceline.simulate, paceline.sweep])

@@ -6,7 +6,7 @@ import click
 import pytest
 from paceline.launch import recordings
 from paceline.launch.frames import MAGIC, Decoder
-from paceline.launch.merge import Recorded, merged, sentence
+from paceline.launch.merge import Recorded, forecast_options, merged, sentence
 from paceline.launch.recordings import Exchange, Records
 
 # Traces put together
@@ -110,3 +110,11 @@ def test_the_launcher_takes_only_so_much(monkeypatch):
     records.add(1, b"123456")
     assert records.too_large
     assert records.of(0) == (None, None)
+
+
+def test_options_that_a_recording_asks_for():
+    notes = (
+        "sharded by FSDP2; it is multiplied by 2; forecast it with --sharding zero3 --param-dtype bfloat16; and so on"
+    )
+    assert forecast_options(notes) == " --sharding zero3 --param-dtype bfloat16"
+    assert forecast_options("recorded on a CPU") == ""

@@ -106,7 +106,7 @@ def test_accumulation_counts_all_samples(model: str) -> None:
 
 def test_a_job_that_does_not_fit_names_the_remedy(model: str) -> None:
     text = " ".join(run(model, "--gpus", "8", "--sharding", "none", "--memory", "100MB").split())
-    assert "It does not fit: 0.21 GB of 0.1" in text
+    assert "It does not fit: 209.7 MB of 100 MB" in text
     assert "--sharding zero3" in text
     found = json.loads(run(model, "--gpus", "8", "--sharding", "none,zero3", "--memory", "100MB", "--json"))
     assert [one["sharded"]["fits"] for one in found] == [False, True]
@@ -203,7 +203,7 @@ def test_a_thousand_gpus_are_the_same_every_time(tmp_path: Path) -> None:
         (["--sharding", "none:4"], "none takes no number of ranks"),
         (["--sharding", "zero1:3"], "zero1:3 does not fit 8 workers"),
         (["--sharding", "hsdp:3"], "hsdp:3 does not fit 8 workers"),
-        (["--sharding", "hsdp"], "one GPU per node"),
+        (["--sharding", "hsdp"], "one data-parallel rank per node"),
         (["--prefetch", "2"], "--prefetch"),
         (["--sharding", "none", "--prefetch", "2"], "has no effect with none"),
         (["--sharding", "zero1", "--unit", "h.*"], "has no effect with zero1"),

@@ -14,7 +14,7 @@ use paceline_transport::shm::{Segment, ShmChannel, Waker};
 use paceline_transport::tcp::TcpChannel;
 
 use super::control::Control;
-use super::core_placement::CorePlacement;
+use super::core_placement::{CorePlacement, cores_of};
 use super::driver::{Driver, Host};
 use super::failure_detector::{FailureDetector, Monitor};
 use super::foreign::{grpc, mpi};
@@ -79,7 +79,7 @@ pub(super) fn assemble(
         sockets.extend(socket.as_ref().map(AsRawFd::as_raw_fd));
         controls.push(socket.map(Control::new).transpose().map_err(system("cannot set up a connection"))?);
     }
-    let cores = paceline_os::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = cores_of(local.iter().map(|&peer| peers[peer as usize].pid));
     let timeline = Arc::new(Timeline::new(
         rank,
         settings.servers_of_strategy(),

@@ -4,6 +4,7 @@
 //! exchange then costs two thread switches (110 us instead of 4 for 4 KiB). MPI binds ranks to cores. Paceline does
 //! not, because what a rank starts, such as data loaders, would be bound with it. Instead every waiting rank publishes
 //! its core. A rank that finds a peer on its own core moves once and may run anywhere afterwards.
+use paceline_os::process::Pid;
 use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Mutex};
 use paceline_os::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -16,13 +17,28 @@ const EVERY: Duration = Duration::from_millis(5);
 const AFTER: Duration = Duration::from_micros(30);
 
 /// Binds the given thread, or the current one, to a core.
-pub fn pin(thread: Option<paceline_os::process::Pid>, core: usize) -> std::io::Result<()> {
+pub fn pin(thread: Option<Pid>, core: usize) -> std::io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
     }
     let mut only = CpuSet::new();
     only.set(core);
     Ok(sched_setaffinity(thread, &only)?)
+}
+
+/// Cores that these processes of this host may use together: launchers bind each to its own. Those of this process alone if
+/// its time is limited, and of those others that cannot be asked.
+pub fn cores_of(processes: impl Iterator<Item = u32>) -> usize {
+    let own = paceline_os::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let Ok(mut all) = sched_getaffinity(None) else { return own };
+    if own < all.count() as usize {
+        return own;
+    }
+    let pids = processes.filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    for allowed in pids.filter_map(|pid| sched_getaffinity(Some(pid)).ok()) {
+        (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).for_each(|cpu| all.set(cpu));
+    }
+    all.count() as usize
 }
 
 /// Where the ranks of this host wait.

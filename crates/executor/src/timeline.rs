@@ -127,7 +127,7 @@ pub struct Place {
     pub host: String,
     /// Processes of the job on it.
     pub processes: usize,
-    /// Cores that this process may use.
+    /// Cores that they may use together.
     pub cores: usize,
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
 
+NO_DASH = "would be a file of this name; the standard output is /dev/stdout"
 NO_SUCH_FILE = "there is no such file; check the path"
 
 
@@ -68,7 +69,7 @@ def check_writable(option: str, path: Path) -> None:
     try:
         special = target.exists() and not target.is_file()
         if str(path) == "-":
-            problem = "would be a file of this name; the standard output is /dev/stdout"
+            problem = NO_DASH
         elif target.is_dir():
             problem = "is a folder; name a file in it"
         elif not folder.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -98,9 +99,20 @@ def load_trace(source: str | Path | Trace) -> Trace:
     workload = find_workload(source)
     if workload is not None:
         return workload.trace()
-    return Trace.read(
-        _file_of("trace", source, _TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
-    )
+    path = _file_of("trace", source, _TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
+    try:
+        return Trace.read(path)
+    except InvalidArgumentError:
+        if path.suffix == ".py":
+            remedy = f"record it first: paceline record -o mine.json -- python {path!s:.80}"
+            raise InvalidArgumentError(f"{path!s:.200}: is a script; {remedy}") from None
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if b'"traceEvents"' in file.read(1 << 12):
+                raise InvalidArgumentError(
+                    f"{path!s:.200}: is a timeline, which `paceline doctor` reads; forecasts need a recording: "
+                    "paceline run -np 1 --record mine.json -- python train.py"
+                ) from None
+        raise
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:

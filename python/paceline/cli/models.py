@@ -236,7 +236,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     else:
         others = units.listed([f"{one} is {device.name}" for device in shown for one in device.aliases])
         notes = [
-            "Dense peaks; memory that CUDA gives to programs; NVLink of one GPU, each way. Sources: paceline gpus NAME.",
+            "Dense peaks; the memory that programs get; NVLink of one GPU, each way. Sources: paceline gpus NAME.",
             f"Other names: {others}.",
         ]
     say(["", *(line for text in notes for line in wrapped(text, width(), "    "))])

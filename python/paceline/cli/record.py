@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import on_terminal
-from paceline._internal.files import check_distinct
+from paceline._internal.files import NO_DASH, check_distinct
 from paceline.errors import Source, naming
 from paceline.launch import injection
+from paceline.launch.merge import forecast_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +171,9 @@ def _known_gpu(on: str, dtype: str | None) -> str:
 def _refuse_unwritable(path: Path) -> None:
     """Fail now rather than after minutes of recording."""
     folder = path.absolute().parent
-    if path.is_dir():
+    if str(path) == "-":
+        problem = f"- {NO_DASH}"
+    elif path.is_dir():
         problem = f"{path} is a folder"
     elif not folder.is_dir():
         problem = f"the folder {folder} does not exist"
@@ -365,7 +368,10 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
     counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
     for note in [*([counted] if simulated else []), *summary["notes"], *_drift(summary), *_missing(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    console.print(f"wrote {output}: try paceline simulate {output}", markup=False, highlight=False, soft_wrap=True)
+    options = forecast_options("; ".join(summary["notes"]))
+    console.print(
+        f"wrote {output}: try paceline simulate {output}{options}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:

@@ -407,6 +407,7 @@ def _faster_rates(bus_bandwidth_bps: float | None) -> str:
 
 
 def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: float | None) -> list[str]:
+    here = analysis.recording.is_on_one_host
     faster = "forecast a faster network: "
     if analysis.has_steps:
         faster += f"{_record(analysis.interface)}; paceline simulate mine.json"
@@ -421,10 +422,16 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: floa
         *([fewer_bytes(analysis.interface)] if element_type(analysis) not in _HALVED else []),
         less_often(analysis.interface),
         # The file does not say how the job was started.
-        "ranks of one host: leave out --transport, if it was given, so that they share memory; between hosts: more "
-        "--streams, and the fastest --interface",
+        "leave out --transport, if it was given, so that ranks share memory"
+        if here
+        else "ranks of one host: leave out --transport, if it was given, so that they share memory; between hosts: "
+        "more --streams, and the fastest --interface",
         "leave out --strategy, if it was given, so that Paceline tunes the algorithm for each message size",
-        f"{faster} --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}",
+        *(
+            []
+            if here
+            else [f"{faster} --workers {analysis.recording.world_size} --bandwidth {_faster_rates(reached_bps)}"]
+        ),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paceline._internal import units
@@ -16,6 +16,8 @@ from paceline.job import timeline_files
 _MOST_US = 4e15
 """Microseconds of a hundred years; later times are invalid."""
 _EGRESS, _INGRESS = 1, 2
+_LONGEST, _MOST = 255, 1 << 20
+"""Characters of a host's name; processes and cores of a host."""
 """Threads of messages."""
 
 
@@ -111,7 +113,7 @@ class _Reader:
             rank.rank, rank.dropped = _whole(event["args"]["rank"]), _whole(event["args"]["dropped"])
             host = event["args"].get("host")
             if host is not None:
-                rank.host = Host(str(host["name"]), _whole(host["processes"]), _whole(host["cores"]))
+                rank.host = _host(host)
 
     def _complete(self, event: Event, category: object) -> None:
         begin = _ns(event["ts"])
@@ -199,6 +201,14 @@ def _ns(us: object) -> int:
     if isinstance(us, bool) or not isinstance(us, int | float) or not -_MOST_US < us < _MOST_US:
         raise ValueError
     return round(us * 1000)
+
+
+def _host(fields: Mapping[str, object]) -> Host:
+    name, processes, cores = fields["name"], _whole(fields["processes"]), _whole(fields["cores"])
+    plausible = isinstance(name, str) and 0 < len(name) <= _LONGEST and name.isprintable()
+    if not plausible or not 0 < processes <= _MOST or not 0 < cores <= _MOST:
+        raise ValueError
+    return Host(str(name), processes, cores)
 
 
 def _whole(value: object) -> int:

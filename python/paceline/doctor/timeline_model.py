@@ -77,7 +77,7 @@ class Host:
     processes: int
     """Processes of the job on it."""
     cores: int
-    """Cores that the rank could use."""
+    """Cores that they could use together."""
 
     @property
     def is_crowded(self) -> bool:
@@ -132,6 +132,13 @@ class Recording:
     def world_size(self) -> int:
         """Number of ranks that train, including those that were not recorded."""
         return len(self.ranks) + len(self.missing)
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks are known to have run on the same host."""
+        return len({rank.host.name if rank.host else None for rank in self.ranks} - {None}) == 1 and all(
+            rank.host for rank in self.ranks
+        )
 
     @property
     def crowded(self) -> list[Host]:

@@ -18,13 +18,14 @@ from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
-from paceline.forecast.simulate import PathPart, Result, Scenario
+from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
 from paceline.forecast.sweep import execute
 
 NOTEWORTHY = 1.005
 """Smaller ratios of two times are not worth mentioning."""
 _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the node", "racks' uplinks"
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
+_CALLS, _SLOWED = "the library's calls", "what NCCL's kernels slow computation by"
 _HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
 _LINKS = "links inside and between nodes"
 _LIMITS = {
@@ -39,6 +40,9 @@ _LITTLE = 1.05
 """Gain of a link's relief below which another link may be what keeps it from gaining more."""
 _MUCH = 0.1
 """Share of an iteration: exposed communication from which it is asked whether links limit together."""
+_ADDED = {CALLS: "the library's calls are", SLOWED: "NCCL's kernels slow it by"}
+_SAID = 0.03
+"""Share of a critical path from which it is said that communication lengthens computation."""
 _OF_PART = {
     "compute": _COMPUTE,
     "inside the node": _INSIDE,
@@ -50,6 +54,8 @@ _OF_PART = {
     "fusion buffer": _BUFFER,
     "late ranks": _LATE,
     "compression": _COMPRESSION,
+    CALLS: _CALLS,
+    SLOWED: _SLOWED,
 }
 
 
@@ -106,17 +112,21 @@ def _largest(result: Result) -> _Largest:
     parts = [part for part in result.critical_path if resource_of(part.part) == resource]
     seconds = sum(part.seconds for part in parts)
     detail = ""
-    if resource == _COMPUTE and seconds - result.added_s > result.compute_s * 1.01:
-        detail = ", that of the slowest worker"
+    whole = sum(part.seconds for part in result.critical_path)
+    if resource == _COMPUTE:
+        detail = ", that of the slowest worker" if seconds > result.compute_s * 1.01 else ""
+        for part in result.critical_path:
+            if part.part in _ADDED and part.seconds > _SAID * whole:
+                detail += f"; {_ADDED[part.part]} another {part.seconds / whole * 100:.0f} %"
     elif resource == _NICS and (result.queued_s or 0.0) > seconds / 2:
         detail = ", most of it queueing"
-    return _Largest(_named(resource, parts), seconds / sum(part.seconds for part in result.critical_path), detail)
+    return _Largest(_named(resource, parts), seconds / whole, detail)
 
 
 def _named(resource: str, parts: Sequence[PathPart]) -> str:
     if resource == _NICS:
         return _cards(parts)
-    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER, _INSIDE)
+    as_resource = resource.endswith(" links") or resource in (_COORDINATOR, _BUFFER, _INSIDE, _CALLS, _SLOWED)
     return resource if as_resource else parts[0].part.replace("compute", _COMPUTE)
 
 
@@ -137,7 +147,7 @@ def bound(result: Result, relieved: Sequence[Relief]) -> str:
     best = _best(result, relieved)
     if best is None or best.gain <= NOTEWORTHY:
         return path(result)
-    if best.resource == bottleneck(result):
+    if bottleneck(result) in (best.resource, _CALLS):
         largest = _largest(result)
         return f"bound by {largest.name} ({largest.percent} of the critical path{largest.detail})"
     return f"bound by {_LIMITS.get(best.resource, best.resource)}"
@@ -289,7 +299,7 @@ def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:
     effects = "; ".join(_effect(one) for one in tried)
     if first.gain <= NOTEWORTHY:
         return f"{path}, but no single relief helps: {effects}."
-    if first.resource == bottleneck(result):
+    if bottleneck(result) in (first.resource, _CALLS):
         return f"{subject} is {bound(result, relieved)}: {effects}."
     largest = _largest(result)
     beside = f"{largest.percent} of its critical path is {largest.name}{largest.detail}"

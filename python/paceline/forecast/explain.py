@@ -29,7 +29,7 @@ _NO_COMPUTATION = "nothing is computed"
 _HARM = 0.995
 NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
 """Why multicast and aggregation are not tried."""
-_BUCKETS = tuple(2**power for power in range(16, 28))
+_BUCKETS = tuple(2**power for power in range(16, 32))
 
 
 @dataclass(frozen=True)

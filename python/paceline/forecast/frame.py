@@ -12,7 +12,7 @@ from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "sharded", "added_s")
+_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "sharded")
 
 
 def row(result: Result) -> dict[str, Any]:

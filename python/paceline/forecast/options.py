@@ -195,6 +195,13 @@ class Sweep:
             )
         return found
 
+    def gloo_note(self, trace: Trace) -> list[str]:
+        """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""
+        on_gpu = self.get("device") is not None or self.get("samples_per_s") is not None
+        if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
+            return []
+        return [f"over gloo, as it was recorded; {self.spelling('library')} {DEFAULT} forecasts NCCL, which GPUs use"]
+
     def machine(self) -> Cluster:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
         return load_cluster(self._cluster(), **self._fields())
@@ -426,7 +433,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     if sweep.gpus_per_rank > 1:
         notes.append(_ranks_note(sweep))
-    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *sweep.nodes_note()])
+    gloo = [note for trace in traces for note in sweep.gloo_note(trace)]
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *gloo, *sweep.nodes_note()])
     return Prepared(scenarios, list(said), frozenset(meant))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
@@ -16,6 +16,7 @@ from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from paceline.catalog.models.workload import Workload
     from paceline.forecast.simulate import Result, Scenario
 
 NONE = "none"
@@ -241,7 +242,8 @@ def iteration(
     if name == "hsdp":
         if not group and gpus_per_node == 1 and ranks > 1:
             raise InvalidArgumentError(
-                "hsdp shards within a node, and there is one GPU per node; write hsdp:RANKS, or add --gpus-per-node",
+                "hsdp shards within a node, and there is one data-parallel rank per node; write hsdp:RANKS, add "
+                "--gpus-per-node, or leave it out",
                 setting="sharding",
             )
         own["group"] = min(gpus_per_node, ranks)
@@ -334,7 +336,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     lines.append(f"{whose}: {units.size(memory.peak_bytes)}{room}{without} ({held}).")
     if own.fits is False and own.capacity_bytes is not None:
         lines.append(
-            f"It does not fit: {_gigabytes(memory.peak_bytes)} GB of {_gigabytes(own.capacity_bytes)}; "
+            f"It does not fit: {units.size(memory.peak_bytes)} of {units.size(own.capacity_bytes)}; "
             f"{remedy(scenario, own)}."
         )
     return lines
@@ -354,19 +356,35 @@ def exposed_parts(own: Sharded) -> str:
     return units.listed([f"{units.duration(seconds)} {what}" for what, seconds in parts.items() if seconds > 0])
 
 
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g}"
+def least_gpus(workload: Workload, capacity_bytes: int) -> int:
+    """Return how many GPUs hold the model's state, without activations, if it is shared evenly."""
+    whole = replace(workload, tensor=1, pipeline=1, microbatches=1, virtual_stages=1).memory(sharding="zero3")
+    return -(-(whole.parameters + whole.gradients + whole.optimizer) // capacity_bytes)
+
+
+def more_gpus(workload: Workload, capacity_bytes: int) -> str:
+    """Return the remedy if all GPUs together are too few for the model's state."""
+    least = least_gpus(workload, capacity_bytes)
+    what = "parameters, gradients and optimizer states"
+    return f"{what} alone fill {least} of these GPUs: take more of them{_fewer_states(workload)}"
+
+
+def _fewer_states(workload: Workload | None) -> str:
+    can = workload is None or workload.optimizer != "sgd"
+    return ", or an optimizer with fewer states (--optimizer)" if can else ""
 
 
 def remedy(scenario: Scenario, own: Sharded) -> str:
     """Return what would reduce the largest part of the memory."""
+    workload, capacity = scenario.workload, own.capacity_bytes
+    if workload is not None and capacity and least_gpus(workload, capacity) > scenario.workers * workload.gpus:
+        return more_gpus(workload, capacity)
     memory = own.memory
     state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     activations = memory.activations_bytes or 0
     name = kind(own.sharding)
     units_now = memory.gathered_bytes + memory.communication_bytes
     if activations > state + units_now:
-        workload = scenario.workload
         batch = json.loads(scenario.trace.summary())["batch"] if workload is None else workload.batch
         more = f"--accumulate {2 * own.passes}"
         if workload is not None and workload.pipeline > 1:
@@ -391,4 +409,4 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
         )
     if "accumulate" in scenario.options and scenario.options.get("accumulate_sync") is False:
         return "most of it is the model's state: leave out --no-accumulate-sync, so that gradients stay sharded"
-    return "most of it is the model's state: more GPUs, or an optimizer with fewer states (--optimizer)"
+    return f"most of it is the model's state: more GPUs{_fewer_states(workload)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -35,6 +35,8 @@ COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest
 """Fields of a result that it has under a coordinator."""
 MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
 """Fields of a result that it has for a model from a configuration."""
+CALLS, SLOWED = "library calls", "slowed by NCCL"
+"""Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
 LONG = 6_000_000
 """A simulation of more messages takes over a second: what tries several leaves it out."""
 
@@ -158,8 +160,6 @@ class Result:
     """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
-    added_s: float = field(default=0.0, repr=False)
-    """Computation that every worker has beyond the trace's: calls of the library, and slowing by NCCL's kernels."""
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -172,11 +172,11 @@ class Result:
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
         values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
         values["notes"] = tuple(values["notes"])
-        own = Sharded.of(values["sharded"])
-        values |= {"sharded": own, "added_s": own.slowed_s + own.calls_s}
+        values["sharded"] = own = Sharded.of(values["sharded"])
         if "busy" in values:
             values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
-        return cls(**values)
+        found = cls(**values)
+        return replace(found, critical_path=_told_apart(found.critical_path, found.compute_s, own))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""
@@ -199,7 +199,6 @@ class Result:
         ):
             if plain[name] is None:
                 del plain[name]
-        del plain["added_s"]
         if self.coordinator is not None:
             plain["compute_s"] = self.compute_s
         return plain
@@ -344,6 +343,11 @@ class Scenario:
         hardware = titled(json.loads(self.trace.summary())["device"])
         return None if hardware is None else hardware.memory_bytes
 
+    def _nodes(self, ranks_per_node: int) -> int:
+        """Return over how many nodes its GPUs are: the stages of a pipeline are on nodes of their own."""
+        stages = 1 if self.workload is None else self.workload.pipeline
+        return -(-self.workers // ranks_per_node) * stages
+
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)
@@ -364,7 +368,7 @@ class Scenario:
             strategy=found.strategy,
             channel=low.channel,
             workers=self.workers,
-            nodes=-(-self.workers // int(fields["gpus_per_node"])),
+            nodes=self._nodes(int(fields["gpus_per_node"])),
             link_bps=link,
             # NCCL's own choice is a ring except for small buckets.
             own=found.strategy == self.library.strategy
@@ -410,6 +414,21 @@ class Scenario:
             latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
             bucket_size=low.bucket_size,
         )
+
+
+def _told_apart(path: Sequence[PathPart], compute_s: float, own: Sharded) -> tuple[PathPart, ...]:
+    """Return the parts, largest first, of which computation is the trace's: without what communication adds to it."""
+    added = {CALLS: own.calls_s, SLOWED: own.slowed_s}
+    parts = []
+    for part in path:
+        if part.part != "compute" or not any(added.values()):
+            parts.append(part)
+            continue
+        # The path has them in the share that it has of all computation.
+        share = min(1.0, part.seconds / (compute_s + sum(added.values())))
+        parts += [PathPart(name, seconds * share) for name, seconds in added.items() if seconds > 0]
+        parts.append(PathPart("compute", max(0.0, part.seconds - share * sum(added.values()))))
+    return tuple(sorted(parts, key=lambda part: -part.seconds))
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

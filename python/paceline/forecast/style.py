@@ -77,6 +77,8 @@ PARTS = {
     "host copies": "#AAAA00",
     "additions": "#CCBBAA",
     "latency": "#BBBBBB",
+    "library calls": "#C0A0D0",
+    "slowed by NCCL": "#6688AA",
 }
 """What the time of an iteration is spent on; shades of orange and brown are the network's."""
 REFERENCE = "#999999"

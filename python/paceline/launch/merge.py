@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -132,9 +133,19 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, reque
     slowest, fastest = _extremes(every)
     if ranks > 1 and fastest.compute_s > 0:
         ratio = short(slowest.compute_s / fastest.compute_s)
-        yield f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
+        if ratio != "1":
+            yield (
+                f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
+            )
+    options = forecast_options(trace["provenance"])
     workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
-    yield f"try paceline simulate {shlex.quote(str(path))} --workers {','.join(map(str, workers))}"
+    yield f"try paceline simulate {shlex.quote(str(path))} --workers {','.join(map(str, workers))}{options}"
+
+
+def forecast_options(notes: str) -> str:
+    """Return the options with which a recording's notes say that it is to be forecast, with a blank before them."""
+    found = re.search(r"forecast it with((?: --[\w-]+ \w+)+)", notes)
+    return found[1] if found else ""
 
 
 def _extremes(every: Sequence[Recorded]) -> tuple[Recorded, Recorded]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import operator
+import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline import _core
-from paceline._internal.files import NO_WORKING_DIRECTORY, read_small, working_directory_is_gone
+from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, read_small, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
@@ -118,7 +119,9 @@ def choice(choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyTy
         if name in choices:
             return str(name)
         near = nearest(shown(value), [*choices, *aliases])
-        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(choices)}"
+        known = f"one of {', '.join(choices)}"
+        few = f" It is {known}" if len(choices) <= _FEW else ""
+        hint = f"did you mean {near}?{few}" if near else f"it is {known}"
         raise InvalidArgumentError(f"'{shown(value)}' is unknown; {hint}")
 
     return Kind("|".join(choices), check, choices)
@@ -229,6 +232,8 @@ def _job_strategy(value: object) -> str:
 
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
+_FEW = 8
+"""Most names of a choice that an error lists beside the nearest."""
 _SHARDING_ALIASES = {"ddp": "none", "fsdp": "zero3", "zero-1": "zero1", "zero-2": "zero2", "zero-3": "zero3"}
 
 
@@ -277,6 +282,12 @@ def _size(value: object) -> int:
     if (size := _integer(value)) is not None and 0 < size < 2**64:
         return size
     raise InvalidArgumentError(f"{shown(value)} is not a size above 0 bytes such as 512KiB")
+
+
+def _memory(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?", value.strip()):
+        raise InvalidArgumentError(f"'{shown(value)}' has no unit; write {shown(value.strip())}GB, for example")
+    return _size(value)
 
 
 def _chunk(value: object) -> str | int:
@@ -423,6 +434,8 @@ def _new_file(value: object) -> str:
     if working_directory_is_gone():
         raise InvalidArgumentError(NO_WORKING_DIRECTORY)
     path = value if isinstance(value, Path) else Path(text(value))
+    if str(path) == "-":
+        raise InvalidArgumentError(f"-: {NO_DASH}")
     try:
         path = path.absolute()
         if not path.parent.is_dir():
@@ -529,7 +542,7 @@ SEVERAL_SHARDINGS = names_of(_sharding)
 COMPRESSION = Kind("NAME", _compression)
 SEVERAL_COMPRESSIONS = names_of(_compression)
 RESHARD = Kind("yes|no|N", _reshard)
-OPTIMIZER = choice(names.members(names.Optimizer))
+OPTIMIZER = choice(names.members(names.Optimizer), {"adamw": "adam"})
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).name)
 LIBRARIES = several(LIBRARY)
 CHANNEL = choice(names.members(names.Channel))
@@ -538,6 +551,7 @@ WORKERS = several(whole(1, MOST_WORKERS))
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)
 SIZE = Kind("SIZE", _size)
+MEMORY = Kind("SIZE", _memory)
 BUCKET_SIZE = or_word("none", SIZE)
 BUCKET_SIZES = several(BUCKET_SIZE)
 CHUNK = Kind("whole|per-worker|SIZE", _chunk)

@@ -734,7 +734,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="memory",
         flag="--memory",
-        kind=kinds.SIZE,
+        kind=kinds.MEMORY,
         help="Memory of a GPU: says whether the job fits.",
         default_words="that of --gpu",
         section=_SHARDING,

@@ -554,7 +554,7 @@ def _vit(config: Config, tokens: int) -> list[Layer]:
     return [
         Layer("model.embed", embedding, tokens, hidden, (Matmul(tokens - 1, pixels, hidden),), traffic=_LOOKUP),
         *_blocks(block, config.layers("num_hidden_layers")),
-        Layer("model.norm", _norm("model.norm", hidden, 2), tokens, hidden, traffic=_LOOKUP),
+        _final_norm("model.norm", tokens, hidden, 2, rms=False),
         Layer(
             "model.head",
             _linear("model.head", hidden, classes, bias=True),

@@ -122,7 +122,9 @@ def workload_of(  # noqa: PLR0917
         _one_of(attention or "flash", names.members(names.Attention), "attention"),
         _one_of(checkpointing or "none", names.members(names.Checkpointing), "checkpointing"),
         _one_of(kernels or "fused", names.members(names.Kernels), "kernels"),
-        _one_of(optimizer or "adam", names.members(names.Optimizer), "optimizer"),
+        _one_of(
+            {"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), names.members(names.Optimizer), "optimizer"
+        ),
         tensor,
         pipeline,
         microbatches or 1,
@@ -279,6 +281,7 @@ def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, 
 def _one_of(value: str, known: tuple[str, ...], setting: str) -> Any:  # noqa: ANN401 - a Literal
     if value not in known:
         near = nearest(value, list(known))
-        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(known)}"
+        every = f"one of {', '.join(known)}"
+        hint = f"did you mean {near}? It is {every}" if near else f"it is {every}"
         raise InvalidArgumentError(f"'{value[:80]}' is unknown; {hint}", setting=setting)
     return value

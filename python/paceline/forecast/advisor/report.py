@@ -282,7 +282,9 @@ class Answer:
                 continue
             tried = units.count(found.candidates, "configuration")
             large = f"{found.too_large} do not fit in {units.size(found.capacity_bytes)}"
-            searched = f", {found.simulated} had to be simulated, no other can be faster" if found.options else ""
+            searched = (
+                f", {found.simulated} had to be simulated to tell, no other can be faster" if found.options else ""
+            )
             lines.append(f"{where}: of {tried}, {large}{searched}.")
             if self.rows.get(found.gpus):
                 lines += [_never(found)] if _never(found) else []
@@ -307,7 +309,9 @@ class Answer:
 def _tight(best: Row, rows: Sequence[Row]) -> str:
     """Return that the best leaves little room for what is not counted, and which of `rows`, of as many GPUs, more."""
     roomier = next((row for row in rows if not row.sharded.is_tight), None)
-    other = "none of the others listed leaves more; a smaller --batch or --checkpointing does"
+    ways = ["a smaller --batch"] * (best.candidate.batch > 1)
+    ways += ["--checkpointing full"] * (best.candidate.checkpointing != "full") or ["more GPUs"] * (not ways)
+    other = f"none of the others listed leaves more; {units.listed(ways, 'or')} does"
     if roomier is not None:
         times = units.short(best.kept_per_s / roomier.kept_per_s)
         other = f"{roomier.candidate.setup.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
@@ -357,6 +361,9 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
         for name, all_ in (("sharding", 5), ("checkpointing", 3))
         if len(getattr(job.space, f"{name}s")) < all_
     ]
+    workload = job.workload(one.batch, one.checkpointing)
+    if shardings.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
+        return shardings.more_gpus(workload, job.capacity_bytes)
     if one.batch > 1:
         given.append("--batch" if job.space.batch else "--global-batch or --accumulate")
     if given:
@@ -364,7 +371,9 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
     activations = own.memory.activations_bytes if own is not None else None
     if own is not None and activations and activations > own.memory.peak_bytes / 2:
         return "most of it is activations: shorter sequences (--seq), or --tensor-parallel"
-    return "more GPUs, --tensor-parallel, GPUs with more memory, or an optimizer with fewer states (--optimizer)"
+    ways = ["more GPUs"] + ["--tensor-parallel"] * (workload.tensor == 1) + ["GPUs with more memory"]
+    ways += ["an optimizer with fewer states (--optimizer)"] * (workload.optimizer != "sgd")
+    return units.listed(ways, "or")
 
 
 def _rate(row: Row, tokens: int | None) -> str:

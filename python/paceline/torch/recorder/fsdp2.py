@@ -14,6 +14,7 @@ its time counts as computation.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -246,14 +247,18 @@ def _groups(state: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _options(groups: Sequence[Any]) -> str:
-    found = set()
+    """Return those of most of what is trained."""
+    found: Counter[str] = Counter()
     for group, member in [(each, member) for each in groups for member in each.fsdp_params]:
+        if not member.sharded_param.requires_grad:
+            continue
         policy = getattr(member, "mp_policy", None) or getattr(group, "mp_policy", None)
         whole = member.sharded_param.dtype
         gathered = getattr(policy, "param_dtype", None) or whole
         reduced = getattr(policy, "reduce_dtype", None) or reduced_by_default(gathered, whole)
-        found.add(as_options(gathered, reduced, recorded=reduced))
-    return found.pop() if len(found) == 1 else ZERO3
+        found[as_options(gathered, reduced, recorded=reduced)] += member.sharded_param.numel()
+    [(most, _)] = found.most_common(1) or [(ZERO3, 0)]
+    return most
 
 
 def _index(member: Any, index: Mapping[int, int]) -> int | None:  # noqa: ANN401

@@ -26,11 +26,11 @@ _REFUSED = {
 """Functions by module that need other ranks, and what each stands for."""
 
 
-def stand_in_for_distributed(noted: Callable[[str], None], kept: Callable[[torch.Tensor], None]) -> None:
+def stand_in_for_distributed(noted: Callable[[str, str], None], kept: Callable[[torch.Tensor], None]) -> None:
     """Replace process groups, meshes and wrappers, for the rest of this process.
 
     Args:
-        noted: Takes notes for the summary.
+        noted: Takes notes for the summary, each with the earlier one that it is instead of.
         kept: Takes copies of parameters, which are no activations.
     """
     if not torch.distributed.is_available():

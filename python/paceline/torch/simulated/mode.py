@@ -51,8 +51,10 @@ class Simulation:
         """The GPU's name, for the trace."""
         return self.hardware.title
 
-    def note(self, text: str) -> None:
-        """Keep a note for the summary, once."""
+    def note(self, text: str, instead_of: str = "") -> None:
+        """Keep a note for the summary, once; it may be said instead of an earlier one."""
+        if instead_of in self.notes:
+            self.notes.remove(instead_of)
         if text not in self.notes:
             self.notes.append(text)
 

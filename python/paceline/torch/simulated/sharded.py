@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,16 +13,18 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from paceline.torch.recorder.backward import inside_backward, on_backward
-from paceline.torch.recorder.fsdp2 import as_options, reduced_by_default
+from paceline.torch.recorder.fsdp2 import ZERO3, as_options, reduced_by_default
 from paceline.torch.simulated.replacing import answering, replace
 
 
 class Sharding:
     """Replaces FSDP's functions and classes, and knows the modules that the script shards."""
 
-    def __init__(self, noted: Callable[[str], None], kept: Callable[[torch.Tensor], None]) -> None:
-        """Take what notes go to, and what is told of copies of parameters."""
+    def __init__(self, noted: Callable[[str, str], None], kept: Callable[[torch.Tensor], None]) -> None:
+        """Take what notes go to, with the earlier one that each is instead of, and what is told of copies."""
         self._noted = noted
+        self._note = ""
+        self._types: Counter[str] = Counter()
         self._kept = kept
         self._units: dict[int, _Unit] = {}
 
@@ -124,14 +127,18 @@ class Sharding:
         inputs: bool,
         ignored: Iterable[nn.Parameter] | None,
     ) -> None:
-        whole = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.get_default_dtype())
-        gathered = dtype or whole
-        options = as_options(gathered, reduced or by_default(gathered, whole), recorded=whole)
-        self._noted(f"FSDP in the script is left out; forecast it with {options}")
         if not self._units:
             on_backward(self._backward_begins, self._backward_ends)
         unit = _Unit(module, self._units, dtype, self._kept, list(ignored or ()))
         self._units[id(module)] = unit
+        for one in unit.trained():
+            gathered = dtype or one.dtype
+            options = as_options(gathered, reduced or by_default(gathered, one.dtype), recorded=one.dtype)
+            self._types[options] += one.numel()
+        [(most, _)] = self._types.most_common(1) or [(ZERO3, 0)]
+        note = f"FSDP in the script is left out; forecast it with {most}"
+        self._noted(note, self._note)
+        self._note = note
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
             unit.cast()
@@ -172,6 +179,14 @@ class _Unit:
         self._kept = kept
         self._ignored = ignored
         self._casts: list[tuple[nn.Module, str, nn.Parameter, torch.Tensor]] = []
+
+    def trained(self) -> Iterator[nn.Parameter]:
+        """Yield its parameters that have gradients."""
+        others = {id(one) for one in self._ignored}
+        for module in self._modules(self._module):
+            for one in module._parameters.values():
+                if one is not None and one.requires_grad and one.is_floating_point() and id(one) not in others:
+                    yield one
 
     def cast(self) -> None:
         """Put copies of another dtype in the place of parameters, which then get their gradients through them."""
