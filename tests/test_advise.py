@@ -250,6 +250,16 @@ def test_what_never_fits_is_measured_beside_what_does():
     assert f"no configuration fits with no sharding (the least is {least})" in " ".join(call(*words).split())
 
 
+def test_where_all_fit_tightly_one_with_room_is_listed():
+    words = ("llama-3-70b", "--gpu", "h100", "--gpus", 512)
+    [group] = asked(*words)["gpus"]
+    first, second = group["rows"]
+    assert first["tight"] and not second["tight"] and first["sharding"] == second["sharding"] == "zero3"
+    assert second["batch"] < first["batch"] and second["samples_per_s"] < first["samples_per_s"]
+    text = " ".join(call(*words).split())
+    assert f"zero3 with batch {second['batch']} and full checkpointing leaves more, " in text
+
+
 def test_sizes_without_a_global_batch_double():
     sizes = Space().sizes(4)
     assert [next(sizes) for _ in range(3)] == [(1, 1), (2, 1), (4, 1)]

@@ -146,7 +146,8 @@ def advise(
         every = [search.start(job, gpus) for gpus in job.gpus]
         finished = _search(job, every, top)
         for one in every:
-            rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
+            shown = [*one.options[:top], *([one.roomier] if one.roomier is not None else [])]
+            rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in shown]
         answer = report.Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
         if as_json:
             say([json.dumps(answer.to_dict(), indent=1, allow_nan=False)])

@@ -71,6 +71,8 @@ class Found:
     """Configurations that are known not to fit; others that do not fit would not be faster either."""
     options: list[Option] = field(default_factory=list)
     """The best of each sharding, fastest first."""
+    roomier: Option | None = None
+    """If all of these fit tightly: the fastest of the first one's sharding that does not."""
     never_fit: list[TooLarge] = field(default_factory=list)
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[str] = field(default_factory=list)
@@ -201,6 +203,8 @@ def search(job: Job, found: Found, progress: Progress | None = None) -> None:
         if progress is not None:
             progress(done + 1, len(setups))
     found.options = _roomy_first(found.options)
+    if found.options and all(map(_is_tight, found.options)):
+        found.roomier = _roomier(job, found)
     found.never_fit = [_measured(job, one) for one in found.never_fit]
     found.never_fit.sort(key=lambda one: one.least_bytes)
 
@@ -211,6 +215,25 @@ def _roomy_first(options: Sequence[Option]) -> list[Option]:
         return list(options)
     first = next((one for one in options if not _is_tight(one) and _is_near(one, options[0])), options[0])
     return [first, *(one for one in options if one is not first)]
+
+
+def _roomier(job: Job, found: Found) -> Option | None:
+    """Return the fastest configuration of the first option's sharding that leaves room."""
+    setup = found.options[0].candidate.setup
+    fastest: Option | None = None
+    for bound, least, one in sorted(candidates(job, setup, found.workers), key=lambda it: (-it[0], it[1])):
+        if fastest is not None and bound * found.workers < -_rank(fastest)[0]:
+            break
+        if least > shardings.TIGHT * job.capacity_bytes:
+            continue
+        if one not in job.known:
+            found.simulated += 1
+        option = Option(one, job.result(one))
+        if option.result.sharded is None or option.result.sharded.fits is False or _is_tight(option):
+            continue
+        if fastest is None or _rank(option) < _rank(fastest):
+            fastest = option
+    return fastest
 
 
 def _is_tight(option: Option) -> bool:
