@@ -260,6 +260,19 @@ def test_where_all_fit_tightly_one_with_room_is_listed():
     assert f"zero3 with batch {second['batch']} and full checkpointing leaves more, " in text
 
 
+def test_larger_buckets_are_what_would_help():
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--batch", 1, "--checkpointing", "none")
+    rows = {row["sharding"]: row for row in asked(*words, "--sharding", "zero1,zero3")["gpus"][0]["rows"]}
+    help_ = rows["zero1"]["faster_with"]
+    assert help_["what"] == "--bucket-size 1024MiB" and help_["gain"] > 1.2
+    given = asked(*words, "--sharding", "zero1,zero3", "--bucket-size", "1GiB")["gpus"][0]["rows"]
+    larger = {row["sharding"]: row for row in given}
+    gain = rows["zero1"]["iteration_s"] / larger["zero1"]["iteration_s"]
+    assert gain == pytest.approx(help_["gain"], rel=1e-6)
+    assert larger["zero3"]["iteration_s"] == rows["zero3"]["iteration_s"]
+    assert "--bucket-size" in larger["zero1"]["command"] and "--bucket-size" not in larger["zero3"]["command"]
+
+
 def test_sizes_without_a_global_batch_double():
     sizes = Space().sizes(4)
     assert [next(sizes) for _ in range(3)] == [(1, 1), (2, 1), (4, 1)]

@@ -540,6 +540,7 @@ _ALL: tuple[Setting, ...] = (
         section=_HOW,
         uses=_in(
             SIMULATE,
+            "advise",
             simulate=_BUCKET_SIZES,
             report=_BUCKET_SIZES,
             sweep=_BUCKET_SIZES,

@@ -413,7 +413,10 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     """Return the command that forecasts a candidate; `given` are the options that were typed and do not vary."""
     trace = job.sweep.trace
     words = ["paceline", "simulate", *(["--config", str(trace)] if isinstance(trace, Path) else [str(trace)])]
+    gathers = shardings.kind(one.setup.sharding) in shardings.GATHERED
     for name, value in given.items():
+        if name == "bucket_size" and gathers:  # It exchanges units.
+            continue
         words += [SETTINGS[name].flag, str(value)]
     words += ["--gpus", str(gpus), "--sharding", one.setup.sharding, "--batch", str(one.batch)]
     words += ["--checkpointing", one.checkpointing] if one.checkpointing != "none" else []

@@ -8,7 +8,7 @@ activations alone exceed the memory are not forecast.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -23,8 +23,11 @@ from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, Setu
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import LONG, Result, Scenario
+from paceline.forecast.sweep import execute
 
 Progress = Callable[[int, int], None]
+_BUCKETS = (1 << 26, 1 << 28, 1 << 30)
+"""Sizes that are tried instead of the library's."""
 NEAR = 0.02
 """Share of a rate by which two configurations are as good as equal: forecasts are off by more than that."""
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate")
@@ -356,13 +359,28 @@ def explain(job: Job, found: Found, most: int) -> None:
         found.options[place] = _helped(job, option)
 
 
+def _larger_buckets(job: Job, option: Option) -> dict[str, float]:
+    """Return how many times faster larger buckets would make it, if it has buckets and their size was not given."""
+    scenario = job.scenario(option.candidate)
+    if shardings.kind(option.candidate.setup.sharding) in shardings.GATHERED or "bucket_size" in scenario.options:
+        return {}
+    larger = [scenario.changed(bucket_size=size) for size in _BUCKETS]
+    results = execute([one for one in larger if one.most_messages <= LONG])
+    fit = [one for one in results if one.sharded is None or one.sharded.fits is not False]
+    best = min(fit, key=lambda one: one.iteration_s, default=None)
+    if best is None or best.bucket_size is None:
+        return {}
+    return {f"--bucket-size {best.bucket_size >> 20}MiB": option.result.iteration_s / best.iteration_s}
+
+
 def _helped(job: Job, option: Option) -> Option:
-    """Return it with the relief of the network that gains most."""
-    given: Mapping[str, float] = {
+    """Return it with the relief of the network, or the larger buckets, that gain most."""
+    given: dict[str, float] = {
         one.what: one.gain
         for one in reliefs(job.scenario(option.candidate), option.result)
         if one.resource != "computation"
     }
+    given |= _larger_buckets(job, option)
     what = max(given, key=lambda name: given[name], default=None)
     if what is None or given[what] <= NOTEWORTHY:
         return option
