@@ -55,7 +55,7 @@ def test_mistakes_are_told_to_all_and_the_rest_goes_on(tmp_path):
         assert "complex64 cannot be combined" in said["unknown dtype"]["error"]
         if rank != 1:
             assert re.match(r"tensor 'm' has waited \d\.\d s for rank 1; ranks 0, 2 asked", said["missing"]["error"])
-    assert re.search(r"paceline: tensor 'm' has waited 0\.\d s for rank 1; .*; missing: rank 1 \(host ", outcomes[0].err)
+    assert re.search(r"tensor 'm' has waited 0\.\d s for rank 1; .*; missing: rank 1 \(host ", outcomes[0].err)
 
 
 @pytest.mark.parametrize(
