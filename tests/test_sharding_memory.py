@@ -102,16 +102,21 @@ def measured_peak(net, passes, held, path, exchanging):
     gc.collect()  # What earlier tests have left is not freed in this one.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
-    profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    events, allocations = profiled(profiler, path)
     copying = [(one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") in COPIES_OF_CPUS]
-    allocations = sorted((one for one in events if one.get("name") == "[memory]"), key=lambda event: event["ts"])
     now = peak = held
     for event, until in zip(allocations, freed_at(allocations), strict=True):
         now += event["args"]["Bytes"]
         if not any(begin <= event["ts"] and until <= end for begin, end in copying):
             peak = max(peak, now)
     return peak
+
+
+def profiled(profiler, path):
+    """Return the events of a profile, and those of memory in their order."""
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    return events, sorted((one for one in events if one.get("name") == "[memory]"), key=lambda event: event["ts"])
 
 
 def freed_at(allocations):

@@ -1,7 +1,6 @@
 """The memory of tensor-parallel models against torch's: every allocation of a step on one rank of DTensor's."""
 
 import gc
-import json
 from collections import Counter
 from contextlib import nullcontext
 from itertools import accumulate
@@ -12,8 +11,9 @@ from paceline.catalog.models.families import model_of
 from paceline.catalog.models.memory import Computation, activation_bytes, backward_bytes
 
 torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+pytest.importorskip("torch.distributed")
 import torch.nn.functional as F  # noqa: E402
+from test_sharding_memory import profiled, ranks  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
@@ -26,7 +26,6 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
     parallelize_module,
 )
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # noqa: E402
 
 TOKENS, HIDDEN, HEADS, KEYS, FFN, BLOCKS = 2048, 64, 8, 4, 224, 3
@@ -140,8 +139,7 @@ def share(net, mesh):
 
 def measured(ways, checkpointing, words, path):
     """Return the bytes that are kept when the backward pass begins, and the most that exist in the loss's."""
-    dist.init_process_group("fake", rank=0, world_size=ways, store=FakeStore())
-    try:
+    with ranks(ways):
         net = Net(checkpointing, words)
         if ways > 1:
             share(net, init_device_mesh("cpu", (ways,)))
@@ -160,12 +158,8 @@ def measured(ways, checkpointing, words, path):
         gc.collect()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             step()
-    finally:
-        dist.destroy_process_group()
-    profiler.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    events, allocations = profiled(profiler, path)
     begin = next(one["ts"] for one in events if one.get("name") == "the backward pass")
-    allocations = sorted((one for one in events if one.get("name") == "[memory]"), key=lambda event: event["ts"])
     now = kept = peak = 0
     for event in allocations:
         now += event["args"]["Bytes"]

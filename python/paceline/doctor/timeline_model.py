@@ -136,9 +136,8 @@ class Recording:
     @property
     def is_on_one_host(self) -> bool:
         """Whether all ranks are known to have run on the same host."""
-        return len({rank.host.name if rank.host else None for rank in self.ranks} - {None}) == 1 and all(
-            rank.host for rank in self.ranks
-        )
+        hosts = {rank.host.name if rank.host else None for rank in self.ranks}
+        return len(hosts) == 1 and None not in hosts
 
     @property
     def crowded(self) -> list[Host]:

@@ -117,7 +117,8 @@ def _scenario(group: Group, result: Result) -> Scenario:
 def _bound(group: Group, result: Result) -> str:
     """Return what bounds it."""
     scenario = _scenario(group, result)
-    relieved = reliefs(scenario, result) if min(result.messages, scenario.most_messages) <= LONG else []
+    quick = result.messages <= LONG or scenario.most_messages <= LONG
+    relieved = reliefs(scenario, result) if quick else []
     return sentence(named(result, group), result, relieved)
 
 

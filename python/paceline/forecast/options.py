@@ -200,7 +200,8 @@ class Sweep:
         on_gpu = self.get("device") is not None or self.get("samples_per_s") is not None
         if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
             return []
-        return [f"over gloo, as it was recorded; {self.spelling('library')} {DEFAULT} forecasts NCCL, which GPUs use"]
+        library = f"{self.spelling('library')} {DEFAULT}"
+        return [f"forecast over gloo, as it was recorded; {library} forecasts NCCL, which GPUs use"]
 
     def machine(self) -> Cluster:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.torch.recorder.modules import is_fsdp2
+from paceline.torch.recorder.modules import has_fsdp2
 from paceline.torch.recorder.step import Event, EventKind
 from paceline.torch.recorder.step_hooks import Gradient
 
@@ -229,7 +229,7 @@ def without_clipping(events: Sequence[Event]) -> tuple[list[Event], float]:
 
 def _states(model: nn.Module) -> Iterator[Any]:
     """Yield the state of each unit once; several modules may be one unit."""
-    if not any(is_fsdp2(module) for module in model.modules()):
+    if not has_fsdp2(model):
         return  # Importing what follows takes a second.
     from torch.distributed._composable_state import _get_module_state
 

@@ -177,6 +177,11 @@ def is_fsdp2(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
+def has_fsdp2(model: nn.Module) -> bool:
+    """Return whether `fully_shard` was called for the model or a module in it."""
+    return any(map(is_fsdp2, model.modules()))
+
+
 def class_name(module: nn.Module) -> str:
     """Return the name of the user's class: `fully_shard` makes a class `FSDPNet` of `Net`."""
     kind = type(module)

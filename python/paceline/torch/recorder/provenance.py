@@ -11,7 +11,7 @@ from torch import nn
 
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
-from paceline.torch.recorder.modules import is_fsdp2
+from paceline.torch.recorder.modules import has_fsdp2
 
 
 def job_size() -> int:
@@ -29,11 +29,7 @@ def synchronising_library(model: nn.Module, optimizer: torch.optim.Optimizer) ->
     if isinstance(model, nn.parallel.DistributedDataParallel):
         backend = str(torch.distributed.get_backend(model.process_group))
         return "ddp-gloo" if backend == "gloo" else "ddp"
-    if (
-        any(map(is_fsdp2, model.modules()))
-        and torch.distributed.is_initialized()
-        and str(torch.distributed.get_backend()) == "gloo"
-    ):
+    if has_fsdp2(model) and torch.distributed.is_initialized() and str(torch.distributed.get_backend()) == "gloo":
         return "ddp-gloo"
     # Horovod's optimizer and the one that Paceline has in its place.
     return "horovod" if hasattr(optimizer, "skip_synchronize") else ""

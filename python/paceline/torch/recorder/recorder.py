@@ -17,7 +17,7 @@ from paceline.torch.recorder.clock import Clock, Mark, clock_for
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.communication_hooks import RankStepHooks
 from paceline.torch.recorder.fsdp2 import ShardedUnits
-from paceline.torch.recorder.modules import class_name, is_compiled_in_place, is_fsdp2, unwrapped
+from paceline.torch.recorder.modules import class_name, has_fsdp2, is_compiled_in_place, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
@@ -102,7 +102,7 @@ class Recorder:
         self._optimizer: torch.optim.Optimizer | None = optimizer
         # A simulated rank exchanges nothing. FSDP2 does on one rank what it does on several.
         self._distributed = simulation is None and job_size() > 1
-        self._exchanges = self._distributed or (simulation is None and any(map(is_fsdp2, model.modules())))
+        self._exchanges = self._distributed or (simulation is None and has_fsdp2(model))
         self._stepping = False
         self._with_input, self._raises = with_input, raises
         self._refused: RecordingError | None = None
