@@ -23,8 +23,8 @@ COPIES_OF_CPUS = ("aten::_chunk_cat", "aten::add_")
 
 
 @contextmanager
-def ranks(count):
-    dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+def ranks(count, rank=0):
+    dist.init_process_group("fake", rank=rank, world_size=count, store=FakeStore())
     try:
         yield
     finally:
@@ -102,6 +102,11 @@ def measured_peak(net, passes, held, path, exchanging):
     gc.collect()  # What earlier tests have left is not freed in this one.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
+    return peak_of(profiler, held, path)
+
+
+def peak_of(profiler, held, path):
+    """Return the most bytes of a profile that began with `held` bytes, without what only CPUs need."""
     events, allocations = profiled(profiler, path)
     copying = [(one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") in COPIES_OF_CPUS]
     now = peak = held
@@ -113,10 +118,17 @@ def measured_peak(net, passes, held, path, exchanging):
 
 
 def profiled(profiler, path):
-    """Return the events of a profile, and those of memory in their order."""
+    """Return the events of a profile, and in their order those of memory that was allocated in it."""
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
-    return events, sorted((one for one in events if one.get("name") == "[memory]"), key=lambda event: event["ts"])
+    allocations, known = [], set()
+    for event in sorted((one for one in events if one.get("name") == "[memory]"), key=lambda event: event["ts"]):
+        # What an earlier profile has seen allocated may be freed now.
+        if event["args"]["Bytes"] > 0:
+            known.add(event["args"]["Addr"])
+        if event["args"]["Addr"] in known:
+            allocations.append(event)
+    return events, allocations
 
 
 def freed_at(allocations):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from paceline._core import Trace
@@ -20,6 +21,7 @@ from paceline.catalog.models.memory import (
     backward_bytes,
     memory_of,
 )
+from paceline.catalog.models.pipeline import in_flight
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
@@ -89,9 +91,14 @@ class Workload:
         return Computation(self.precision, self.attention, self.kernels, self.checkpointing, self.tensor)
 
     @cached_property
+    def parts(self) -> tuple[tuple[Timed, ...], ...]:
+        """Layers of each part of the model with their durations, for one microbatch; stages take the parts in turn."""
+        return tuple(tuple(self._timed(layer) for layer in part) for part in self._parts())
+
+    @cached_property
     def stages(self) -> tuple[tuple[Timed, ...], ...]:
         """Layers of each stage with their durations, for one microbatch."""
-        return tuple(tuple(self._timed(layer) for layer in stage) for stage in self._stages())
+        return tuple(tuple(chain.from_iterable(self._parts_of(stage))) for stage in range(self.pipeline))
 
     @cached_property
     def slowest(self) -> int:
@@ -103,21 +110,21 @@ class Workload:
         """Layers of the slowest stage."""
         return self.stages[self.slowest]
 
-    def _stages(self) -> list[list[Layer]]:
-        """Cut the layers into stages with as many blocks each as can be; embeddings and head are at the ends.
-
-        Interleaved, the model is cut into parts that stages take in turn.
-        """
+    def _parts(self) -> list[list[Layer]]:
+        """Cut the layers into parts with as many blocks each as can be; embeddings and head are at the ends."""
         blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
-        parts = self.pipeline * self.virtual_stages
-        stage_of = {block: index * parts // len(blocks) % self.pipeline for index, block in enumerate(blocks)}
-        stages: list[list[Layer]] = [[] for _ in range(self.pipeline)]
+        count = self.pipeline * self.virtual_stages
+        part_of = {block: index * count // len(blocks) for index, block in enumerate(blocks)}
+        parts: list[list[Layer]] = [[] for _ in range(count)]
         last = 0
         for layer in self.model.layers:
             # What is in no block belongs to the block before it.
-            last = stage_of.get(layer.block, last)
-            stages[last].append(layer)
-        return stages
+            last = part_of.get(layer.block, last)
+            parts[last].append(layer)
+        return parts
+
+    def _parts_of(self, stage: int) -> tuple[tuple[Timed, ...], ...]:
+        return self.parts[stage :: self.pipeline]
 
     def _timed(self, layer: Layer) -> Timed:
         line, batch, size = self.roofline, self.batch, element_bytes(self.precision)
@@ -218,17 +225,6 @@ class Workload:
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
-    def under_way(self, stage: int = 0) -> float:
-        """Return how many microbatches' activations a stage keeps at most.
-
-        1F1B: as many as there are stages from this one on. V virtual stages: those of the (V - 1) P + 2 (P - 1 - stage)
-        parts of the warm-up and of one more, each 1/V of a stage, which makes P + (P - 1) / V on the first (V.
-        Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.1).
-        """
-        parts, after = self.virtual_stages, self.pipeline - 1 - stage
-        most = after + 1 if parts == 1 else ((parts - 1) * self.pipeline + 2 * after + 1) / parts
-        return min(most, self.microbatches)
-
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
         """Return the memory of one GPU by kind, of the stage that needs most; not all of it is needed at once.
 
@@ -236,6 +232,18 @@ class Workload:
         """
         stages = (self._memory_of_stage(stage, sharding, group) for stage in range(self.pipeline))
         return max(stages, key=lambda memory: memory.total)
+
+    def _kept(self, stage: int) -> list[int]:
+        """Return the bytes that a stage keeps of each of its layers for a sample of every microbatch, at most."""
+        parts = self._parts_of(stage)
+        kept = [[one.activation_bytes for one in part] for part in parts]
+        if self.virtual_stages > 1 and self.kernels != "fused":
+            # PyTorch keeps what an interleaved part has sent until its backward pass; 1F1B lets it go.
+            for layers, part in zip(kept, parts, strict=True):
+                last = part[-1].layer
+                layers[-1] += 0 if last.logits else round(last.tokens * last.hidden * element_bytes(self.precision))
+        counts = in_flight(stage, self.pipeline, self.microbatches, [sum(layers) for layers in kept])
+        return [size * count for layers, count in zip(kept, counts, strict=True) for size in layers]
 
     def _kept_outputs(self, layer: Layer) -> int:
         """Return the bytes per sample that a pipeline keeps of the model's outputs until all microbatches are done.
@@ -258,7 +266,7 @@ class Workload:
             optimizer=self.optimizer,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers))
-        found = replace(found, activations=round(found.activations * self.under_way(stage)) + outputs)
+        found = replace(found, activations=self.batch * sum(self._kept(stage)) + outputs)
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
@@ -286,18 +294,17 @@ class Workload:
         forward: list[dict[str, Any]] = []
         if self.before_s > 0:
             forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
-        kept = self.under_way(stage) / self.microbatches
         layers = [one.layer for one in timed]
         only = backward_bytes(layers, self.computed)
         known: set[str] = set()
-        for one, backward in zip(timed, only, strict=True):
+        for one, kept, backward in zip(timed, self._kept(stage), only, strict=True):
             known |= {tensor.name for tensor in one.layer.tensors}
             # A tied tensor whose first use is in another stage is a copy here.
             tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors) if tensor.name in known]
             forward.append(
                 {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
                 | ({"tensors": tensors} if tensors else {})
-                | {"activation_bytes": round(one.activation_bytes * kept) + self._kept_outputs(one.layer)}
+                | {"activation_bytes": round(kept / self.microbatches) + self._kept_outputs(one.layer)}
                 # Of one microbatch.
                 | ({"backward_bytes": -(-backward // self.microbatches)} if backward else {})
             )
