@@ -6,13 +6,13 @@ import click
 import pytest
 from paceline.launch import recordings
 from paceline.launch.frames import MAGIC, Decoder
-from paceline.launch.merge import Recorded, forecast_options, merged, sentence
+from paceline.launch.merge import Recorded, merged, sentence
 from paceline.launch.recordings import Exchange, Records
 
 # Traces put together
 
 
-def recorded(rank, forward_s=0.01, gradients=(("b", 8), ("a", 4)), steps=10, **fields):
+def recorded(rank, forward_s=0.01, gradients=(("b", 8), ("a", 4)), steps=10, options="", **fields):
     worker = {
         "forward": [{"layer": "all", "duration_s": forward_s, "tensors": ["a", "b"]}],
         "gradients": [{"tensor": name, "ready_s": 0.001, "bytes": size} for name, size in gradients],
@@ -22,6 +22,7 @@ def recorded(rank, forward_s=0.01, gradients=(("b", 8), ("a", 4)), steps=10, **f
     trace = {"format": "paceline-trace", "version": 1, "name": "net", "provenance": f"p{rank}", "batch": 8}
     trace |= {"dtype": "float32", "device": "CPU", "workers": [worker], **fields}
     summary = {"forward_s": forward_s, "backward_s": 0.02, "optimizer_s": 0.005, "steps": steps}
+    summary["forecast_options"] = options
     return Recorded(rank, summary, trace, steps)
 
 
@@ -44,8 +45,10 @@ def test_what_is_said(tmp_path):
         "requested steps; medians: forward 22.5 ms, backward 20 ms, optimizer 5 ms; the slowest, rank 1, computes 1.71 "
         f"times as long as the fastest, rank 0; try paceline simulate '{tmp_path}/a b' --workers 2,4,8"
     )
-    alone = [recorded(0, steps=1)]
-    assert sentence(alone, merged(alone), tmp_path, 1).startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
+    alone = [recorded(0, steps=1, options="--sharding zero3 --param-dtype bfloat16")]
+    words = sentence(alone, merged(alone), tmp_path, 1)
+    assert words.startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
+    assert words.endswith(f"simulate {tmp_path} --workers 2,4,8 --sharding zero3 --param-dtype bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +113,3 @@ def test_the_launcher_takes_only_so_much(monkeypatch):
     records.add(1, b"123456")
     assert records.too_large
     assert records.of(0) == (None, None)
-
-
-def test_options_that_a_recording_asks_for():
-    notes = (
-        "sharded by FSDP2; it is multiplied by 2; forecast it with --sharding zero3 --param-dtype bfloat16; and so on"
-    )
-    assert forecast_options(notes) == " --sharding zero3 --param-dtype bfloat16"
-    assert forecast_options("recorded on a CPU") == ""

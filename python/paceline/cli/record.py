@@ -20,7 +20,6 @@ from paceline._internal.console import on_terminal
 from paceline._internal.files import NO_DASH, check_distinct
 from paceline.errors import Source, naming
 from paceline.launch import injection
-from paceline.launch.merge import forecast_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -368,10 +367,8 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
     counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
     for note in [*([counted] if simulated else []), *summary["notes"], *_drift(summary), *_missing(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    options = forecast_options("; ".join(summary["notes"]))
-    console.print(
-        f"wrote {output}: try paceline simulate {output}{options}", markup=False, highlight=False, soft_wrap=True
-    )
+    words = " ".join([str(output), *summary["forecast_options"].split()])
+    console.print(f"wrote {output}: try paceline simulate {words}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:

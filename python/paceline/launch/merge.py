@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -137,15 +136,9 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, reque
             yield (
                 f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
             )
-    options = forecast_options(trace["provenance"])
     workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
-    yield f"try paceline simulate {shlex.quote(str(path))} --workers {','.join(map(str, workers))}{options}"
-
-
-def forecast_options(notes: str) -> str:
-    """Return the options with which a recording's notes say that it is to be forecast, with a blank before them."""
-    found = re.search(r"forecast it with((?: --[\w-]+ \w+)+)", notes)
-    return found[1] if found else ""
+    words = ["--workers", ",".join(map(str, workers)), *every[0].summary["forecast_options"].split()]
+    yield f"try paceline simulate {shlex.quote(str(path))} {' '.join(words)}"
 
 
 def _extremes(every: Sequence[Recorded]) -> tuple[Recorded, Recorded]:

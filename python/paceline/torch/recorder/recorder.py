@@ -279,6 +279,7 @@ class Recorder:
             unused=medians.unused,
             frozen=medians.frozen,
             notes=self._notes(medians),
+            forecast_options=self._forecast_options,
         )
 
     @property
@@ -425,9 +426,25 @@ class Recorder:
 
     def _notes(self, medians: Medians) -> tuple[str, ...]:
         short = [] if self.finished else [f"only {self.recorded} of {self.steps} requested steps were recorded"]
-        simulated = self._simulation.notes if self._simulation else []
-        sharded = [_sharded(self._hooks.units)] if isinstance(self._hooks, RankStepHooks) and self._hooks.units else []
-        return (*short, *self._remarks, *sharded, *medians.notes, *simulated)
+        sharded = [_sharded(self._units)] if self._units else []
+        return (*short, *self._remarks, *sharded, *medians.notes, *self._simulated_notes())
+
+    def _simulated_notes(self) -> list[str]:
+        if self._simulation is None:
+            return []
+        options = self._simulation.forecast_options
+        sharded = [f"FSDP in the script is left out; forecast it with {options}"] if options else []
+        return [*self._simulation.notes, *sharded]
+
+    @property
+    def _units(self) -> ShardedUnits | None:
+        return self._hooks.units if isinstance(self._hooks, RankStepHooks) else None
+
+    @property
+    def _forecast_options(self) -> str:
+        if self._simulation is not None:
+            return self._simulation.forecast_options
+        return self._units.options if self._units else ""
 
     def _provenance(self, medians: Medians) -> str:
         if self._simulation is not None:

@@ -45,6 +45,8 @@ class Summary:
     frozen: tuple[str, ...]
     """Parameters with requires_grad=False, which the trace leaves out."""
     notes: tuple[str, ...]
+    forecast_options: str = ""
+    """Of `paceline simulate`, which a forecast of the script needs, such as `--sharding zero3`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the summary for JSON; `overhead_ratio` is None if it was not measured."""

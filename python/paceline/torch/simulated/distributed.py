@@ -26,11 +26,11 @@ _REFUSED = {
 """Functions by module that need other ranks, and what each stands for."""
 
 
-def stand_in_for_distributed(noted: Callable[[str, str], None], kept: Callable[[torch.Tensor], None]) -> None:
+def stand_in_for_distributed(sharded: Callable[[str], None], kept: Callable[[torch.Tensor], None]) -> None:
     """Replace process groups, meshes and wrappers, for the rest of this process.
 
     Args:
-        noted: Takes notes for the summary, each with the earlier one that it is instead of.
+        sharded: Takes the options that forecasts need, whenever another module is sharded.
         kept: Takes copies of parameters, which are no activations.
     """
     if not torch.distributed.is_available():
@@ -38,7 +38,7 @@ def stand_in_for_distributed(noted: Callable[[str, str], None], kept: Callable[[
     _stand_in_for_groups()
     _stand_in_for_meshes()
     _stand_in_for_ddp()
-    sharding = Sharding(noted, kept)
+    sharding = Sharding(sharded, kept)
     changes: dict[str, Callable[[ModuleType], None]] = {
         name: functools.partial(_refuse, what) for name, what in _REFUSED.items()
     }

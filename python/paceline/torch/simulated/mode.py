@@ -41,6 +41,8 @@ class Simulation:
     timer: Timer
     account: Account = field(default_factory=Account)
     notes: list[str] = field(default_factory=list)
+    forecast_options: str = ""
+    """What forecasts of the script need, if it shards its model."""
     compiled: bool = False
     """Whether the script called torch.compile, which fuses chains of memory-bound operators of a model."""
     updating: bool = False
@@ -51,12 +53,14 @@ class Simulation:
         """The GPU's name, for the trace."""
         return self.hardware.title
 
-    def note(self, text: str, instead_of: str = "") -> None:
-        """Keep a note for the summary, once; it may be said instead of an earlier one."""
-        if instead_of in self.notes:
-            self.notes.remove(instead_of)
+    def note(self, text: str) -> None:
+        """Keep a note for the summary, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def shard(self, options: str) -> None:
+        """Keep the options with which what the script shards is forecast."""
+        self.forecast_options = options
 
     def update_begins(self, *_: object) -> None:
         """Before a step of an optimizer."""
@@ -156,7 +160,7 @@ def enter(gpu: str, dtype: str | None) -> Simulation:
 
     simulation = Simulation(hardware, dtype, clock, Timer(hardware, tf32=tf32))
     stand_in(hardware, clock.synchronize, simulation.note)
-    stand_in_for_distributed(simulation.note, simulation.account.ignore)
+    stand_in_for_distributed(simulation.shard, simulation.account.ignore)
     _count_compiles(simulation)
     simulation.account.attach()
     register_optimizer_step_pre_hook(simulation.update_begins)

@@ -20,10 +20,9 @@ from paceline.torch.simulated.replacing import answering, replace
 class Sharding:
     """Replaces FSDP's functions and classes, and knows the modules that the script shards."""
 
-    def __init__(self, noted: Callable[[str, str], None], kept: Callable[[torch.Tensor], None]) -> None:
-        """Take what notes go to, with the earlier one that each is instead of, and what is told of copies."""
-        self._noted = noted
-        self._note = ""
+    def __init__(self, sharded: Callable[[str], None], kept: Callable[[torch.Tensor], None]) -> None:
+        """Take what is told of the options that forecasts need, and of copies."""
+        self._sharded = sharded
         self._types: Counter[str] = Counter()
         self._kept = kept
         self._units: dict[int, _Unit] = {}
@@ -136,9 +135,7 @@ class Sharding:
             options = as_options(gathered, reduced or by_default(gathered, one.dtype), recorded=one.dtype)
             self._types[options] += one.numel()
         [(most, _)] = self._types.most_common(1) or [(ZERO3, 0)]
-        note = f"FSDP in the script is left out; forecast it with {most}"
-        self._noted(note, self._note)
-        self._note = note
+        self._sharded(most)
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
             unit.cast()
