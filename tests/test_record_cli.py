@@ -13,12 +13,11 @@ import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
-from paceline.cli.record import record
 from test_record_format import check_trace, layers
 
 
 def run(*arguments):
-    return CliRunner().invoke(record, [str(a) for a in arguments])
+    return CliRunner().invoke(main, ["record", *map(str, arguments)])
 
 
 def test_a_model_of_torchvision(tmp_path):

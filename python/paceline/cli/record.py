@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import on_terminal
-from paceline._internal.files import NO_DASH, check_distinct
+from paceline._internal.files import check_distinct, check_writable
 from paceline.errors import Source, naming
 from paceline.launch import injection
 
@@ -108,7 +108,7 @@ def record(
     """
     if (model is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
-    _refuse_unwritable(output)
+    check_writable("--output", output)
     check_distinct([("--output", output)], script)
     if name is not None and not name.isprintable():
         raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
@@ -165,22 +165,6 @@ def _known_gpu(on: str, dtype: str | None) -> str:
     if dtype is not None:
         hardware.peak(dtype)
     return str(Path(on).absolute()) if on.endswith(".json") else hardware.name
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Fail now rather than after minutes of recording."""
-    folder = path.absolute().parent
-    if str(path) == "-":
-        problem = f"- {NO_DASH}"
-    elif path.is_dir():
-        problem = f"{path} is a folder"
-    elif not folder.is_dir():
-        problem = f"the folder {folder} does not exist"
-    elif not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
-        problem = f"{path} is not writable"
-    else:
-        return
-    raise click.BadParameter(problem, param_hint="--output")
 
 
 def _record_model(
