@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -81,37 +81,61 @@ _PATIENCE_S = 1.0
 class Bar:
     """A progress bar on stderr, if that is a terminal and the work takes longer than a second.
 
-    Call it with the number of items done and the total; as a context manager it clears the bar.
+    A context manager. Call it with the number of items done and the total; until the first is done, it says how long it
+    has taken.
     """
 
     def __init__(self, words: str) -> None:
         """`words` come before the bar."""
         self._words = words
-        self._start = time.monotonic()
+        self._done = 0
+        self._total: int | None = None
+        self._timer = threading.Timer(_PATIENCE_S, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
         self._shown: tuple[Progress, TaskID] | None = None
+        self._ended = False
 
     def __enter__(self) -> Bar:
         """Show nothing yet."""
+        if on_terminal():
+            self._timer.start()
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        """Show the bar, once it has taken long enough."""
-        if self._shown is None:
-            if time.monotonic() - self._start < _PATIENCE_S or not on_terminal():
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        """Count what is done."""
+        with self._lock:
+            self._done, self._total = done, total
+            if self._shown is not None:
+                bar, task = self._shown
+                bar.update(task, completed=done, total=total)
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        text = TextColumn("{task.description}")
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        with self._lock:
+            if self._ended:
+                return
             bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._shown = bar, bar.add_task(self._words, total=total)
+            self._shown = bar, bar.add_task(self._words, total=self._total, completed=self._done)
             bar.start()
-        bar, task = self._shown
-        bar.update(task, completed=done, total=total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Clear the bar."""
-        if self._shown is not None:
-            self._shown[0].stop()
+        self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._shown is not None:
+                self._shown[0].stop()
