@@ -216,7 +216,7 @@ def test_long_simulations_are_left_out_and_said():
         (("gpt2-smal", "--gpu", "a100", "--gpus", 4), "did you mean 'gpt2-small'"),
         (("gpt2-small", "--gpus", 4), "--gpu: name the GPU"),
         (("gpt2-xl", "--gpus", 4), "name one, as in gpt2-xl@h100 or --gpu h100"),
-        (("gpt2-small", "--gpu", "a100"), "--workers: give the number of GPUs, such as --gpus"),
+        (("gpt2-small", "--gpu", "a100"), "error: give the number of GPUs, such as --gpus"),
         (("--gpu", "a100", "--gpus", 4), "name one model"),
         ((*SMALL, "--gpus", 8, "--bandwidth", "1Gbps"), "means the same as --bandwidth"),
         (("gpt2-small", "--gpus", 8, "--network", "400"), "--network: '400' has no unit"),

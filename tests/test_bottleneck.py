@@ -5,9 +5,11 @@ import re
 
 import paceline
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.catalog.strategies import all_strategies, feasible
+from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import advise
 from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
@@ -142,3 +144,14 @@ def test_links_that_limit_together_are_relieved_together():
     # Where one of them gains, or nothing is exposed, it is not asked.
     wide = Scenario.of(scenario.trace, paceline.load_cluster(cluster, intra_bandwidth="400Gbps"), "ring", 8)
     assert all("between nodes" not in one.what for one in reliefs(wide, wide.result()))
+
+
+def test_the_cost_of_a_librarys_messages_is_relieved():
+    """On 64 GPUs, a tree has so many messages that what DDP's cost is most of an iteration."""
+    job = {"workers": 64, "gpu": "h100", "strategy": "tree"}
+    result = paceline.simulate("bert-base", **job)
+    assert result.iteration_s > 1.5 * paceline.simulate("bert-base", library="none", **job).iteration_s
+    words = " ".join(
+        CliRunner().invoke(main, ["simulate", "bert-base@h100", "--gpus", "64", "--strategy", "tree"]).output.split()
+    )
+    assert "tree is bound by latency and the cost of messages: half the latency and cost of messages" in words

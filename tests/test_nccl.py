@@ -62,6 +62,16 @@ def test_latencies_are_those_of_the_table():
     assert us("allreduce", Group(32, 8), "nvls-tree", "Simple") == pytest.approx(25 + 2 * 2 * 20.9)
 
 
+def test_the_latency_of_a_network_counts_between_nodes():
+    group, choice = Group(32, 8), ("ring", "Simple")
+    rdma = latency_s("allreduce", group, machine("dgx-h100"), choice)
+    # NCCL's figures are for InfiniBand, of 2.54 us.
+    assert latency_s("allreduce", group, machine("dgx-h100", latency="1us"), choice) == rdma
+    far = latency_s("allreduce", group, machine("dgx-h100", latency="102.54us"), choice)
+    assert far == pytest.approx(rdma + 6 * 100e-6)
+    assert latency_s("allreduce", Group(8, 8), machine("dgx-h100", latency="1ms"), choice) < rdma
+
+
 def test_nccl_leaves_ll_for_nvls_where_it_was_seen():
     # torch 2.9.1 with NCCL 2.27.7 on 8 H200: "LL ring to 1 MiB, NVLS from 2 MiB".
     h200, group = machine("p5en"), Group(8, 8)

@@ -290,3 +290,23 @@ def test_parallel_ranks_are_counted_in_gpus() -> None:
     plain = (*plain, "--cluster", "flat", "--gpus-per-node", "8")
     notes = json.loads(CliRunner().invoke(main, ["simulate", *plain, "--json"]).stdout)[1]["notes"]
     assert "hierarchical with one data-parallel rank per node is a ring between the nodes" in notes
+
+
+def test_without_sharding_every_strategy_can_be_named(model: str) -> None:
+    words = [model, "--gpus", "8", "--bandwidth", "10Gbps", "--json"]
+    for strategy in ("tree", "recursive-doubling", "sharded-ps"):
+        [plain] = json.loads(run(*words, "--strategy", strategy))
+        [unsharded] = json.loads(run(*words, "--strategy", strategy, "--sharding", "none"))
+        assert unsharded["iteration_s"] == plain["iteration_s"]
+    assert "tree has no all-gather" in run(*words, "--strategy", "tree", "--sharding", "none,zero1", code=2)
+    # Accumulation is a plan of collectives between ranks.
+    names = {one["strategy"] for one in json.loads(run(*words, "--accumulate", "2", "--strategy", "all"))}
+    assert "tree" in names and not {"ps", "sharded-ps"} & names
+    assert "ps needs servers" in run(*words, "--accumulate", "2", "--strategy", "ps", code=2)
+
+
+def test_libraries_that_shard_nothing_are_refused(model: str) -> None:
+    words = [model, "--gpus", "8", "--bandwidth", "10Gbps"]
+    told = run(*words, "--library", "horovod", "--sharding", "none,zero3", code=2)
+    assert "--library: horovod shards nothing; leave it out, or --sharding, or give ddp, ddp-gloo or none" in told
+    assert "horovod" in run(*words, "--library", "horovod", "--sharding", "none")

@@ -7,7 +7,7 @@ that `extends` another says only what differs. `paceline libraries` and docs/ref
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,13 @@ class Library:
     def value(self, name: str) -> float | None:
         """Return a constant in SI units; None if the library has none of this name."""
         return value_of(self.constants[name]) if name in self.constants else None
+
+    def scaled(self, name: str, factor: float) -> Library:
+        """Return the library with a constant times a factor; the same library if it has none of this name."""
+        if name not in self.constants:
+            return self
+        own = self.constants[name]
+        return replace(self, constants={**self.constants, name: replace(own, value=own.value * factor)})
 
     def required(self, name: str) -> float:
         """Return a constant that the library has."""

@@ -37,6 +37,8 @@ def _long_time(text: str) -> float:
         if 0 < found < 1e10:
             return found
         raise InvalidArgumentError(f"'{text[:40]}' is not a time; write it as 8h, 2.5d or 30min")
+    if text.replace(".", "", 1).isdigit():
+        raise InvalidArgumentError(f"{text[:40]} has no unit; write {text[:40]}h or {text[:40]}d, whichever you mean")
     found = _core.parse_time(text)
     if found <= 0:
         raise InvalidArgumentError(f"'{text[:40]}' is no time between failures; write it as 8h, 2.5d or 30min")

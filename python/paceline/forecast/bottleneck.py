@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._core import parse_time
@@ -28,6 +28,7 @@ _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ran
 _CALLS, _SLOWED = "the library's calls", "what NCCL's kernels slow computation by"
 _HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
 _LINKS = "links inside and between nodes"
+_OVERHEAD, _COST = "message_overhead", "cost of messages"
 _LIMITS = {
     _NICS: "the network's bandwidth",
     _INSIDE: "the bandwidth inside the node",
@@ -150,6 +151,8 @@ def bound(result: Result, relieved: Sequence[Relief]) -> str:
     if bottleneck(result) in (best.resource, _CALLS):
         largest = _largest(result)
         return f"bound by {largest.name} ({largest.percent} of the critical path{largest.detail})"
+    if best.resource == _LATENCY:
+        return "bound by " + best.what.removeprefix("half the ").replace(_COST, f"the {_COST}")
     return f"bound by {_LIMITS.get(best.resource, best.resource)}"
 
 
@@ -185,16 +188,21 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
 def _relief(scenario: Scenario, result: Result, resource: str, what: str, changes: dict[str, Any]) -> list[Relief]:
     """Simulate it; none if the cluster can not be changed so: twice the rate may exceed the maximum of a cluster."""
     try:
-        changed = (
-            scenario.changed(compute_speedup=result.compute_speedup * 2)
-            if resource == _COMPUTE
-            else scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
-        )
-        [relieved] = execute([changed])
+        [relieved] = execute([_with(scenario, result, resource, changes)])
     except InvalidArgumentError:
         return []
     gain = result.iteration_s / relieved.iteration_s if relieved.iteration_s > 0 else 1.0
     return [Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved))]
+
+
+def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, Any]) -> Scenario:
+    """Return the scenario with twice as much of a resource."""
+    if resource == _COMPUTE:
+        return scenario.changed(compute_speedup=result.compute_speedup * 2)
+    if resource == _LATENCY:
+        # Part of what a message costs is the library's.
+        scenario = replace(scenario, library=scenario.library.scaled(_OVERHEAD, 0.5))
+    return scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
 
 
 def _together(
@@ -257,13 +265,13 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
         rate = fields.get(field) or costs.get(field)
         if rate:
             asked.append((resource, f"twice the rate of {resource}", {field: scaled(rate, 2.0)}))
-    waits = ("latency", "intra_latency", "message_overhead")
-    present = [field for field in waits if fields.get(field) and parse_time(fields[field]) > 0]
-    if present:
-        whole = "message_overhead" in present
-        what = "half the cost of messages" if present == ["message_overhead"] else "half the latency"
-        what += " and cost of messages" if whole and len(present) > 1 else ""
-        asked.append((_LATENCY, what, {field: scaled(fields[field], 0.5) for field in present}))
+    waits = [field for field in ("latency", "intra_latency", _OVERHEAD) if parse_time(fields.get(field) or "0us") > 0]
+    # The library adds to it.
+    is_costly = parse_time(costs.get(_OVERHEAD) or "0us") > 0
+    if waits or is_costly:
+        what = f"half the {_COST}" if not {*waits} - {_OVERHEAD} else "half the latency"
+        what += f" and {_COST}" if is_costly and {*waits} - {_OVERHEAD} else ""
+        asked.append((_LATENCY, what, {field: scaled(fields[field], 0.5) for field in waits}))
     return asked
 
 

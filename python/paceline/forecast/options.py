@@ -373,9 +373,12 @@ def _prepared(sweep: Sweep) -> Prepared:
     sharding.check(sweep.get("sharding"), sweep.values)
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
-    if sharding.is_plan(sweep.values):
+    if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):
         strategies = sharding.only_able(strategies, by_name, all_strategies())
         notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
+    elif "accumulate" in sweep.values:
+        # The native module refuses those that were named.
+        strategies = [one for one in strategies if one.is_of_ranks or one in by_name]
     notes += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
@@ -443,10 +446,10 @@ def _ranks_note(sweep: Sweep) -> str:
     """Return what a worker is, if it is several GPUs."""
     ways, stages = sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1
     what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
-    return (
-        f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)}); the slowest stage is "
-        "simulated, and memory is that of a GPU of the stage that needs most"
-    )
+    note = f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)})"
+    if stages == 1:
+        return note
+    return f"{note}; the slowest stage is simulated, and memory is that of a GPU of the stage that needs most"
 
 
 @dataclass(frozen=True)

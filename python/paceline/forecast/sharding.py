@@ -45,6 +45,8 @@ _ONLY = {
     "prefetch": ("zero1", "zero2", *GATHERED),
 }
 """Options that only some shardings use."""
+_SHARD = ("ddp", "ddp-gloo", "none")
+"""Libraries beside which PyTorch shards; `none` is the bare schedule."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,9 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     if not is_plan(given):
         for name in (*OPTIONS, "memory"):
             if name in given:
+                using = units.listed([*_ONLY.get(name, (NONE, "zero1", "zero2", *GATHERED))], "or")
                 raise InvalidArgumentError(
-                    "has no effect without sharding; leave it out, or add --sharding none, zero1, zero2, zero3 or hsdp",
-                    setting=name,
+                    f"has no effect without sharding; leave it out, or add --sharding {using}", setting=name
                 )
         return
     if "accumulate_sync" in given and given.get("accumulate", 1) == 1:
@@ -177,6 +179,12 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(
                 f"has no effect with {units.listed(sorted(kinds))}, only with {units.listed([*using])}; leave it out",
                 setting=name,
+            )
+    for library in given.get("library", ()):
+        if library not in _SHARD and kinds != {NONE}:
+            raise InvalidArgumentError(
+                f"{library} shards nothing; leave it out, or --sharding, or give {units.listed(_SHARD, 'or')}",
+                setting="library",
             )
     if "barrier" in given and given["barrier"] is False and kinds != {NONE}:
         raise InvalidArgumentError("sharded ranks always wait for each other; leave it out", setting="barrier")
@@ -390,8 +398,10 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
         if workload is not None and workload.pipeline > 1:
             more = f"--microbatches {2 * workload.microbatches}"
         remedies = [f"--batch {batch // 2} {more}"] if batch > 1 else []
-        remedies += ["activation checkpointing"] if workload is None or workload.checkpointing == "none" else []
-        remedies += ["full checkpointing"] if workload is not None and workload.checkpointing == "selective" else []
+        if workload is None:
+            remedies += ["activation checkpointing"]
+        elif workload.checkpointing != "full":
+            remedies += ["activation checkpointing (--checkpointing full)"]
         remedies = remedies or ["shorter sequences, or --tensor-parallel"]
         return f"most of it is activations: {', or '.join(remedies)}"
     if units_now > state:

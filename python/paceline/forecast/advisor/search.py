@@ -19,7 +19,15 @@ from paceline._core import parse_rate
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
-from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, Setup, Space, least_bytes, least_seconds
+from paceline.forecast.advisor.candidates import (
+    CHECKPOINTINGS,
+    Candidate,
+    Setup,
+    Space,
+    least_bytes,
+    least_seconds,
+    shard_ranks,
+)
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import LONG, Result, Scenario
@@ -100,7 +108,7 @@ class Job:
         """Divide what was given into what is searched and what is not. Raises InvalidArgumentError."""
         values = sweep.values
         if "workers" not in values:
-            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64", setting="workers")
+            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64")
         space = Space(
             **({"shardings": values["sharding"]} if "sharding" in values else {}),
             checkpointings=values.get("checkpointing", CHECKPOINTINGS),
@@ -269,6 +277,14 @@ def _setups(job: Job, workers: int) -> list[Setup]:
             raise InvalidArgumentError(f"{name}: groups of {ranks} do not divide {workers} ranks", setting="sharding")
     plain = job.space.setups(workers, job.per_node)
     if not plain:
+        for name in filter(shardings.in_groups, job.space.shardings):
+            ranks = shard_ranks(name, workers, job.per_node)
+            if workers % ranks:
+                raise InvalidArgumentError(
+                    f"{name}: groups of {ranks}, the ranks of a node, do not divide {workers} ranks; write "
+                    f"{name}:RANKS, or add others",
+                    setting="sharding",
+                )
         words = ", ".join(job.space.shardings)
         raise InvalidArgumentError(
             f"{words} shards nothing on {workers} ranks in nodes of {job.per_node}, or is zero3 there; add others",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from paceline import _core
 from paceline._core import Cluster
 from paceline._internal import units
-from paceline.catalog import nccl
+from paceline.catalog import channels, nccl
 from paceline.catalog.nccl import Generation
 from paceline.errors import InvalidArgumentError
 
@@ -122,7 +122,10 @@ def _machine(text: str) -> Machine:
     rails = fields.get("fabric", {}).get("kind") == "rails"
     nics = gpus if rails else int(fields.get("nics_per_node", 1))
     nominal = _core.parse_rate(fields["bandwidth"]) / 8 * (gpus if rails else 1)
-    latency = _core.parse_time(fields["latency"]) if fields.get("channel") == "tcp" else 0.0
+    latency = _core.parse_time(fields["latency"])
+    if fields.get("channel") != "tcp":
+        # NCCL's own figures are those of RDMA.
+        latency = max(0.0, latency - channels.constant("rdma.latency"))
     return Machine(
         name=fields["name"],
         generation=generation,
