@@ -659,3 +659,13 @@ def test_a_tight_fit_is_no_plain_yes():
         batch: next(line for line in text.splitlines() if line.startswith("zero3")) for batch, text in said.items()
     }
     assert [line.split()[-1] for line in zero3.values()] == ["yes", "tightly", "no"]
+
+
+def test_sweeps_take_the_options_of_models():
+    options = {"gpu": "h100", "checkpointing": "full", "batch": 2, "seq": 2048}
+    found = paceline.sweep("llama-3-8b", workers=[8, 16], strategy="native", sharding=["zero2", "zero3"], **options)
+    for one in found:
+        own = {"sharding": one.sharded.sharding, "workers": one.workers, "strategy": "native"}
+        assert one.iteration_s == paceline.simulate("llama-3-8b", **own, **options).iteration_s
+    with pytest.raises(InvalidArgumentError, match="gpu: has no effect on resnet-50"):
+        paceline.sweep("resnet-50", workers=8, gpu="h100")

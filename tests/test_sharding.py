@@ -310,3 +310,18 @@ def test_libraries_that_shard_nothing_are_refused(model: str) -> None:
     told = run(*words, "--library", "horovod", "--sharding", "none,zero3", code=2)
     assert "--library: horovod shards nothing; leave it out, or --sharding, or give ddp, ddp-gloo or none" in told
     assert "horovod" in run(*words, "--library", "horovod", "--sharding", "none")
+
+
+def test_gradients_have_the_type_of_their_parameters(model: str) -> None:
+    words = [model, "--gpus", "8", "--bandwidth", "10Gbps", "--strategy", "ring", "--sharding"]
+
+    def seconds(*more: str) -> float:
+        return json.loads(run(*words, *more, "--json"))[0]["iteration_s"]
+
+    assert seconds("none", "--param-dtype", "bf16") == seconds("none", "--reduce-dtype", "bf16")
+    for sharding in ("none", "zero1", "zero2"):
+        both = ("--param-dtype", "bf16", "--reduce-dtype", "bf16")
+        assert seconds(sharding, "--param-dtype", "bf16") == seconds(sharding, *both)
+        assert seconds(sharding, "--param-dtype", "bf16") < seconds(sharding)
+        assert seconds(sharding, "--param-dtype", "fp32") == seconds(sharding)
+    assert seconds("zero3", "--param-dtype", "bf16") > seconds("zero3", *both)

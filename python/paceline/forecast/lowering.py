@@ -57,8 +57,9 @@ def lowered(scenario: Scenario) -> Lowered:
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
     hooks = compression.iteration(scenario, options)
+    dtype = None if hooks else json.loads(scenario.trace.summary())["dtype"]
     has_stages = scenario.workload is not None and scenario.workload.pipeline > 1
-    iteration = sharding.iteration(options, workers, per_node, has_stages=has_stages)
+    iteration = sharding.iteration(options, workers, per_node, dtype=dtype, has_stages=has_stages)
     on_gpus = "gpu" in fields
     if hooks:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}

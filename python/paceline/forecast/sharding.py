@@ -164,9 +164,9 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     if not is_plan(given):
         for name in (*OPTIONS, "memory"):
             if name in given:
-                using = units.listed([*_ONLY.get(name, (NONE, "zero1", "zero2", *GATHERED))], "or")
+                names = units.listed([*_ONLY.get(name, (NONE, "zero1", "zero2", *GATHERED))], "or")
                 raise InvalidArgumentError(
-                    f"has no effect without sharding; leave it out, or add --sharding {using}", setting=name
+                    f"has no effect without sharding; leave it out, or add --sharding {names}", setting=name
                 )
         return
     if "accumulate_sync" in given and given.get("accumulate", 1) == 1:
@@ -183,7 +183,7 @@ def check(shardings: Sequence[str] | None, given: Mapping[str, Any]) -> None:
     for library in given.get("library", ()):
         if library not in _SHARD and kinds != {NONE}:
             raise InvalidArgumentError(
-                f"{library} shards nothing; leave it out, or --sharding, or give {units.listed(_SHARD, 'or')}",
+                f"{library} shards nothing; leave it out, or --sharding, or give {units.listed([*_SHARD], 'or')}",
                 setting="library",
             )
     if "barrier" in given and given["barrier"] is False and kinds != {NONE}:
@@ -233,11 +233,13 @@ def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None)
 
 
 def iteration(
-    options: dict[str, Any], ranks: int, gpus_per_node: int, *, has_stages: bool = False
+    options: dict[str, Any], ranks: int, gpus_per_node: int, *, dtype: str | None, has_stages: bool = False
 ) -> dict[str, Any] | None:
     """Take the options of a plan out of `options`; return them in the form of the native module, if there are any.
 
-    With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan.
+    With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan. Unless
+    FSDP converts them, gradients have the type of their parameters, which is `dtype` if none is given (None: what is
+    sent has another one).
 
     Raises InvalidArgumentError for `hsdp` without a size, if there is no node to take it from.
     """
@@ -257,6 +259,8 @@ def iteration(
         own["group"] = min(gpus_per_node, ranks)
     if group:
         own["group"] = int(group)
+    if name not in GATHERED and dtype is not None and own.get("param_dtype", dtype) != dtype:
+        own.setdefault("reduce_dtype", own["param_dtype"])
     if has_stages and name in GATHERED:
         own.setdefault("reshard_after_forward", "no")
     return {"sharding": name, **used_by(name, own)}

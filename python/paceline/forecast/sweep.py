@@ -143,7 +143,8 @@ def sweep(
             that use it.
         strategies: The former name of `strategy`.
         **fields: `library`, `bandwidth`, `latency`, `bucket_size`, `servers` and `compute_speedup`, each a value or a
-            list of values to sweep; and fields of the cluster, such as `gpus_per_node=8`.
+            list of values to sweep; changes to the traces and options of models, such as `batch`, `gpu` and
+            `checkpointing`; and fields of the cluster, such as `gpus_per_node=8`.
 
     Returns:
         A result for each scenario, ordered by trace, library, workers, bandwidth, latency, compute speed-up, bucket

@@ -154,8 +154,8 @@ class SimulateOptions(ScenarioOptions, CoordinatorOptions, TraceChanges, Cluster
     """Bytes, text with a unit, or `none`."""
 
 
-class SweepOptions(CoordinatorOptions, ClusterFields, total=False):
-    """Keywords of `paceline.sweep`: values to sweep, and fields of the cluster."""
+class SweepOptions(CoordinatorOptions, TraceChanges, ClusterFields, total=False):
+    """Keywords of `paceline.sweep`: values to sweep, changes to the traces, and fields of the cluster."""
 
     library: names.LibraryName | Sequence[names.LibraryName] | None
     channel: names.Channel | None

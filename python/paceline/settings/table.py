@@ -281,7 +281,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Rescale the trace to a device's published rate (`paceline traces TRACE`): V100, A100, ….",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="samples_per_s",
@@ -289,7 +289,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="batch",
@@ -302,6 +302,7 @@ _ALL: tuple[Setting, ...] = (
             "simulate",
             "report",
             SIMULATE,
+            SWEEP,
             models=Use(help="Samples of an iteration.", default_words="1"),
             advise=Use(help="Samples of a pass.", default_words="searched"),
         ),
@@ -318,6 +319,7 @@ _ALL: tuple[Setting, ...] = (
             "simulate",
             "report",
             SIMULATE,
+            SWEEP,
             models=Use(
                 kind=kinds.PRECISION, help="Precision of the computation.", default_words="bf16; fp16 without it"
             ),
@@ -329,7 +331,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
         name="seq",
@@ -338,7 +340,7 @@ _ALL: tuple[Setting, ...] = (
         help="Tokens of a sequence.",
         default_words="the model's context, at most 8192",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
         name="checkpointing",
@@ -351,6 +353,7 @@ _ALL: tuple[Setting, ...] = (
             "simulate",
             "report",
             SIMULATE,
+            SWEEP,
             "models",
             advise=Use(kind=kinds.several(kinds.CHECKPOINTING), default_words="searched"),
         ),
@@ -362,7 +365,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whether attention is one kernel that stores no scores.",
         default_words="flash",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
         name="kernels",
@@ -371,7 +374,7 @@ _ALL: tuple[Setting, ...] = (
         help="How far pointwise operators and the optimizer are fused.",
         default_words="fused",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, "models"),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
         name="tensor_parallel",
@@ -380,7 +383,7 @@ _ALL: tuple[Setting, ...] = (
         help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
         default_words="1",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE),
+        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="pipeline_parallel",
@@ -389,7 +392,7 @@ _ALL: tuple[Setting, ...] = (
         help="Stages of a pipeline (1F1B); --gpus counts all of their GPUs.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="microbatches",
@@ -398,7 +401,7 @@ _ALL: tuple[Setting, ...] = (
         help="Microbatches of an iteration of a pipeline, each of --batch samples.",
         default_words="required with a pipeline",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="virtual_stages",
@@ -407,7 +410,7 @@ _ALL: tuple[Setting, ...] = (
         help="Parts of the model that each stage of a pipeline has: the interleaved schedule.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE),
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
         name="add_module",

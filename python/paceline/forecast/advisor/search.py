@@ -278,10 +278,10 @@ def _setups(job: Job, workers: int) -> list[Setup]:
     plain = job.space.setups(workers, job.per_node)
     if not plain:
         for name in filter(shardings.in_groups, job.space.shardings):
-            ranks = shard_ranks(name, workers, job.per_node)
-            if workers % ranks:
+            own = shard_ranks(name, workers, job.per_node)
+            if workers % own:
                 raise InvalidArgumentError(
-                    f"{name}: groups of {ranks}, the ranks of a node, do not divide {workers} ranks; write "
+                    f"{name}: groups of {own}, the ranks of a node, do not divide {workers} ranks; write "
                     f"{name}:RANKS, or add others",
                     setting="sharding",
                 )
