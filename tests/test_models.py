@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -669,3 +670,34 @@ def test_sweeps_take_the_options_of_models():
         assert one.iteration_s == paceline.simulate("llama-3-8b", **own, **options).iteration_s
     with pytest.raises(InvalidArgumentError, match="gpu: has no effect on resnet-50"):
         paceline.sweep("resnet-50", workers=8, gpu="h100")
+
+
+@pytest.mark.parametrize(("checkpointing", "passes"), [("none", 2), ("full", 3)])
+def test_all_reduces_of_tensor_parallel_gpus_are_told_apart(checkpointing, passes):
+    options = {"gpu": "h100", "tensor_parallel": 8, "checkpointing": checkpointing, "gpus_per_node": 8}
+    result = paceline.simulate(
+        "llama-3-8b", None, "native", workers=16, sharding="zero1", bandwidth="3.2Tbps", **options
+    )
+    # Two of 8192 x 4096 in 16 bits a block and pass, of 32 blocks, in a ring of 8 GPUs.
+    one = 2 * 7 / 8 * 8192 * 4096 * 2 / find_hardware("h100").bus_bandwidth
+    hops = result.tensor_parallel_s / (passes * 64) - one
+    assert 0 < hops < 0.2 * one
+    assert result.tensor_parallel_s < result.compute_s
+    words = ("llama-3-8b@h100", "--gpus", 16, "--tensor-parallel", 8, "--sharding", "zero1")
+    words = (*words, "--checkpointing", checkpointing)
+    text = " ".join(run(simulate, *words).output.split())
+    share = result.tensor_parallel_s / result.compute_s
+    assert f"nothing hides, are {100 * share:.1f} % of the computation" in text
+    assert "half the computing time, with tensor parallelism's all-reduces, would" in text
+    # Links of twice the rate halve it, but for the hops.
+    [inside] = re.findall(r"twice the bandwidth inside the node would make it ([\d.]+) times", text)
+    assert float(inside) == pytest.approx(1 / (1 - (passes * 64 * one / 2) / result.iteration_s), rel=0.02)
+    assert "tensor_parallel_s" not in paceline.simulate("llama-3-8b", None, "native", workers=16, gpu="h100").to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "gradients"), [("gpt2-small", 2 + 12 * 12 + 2), ("gpt2-xl", 2 + 48 * 12 + 2), ("llama-3-8b", 291)]
+)
+def test_models_have_as_many_gradients_as_pytorchs(name, gradients):
+    document = workload(name).document()
+    assert len(document["workers"][0]["gradients"]) == gradients

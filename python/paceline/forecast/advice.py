@@ -38,7 +38,7 @@ def subject(group: Group) -> Result:
 
 
 def details(group: Group, result: Result) -> list[str]:
-    """Return the share of a pipeline's bubble; and what sharding exposes, and whether it fits."""
+    """Return the shares of a pipeline's bubble and of tensor parallelism, what sharding exposes, and if it fits."""
     scenario = group.scenarios[group.results.index(result)]
     lines, workload = [], scenario.workload
     if workload is not None and workload.pipeline > 1:
@@ -46,6 +46,12 @@ def details(group: Group, result: Result) -> list[str]:
         lines.append(
             f"The pipeline's bubble is {units.percent(bubble / workload.compute_s)} of the computation, with "
             f"{workload.pipeline} stages and {workload.microbatches} microbatches."
+        )
+    if result.tensor_parallel_s:
+        share = units.percent(result.tensor_parallel_s / result.compute_s)
+        lines.append(
+            f"All-reduces between tensor-parallel GPUs, which nothing hides, are {share} of the computation, "
+            f"{units.duration(result.tensor_parallel_s)} an iteration."
         )
     return [*lines, *sharding.sentences(scenario, result, named(result, group), several=_several(group))]
 

@@ -16,6 +16,7 @@ from paceline._core import parse_time
 from paceline._internal import units
 from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
+from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
@@ -199,10 +200,21 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     """Return the scenario with twice as much of a resource."""
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
+    workload = scenario.workload
+    if workload is not None and workload.tensor > 1 and resource in (_INSIDE, _LINKS):
+        # Tensor-parallel GPUs exchange over these links, which is in the trace.
+        scenario = _with_faster_links(scenario, workload)
     if resource == _LATENCY:
         # Part of what a message costs is the library's.
         scenario = replace(scenario, library=scenario.library.scaled(_OVERHEAD, 0.5))
     return scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
+
+
+def _with_faster_links(scenario: Scenario, workload: Workload) -> Scenario:
+    rate = workload.hardware.bus_bandwidth
+    assert rate is not None  # checked where the model was made
+    faster = replace(workload, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
+    return replace(scenario, workload=faster, trace=faster.trace())
 
 
 def _together(
@@ -220,7 +232,9 @@ def _together(
 
 
 def _kept(resource: str, result: Result, relieved: Result) -> str:
-    """Return a note where links of the new rate usually have another channel than the one that is kept."""
+    """Return a note on what is halved besides, or that links of the new rate usually have another channel."""
+    if resource == _COMPUTE and result.tensor_parallel_s:
+        return "with tensor parallelism's all-reduces"
     kept = result.channel
     changes = resource == _NICS and kept not in ("none", auto(relieved.bandwidth_bps))
     return f"still over {kept.upper()}" if changes and kept == auto(result.bandwidth_bps) else ""
@@ -258,7 +272,8 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
         asked.append((links[0], f"twice the rate of the {units.listed(links)}", {"fabric": _faster(fields)}))
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
-    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated":
+    is_tensor_parallel = scenario.workload is not None and scenario.workload.tensor > 1
+    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or is_tensor_parallel:
         faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
         asked.append((_INSIDE, "twice the bandwidth inside the node", faster))
     for resource, field in ((_HOST, "host_bandwidth"), (_ADDITIONS, "reduction_bandwidth")):

@@ -214,13 +214,13 @@ def _knee_in_words(knee: Knee, worker: str) -> str:
         return "Nothing is computed, so adding workers never stops paying off."
     if knee.workers is None:
         return (
-            "One more adds over half of the samples/s of one alone, up to the "
-            f"{units.count(knee.tried, worker)} that were tried."
+            f"Up to {units.count(knee.tried, worker)}, the most that were tried, each further one adds more than half "
+            "of the samples/s of one alone."
         )
-    verb = " it is" if knee.bound.startswith("bound by") else ","
+    verb = " it is" if knee.bound.startswith("bound by") else ""
     return (
-        f"From {units.count(knee.workers, worker)} on, one more adds less than half of the samples/s of one alone: "
-        f"with {units.count(knee.tried, worker)}{verb} {knee.bound}."
+        f"From {units.count(knee.workers, worker)} on, each further one adds less than half of the samples/s of one "
+        f"alone: with twice as many, {knee.tried},{verb} {knee.bound}."
     )
 
 

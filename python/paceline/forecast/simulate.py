@@ -33,7 +33,7 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker")
+MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker", "tensor_parallel_s")
 """Fields of a result that it has for a model from a configuration."""
 CALLS, SLOWED = "library calls", "slowed by NCCL"
 """Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
@@ -153,6 +153,8 @@ class Result:
     """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
     gpus_per_worker: int | None = None
     """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
+    tensor_parallel_s: float | None = None
+    """Seconds of its computation that are all-reduces between tensor-parallel GPUs, if there are any."""
 
     compression: str | None = None
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""

@@ -35,6 +35,8 @@ class _Block:
     tokens: int
     causal: bool = True
     gated: bool = False
+    one_qkv: bool = False
+    """Whether queries, keys and values of self-attention are made by one matrix."""
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True
@@ -79,11 +81,10 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
     hidden, width, kv, tokens = block.hidden, block.width, block.kv_width, block.tokens
     is_cross = part != "attention"
     keys = (block.memory or tokens) if is_cross else tokens + block.cached
+    made = (("qkv", width + 2 * kv),) if block.one_qkv and not is_cross else (("q", width), ("k", kv), ("v", kv))
     tensors = (
         *_norm(f"{at}.norm", hidden, block.norm),
-        *_linear(f"{at}.q", hidden, width, bias=block.qkv_bias),
-        *_linear(f"{at}.k", hidden, kv, bias=block.qkv_bias),
-        *_linear(f"{at}.v", hidden, kv, bias=block.qkv_bias),
+        *[one for part, outer in made for one in _linear(f"{at}.{part}", hidden, outer, bias=block.qkv_bias)],
         *((Tensor(f"{at}.q_norm", (block.head_size,)), Tensor(f"{at}.k_norm", (block.head_size,))) * block.qk_norm),
         *_linear(f"{at}.out", width, hidden, bias=block.out_bias),
         *more,
@@ -246,6 +247,7 @@ def _gpt2(config: Config, tokens: int) -> list[Layer]:
         config.per_head(hidden, heads, "n_embd", "n_head"),
         config.whole("n_inner", 4 * hidden),
         tokens,
+        one_qkv=True,
         dropout=config.number("resid_pdrop", 0.1) > 0,
     )
     positions = config.positions(tokens, "n_positions")
@@ -301,6 +303,7 @@ def _mpt(config: Config, tokens: int) -> list[Layer]:
         config.per_head(hidden, heads, "d_model", "n_heads"),
         config.whole("expansion_ratio", 4) * hidden,
         tokens,
+        one_qkv=True,
         qkv_bias=has_bias,
         out_bias=has_bias,
         mlp_bias=has_bias,
@@ -327,6 +330,7 @@ def _falcon(config: Config, tokens: int) -> list[Layer]:
         config.per_head(hidden, heads, "hidden_size", "num_attention_heads"),
         config.whole("ffn_hidden_size", 4 * hidden),
         tokens,
+        one_qkv=True,
         qkv_bias=has_bias,
         out_bias=has_bias,
         mlp_bias=has_bias,
@@ -352,7 +356,8 @@ def _neox(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     per_head = config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
     dropout = config.number("hidden_dropout", 0.0) > 0
-    block = _Block(hidden, heads, heads, per_head, config.whole("intermediate_size"), tokens, dropout=dropout)
+    ffn = config.whole("intermediate_size")
+    block = _Block(hidden, heads, heads, per_head, ffn, tokens, one_qkv=True, dropout=dropout)
     tied = config.flag("tie_word_embeddings", default=False)
     return _decoder(config, block, config.layers("num_hidden_layers"), tied=tied, norm=2)
 
@@ -491,6 +496,7 @@ def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
         size,
         config.whole("d_inner"),
         tokens,
+        one_qkv=True,
         qkv_bias=False,
         out_bias=False,
         dropout=config.number("dropout", 0.1) > 0,

@@ -45,6 +45,8 @@ class Timed:
     """With what is recomputed."""
     activation_bytes: int
     """Kept for the backward pass, per sample."""
+    exchange_s: float = 0.0
+    """Of both passes: all-reduces between tensor-parallel GPUs."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,11 @@ class Workload:
         elif layer.block and self.checkpointing == "selective":
             again = pointwise * _FORWARD + products / 2 if self.attention == "flash" else attention
         backward += again
+        exchanges = 3 if self.checkpointing == "full" else 2
         launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
         kept = activation_bytes(layer, self.computed)
-        return Timed(layer, max(forward, launches), max(backward, launches * (2 + (again > 0))), kept)
+        backward = max(backward, launches * (2 + (again > 0)))
+        return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange)
 
     @property
     def forward_s(self) -> float:
@@ -198,6 +202,11 @@ class Workload:
         return self.before_s + self.forward_s + self.backward_s + self.optimizer_s
 
     @property
+    def tensor_parallel_s(self) -> float:
+        """Seconds of an iteration's computation in which tensor-parallel GPUs of a stage exchange activations."""
+        return self.microbatches * sum(one.exchange_s for one in self.timed)
+
+    @property
     def tokens(self) -> int:
         """Tokens of a sample."""
         return self.model.sequence
@@ -223,6 +232,7 @@ class Workload:
             return {}
         own = samples_per_s / workers / self.gpus
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
+        figures |= {"tensor_parallel_s": self.tensor_parallel_s} if self.tensor > 1 else {}
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:

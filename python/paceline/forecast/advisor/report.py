@@ -281,7 +281,8 @@ class Answer:
                 lines.append(f"{where}: not searched.")
                 continue
             tried = units.count(found.candidates, "configuration")
-            large = f"{found.too_large} do not fit in {units.size(found.capacity_bytes)}"
+            verb = "does" if found.too_large == 1 else "do"
+            large = f"{found.too_large} {verb} not fit in {units.size(found.capacity_bytes)}"
             searched = (
                 f", {found.simulated} had to be simulated to tell, no other can be faster" if found.options else ""
             )
