@@ -37,7 +37,7 @@ SCRIPT = ("--", "python", "train.py")
         ((*SIMULATE, "--plan-json", "a.json", "--timeline", "a.json"), "--plan-json and --timeline name the same file"),
         ((*SIMULATE, "--plot", "a.png", "--timeline", "a.png"), "--plot and --timeline name the same file"),
         ((*SIMULATE, "--plan-json", "-"), "--plan-json -: would be a file of this name"),
-        (("record", "-o", "-", *SCRIPT), "- would be a file of this name"),
+        (("record", "-o", "-", *SCRIPT), "--output -: would be a file of this name"),
         (("run", "-np", "2", "--timeline", "-", *SCRIPT), "-: would be a file of this name"),
         (("record", "-o", "train.py", *SCRIPT), "--output train.py: this file is read"),
         (("run", "-np", "2", "--record", "train.py", *SCRIPT), "--record train.py: this file is read"),
