@@ -325,3 +325,10 @@ def test_gradients_have_the_type_of_their_parameters(model: str) -> None:
         assert seconds(sharding, "--param-dtype", "bf16") < seconds(sharding)
         assert seconds(sharding, "--param-dtype", "fp32") == seconds(sharding)
     assert seconds("zero3", "--param-dtype", "bf16") > seconds("zero3", *both)
+
+
+def test_what_takes_equally_long_is_said(model: str) -> None:
+    text = " ".join(run(model, "--gpus", "1", "--bandwidth", "10Gbps", "--sharding", "zero3,none").split())
+    assert "zero3 is as fast as no sharding (DDP)" in text
+    text = " ".join(run("netop-vgg-16", "--workers", "32", "--bandwidth", "25Gbps", "--strategy", "all").split())
+    assert ": ring is the fastest with 2 others, " in text

@@ -300,10 +300,13 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
 
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
+    from paceline._internal.console import Bar
     from paceline.forecast import table
     from paceline.forecast.explain import explain
 
-    return explain(table.grouped(prepared.scenarios, results, meant=prepared.meant))
+    groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
+    with Bar("explaining"):
+        return explain(groups)
 
 
 def _as_data(results: list[Result], explanation: Explanation | None, notes: Sequence[str]) -> list[dict[str, Any]]:
@@ -321,15 +324,15 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
     from paceline._internal.files import replaced
     from paceline.forecast.sweep import execute
 
-    if timeline is not None:
+    with Bar("simulating") as bar:
+        if timeline is None:
+            return execute(scenarios, bar, executor)
         with replaced(timeline) as path:
             return execute([replace(scenarios[0], timeline=path)])
-    with Bar("simulating") as bar:
-        return execute(scenarios, bar, executor)
 
 
 def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
-    from paceline._internal.console import wrapped
+    from paceline._internal.console import Bar, wrapped
     from paceline.forecast import table
     from paceline.forecast.advice import advise
 
@@ -337,7 +340,8 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
     rows = table.table(groups, most)
     if explanation is None:
         try:
-            sentences = advise(groups)
+            with Bar("comparing"):
+                sentences = advise(groups)
         except KeyboardInterrupt:
             say(rows)
             raise

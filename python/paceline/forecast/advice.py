@@ -66,7 +66,7 @@ def _verdict(group: Group) -> list[str]:
         return _of_the_library(group, runs, fastest)
     name = named(fastest, group)
     several = _several(group)
-    sentences = [f"{_where(group)}: {name}{' is the fastest' if several else ''}, {_figures(fastest)}."]
+    sentences = [f"{_where(group)}: {name}{_place(group, fastest) if several else ''}, {_figures(fastest)}."]
     if several and first.iteration_s > fastest.iteration_s * NOTEWORTHY:
         times = units.short(first.iteration_s / fastest.iteration_s)
         why = path_of(first, "of whose critical path")
@@ -106,6 +106,18 @@ def _unmeasured(result: Result) -> str:
     """Return a remark in brackets, if nobody has published a measurement of the library with this strategy."""
     _, _, reason = result.evidence.partition("outside the evidence: ")
     return f" ({reason})" if reason.startswith("no measurement") else ""
+
+
+def _place(group: Group, fastest: Result) -> str:
+    """Return ` is the fastest`, or which others take as long as far as a reader can see."""
+    takes = units.duration(fastest.iteration_s)
+    equal = [one for one in group.ranked() if one is not fastest and units.duration(one.iteration_s) == takes]
+    if not equal:
+        return " is the fastest"
+    alone = named(equal[0], group) if len(equal) == 1 else ""
+    if len(equal) == len(group.ranked()) - 1:
+        return f" is as fast as {alone or 'all others'}"
+    return f" is the fastest with {alone or f'{len(equal)} others'}"
 
 
 def _several(group: Group) -> bool:
