@@ -289,3 +289,13 @@ def test_published_rows_that_are_no_collectives_say_so(tmp_path):
     path.write_text(f"{head}\n{rows[0].replace(',1000,', ',many,')}\n")
     with pytest.raises(InvalidArgumentError, match="line 2, value: 'many' is not a number from"):
         run(data=path)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--no-barrier", ()), ("--network", ("fluid",))])
+def test_options_that_collectives_with_known_times_do_not_have(option, value):
+    words = ("gpt2-small@a100", "--gpus", "16", option, *value, "--strategy")
+    refused = simulate(*words, "native")
+    assert refused.exit_code == 2
+    assert f"{option}: has no effect on native on these GPUs" in " ".join(refused.output.split())
+    assert simulate(*words, "native,ring").exit_code == 0
+    assert simulate(*words, "native", "--library", "horovod").exit_code == 0

@@ -656,6 +656,20 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )
+    libraries = sweep.libraries_of(trace)
+    timed = "gpu" in described and all(one.is_bare or one.name == DEFAULT for one in libraries)
+    if timed and not sweep.has_coordinator and all(strategy.is_offloaded for strategy in strategies):
+        # A plan, in which ranks wait for each other and collectives take what NCCL's model says.
+        for name, is_given in (
+            ("network", sweep.get("network") is not None),
+            ("barrier", sweep.get("barrier") is False),
+        ):
+            if is_given:
+                raise InvalidArgumentError(
+                    f"has no effect on {units.listed([it.name for it in strategies])} on these GPUs, where collectives "
+                    "take the times of NCCL's model; leave it out",
+                    setting=name,
+                )
     summary = json.loads(trace.summary())
     compression.check_trace(sweep, summary)
     if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
