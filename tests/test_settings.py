@@ -383,3 +383,13 @@ def test_no_place_is_unknown():
     assert set(FORECASTS) <= set(PLACES)
     with pytest.raises(InvalidArgumentError, match="unknown setting 'chunks'; did you mean chunk"):
         find("chunks")
+
+
+def test_keywords_that_are_neither_settings_nor_fields_of_a_cluster():
+    for call in (paceline.simulate, paceline.sweep):
+        with pytest.raises(InvalidArgumentError, match=rf"paceline\.{call.__name__}: unknown option 'global_batch'"):
+            call("resnet-50", workers=8, global_batch=64)
+        with pytest.raises(InvalidArgumentError, match="'bandwith'; did you mean bandwidth"):
+            call("resnet-50", workers=8, bandwith="10Gbps")
+    fields = {"nics_per_node": 2, "intra_link": "pcie", "gpus_per_node": 2}
+    assert paceline.simulate("resnet-50", strategy="ring", workers=4, **fields).workers == 4

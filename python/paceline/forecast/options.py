@@ -109,13 +109,12 @@ class Sweep:
         named, sources = by_current_names(place, given, given_by, where)
         for name, value in named.items():
             setting = SETTINGS.get(name)
+            is_used = setting is not None and place in setting.uses
+            if given_by == "keyword" and not is_used and (setting is None or value is not None):
+                _check_field(name, place)
             if value is None:
-                if given_by == "keyword" and setting is None and name not in ClusterFields.__annotations__:
-                    near = nearest(name, [*SETTINGS, *ClusterFields.__annotations__])
-                    hint = f"did you mean {near}?" if near else "see docs/reference/settings.md"
-                    raise InvalidArgumentError(f"unknown option '{name:.80}'; {hint}")
                 continue
-            if setting is None or place not in setting.uses:
+            if setting is None or not is_used:
                 others[name] = value
                 continue
             sources.setdefault(name, setting.source(given_by, value, where))
@@ -335,6 +334,16 @@ class Sweep:
         """Return the source of the named device's rate."""
         device = self.get("device")
         return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
+
+
+def _check_field(name: str, place: str) -> None:
+    """Refuse a keyword that is no field of a cluster. Raises InvalidArgumentError."""
+    if name in ClusterFields.__annotations__:
+        return
+    used = [one.name for one in SETTINGS.values() if place in one.uses]
+    near = nearest(name, [*used, *ClusterFields.__annotations__])
+    hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists them"
+    raise InvalidArgumentError(f"{place}: unknown option '{name:.80}'; {hint}")
 
 
 def _refuse_unitless(name: str, value: object, source: Source) -> None:

@@ -95,6 +95,8 @@ class ClusterFields(TypedDict, total=False):
     node_contention: float | None
     message_overhead: str | None
     gpus_per_node: int | None
+    nics_per_node: int | None
+    intra_link: Literal["nvswitch", "nvlink", "pcie"] | None
     intra_bandwidth: str | None
     mesh: dict[str, Any] | None
     intra_latency: str | None
