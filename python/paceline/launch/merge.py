@@ -137,7 +137,9 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, reque
                 f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
             )
     workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
-    words = ["--workers", ",".join(map(str, workers)), *every[0].summary["forecast_options"].split()]
+    # Another host's release may be older.
+    options = every[0].summary.get("forecast_options", "").split()
+    words = ["--workers", ",".join(map(str, workers)), *options]
     yield f"try paceline simulate {shlex.quote(str(path))} {' '.join(words)}"
 
 
