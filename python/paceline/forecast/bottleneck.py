@@ -283,9 +283,9 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
     waits = [field for field in ("latency", "intra_latency", _OVERHEAD) if parse_time(fields.get(field) or "0us") > 0]
     # The library adds to it.
     is_costly = parse_time(costs.get(_OVERHEAD) or "0us") > 0
-    if waits or is_costly:
-        what = f"half the {_COST}" if not {*waits} - {_OVERHEAD} else "half the latency"
-        what += f" and {_COST}" if is_costly and {*waits} - {_OVERHEAD} else ""
+    parts = ["latency"] * bool({*waits} - {_OVERHEAD}) + [_COST] * is_costly
+    if parts:
+        what = f"half the {' and '.join(parts)}"
         asked.append((_LATENCY, what, {field: scaled(fields[field], 0.5) for field in waits}))
     return asked
 

@@ -57,7 +57,8 @@ def lowered(scenario: Scenario) -> Lowered:
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
     hooks = compression.iteration(scenario, options)
-    dtype = None if hooks else json.loads(scenario.trace.summary())["dtype"]
+    is_retyped = "param_dtype" in options and not hooks
+    dtype = json.loads(scenario.trace.summary())["dtype"] if is_retyped else None
     has_stages = scenario.workload is not None and scenario.workload.pipeline > 1
     iteration = sharding.iteration(options, workers, per_node, dtype=dtype, has_stages=has_stages)
     on_gpus = "gpu" in fields

@@ -238,8 +238,8 @@ def iteration(
     """Take the options of a plan out of `options`; return them in the form of the native module, if there are any.
 
     With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan. Unless
-    FSDP converts them, gradients have the type of their parameters, which is `dtype` if none is given (None: what is
-    sent has another one).
+    FSDP converts them, gradients have the type of their parameters: `dtype` if none is given; None if it does not
+    matter.
 
     Raises InvalidArgumentError for `hsdp` without a size, if there is no node to take it from.
     """

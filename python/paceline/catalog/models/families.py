@@ -84,7 +84,7 @@ def _attention(block: _Block, name: str, part: str = "attention", more: tuple[Te
     made = (("qkv", width + 2 * kv),) if block.one_qkv and not is_cross else (("q", width), ("k", kv), ("v", kv))
     tensors = (
         *_norm(f"{at}.norm", hidden, block.norm),
-        *[one for part, outer in made for one in _linear(f"{at}.{part}", hidden, outer, bias=block.qkv_bias)],
+        *[one for what, outer in made for one in _linear(f"{at}.{what}", hidden, outer, bias=block.qkv_bias)],
         *((Tensor(f"{at}.q_norm", (block.head_size,)), Tensor(f"{at}.k_norm", (block.head_size,))) * block.qk_norm),
         *_linear(f"{at}.out", width, hidden, bias=block.out_bias),
         *more,
