@@ -12,10 +12,13 @@ from paceline.cli.main import main
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Space
 from paceline.forecast.advisor.goodput import Failures
+from paceline.forecast.advisor.job import Job
 from paceline.forecast.options import Sweep
 from paceline.forecast.sharding import TIGHT
 
 SMALL = ("gpt2-small", "--gpu", "a100", "--network", "25Gbps", "--seq", "256")
+
+PIPELINES = (*SMALL, "--global-batch", 32, "--pipeline-parallel", 2)
 
 
 def call(*words, code=0):
@@ -30,13 +33,13 @@ def asked(*words):
 
 def job(gpus, global_batch=None, model="gpt2-small", **options):
     given = {"gpu": "a100", "bandwidth": "25Gbps", "seq": 256, "workers": gpus, **options}
-    return search.Job.of(Sweep.of(model, given, "advise"), global_batch)
+    return Job.of(Sweep.of(model, given, "advise"), global_batch)
 
 
 def everything(asked_job, found):
     """Forecast all configurations, whatever their bounds say."""
-    for setup in search._setups(asked_job, found.workers):
-        for rate, least, one in search.candidates(asked_job, setup, found.workers):
+    for setup in search._setups(asked_job, found.gpus):
+        for rate, least, one in search.candidates(asked_job, setup, found.gpus):
             yield setup, rate, least, one, asked_job.result(one)
 
 
@@ -46,11 +49,19 @@ def everything(asked_job, found):
         (16, 64, {"memory": "1.9GB"}),
         (8, None, {"memory": "4GB", "gpus_per_node": 4}),
         (4, 24, {"memory": "2.2GB", "gpus_per_node": 1, "checkpointing": "none,full"}),
+        (8, 16, {"memory": "1.5GB", "gpus_per_node": 4, "tensor_parallel": "1,2", "checkpointing": "none"}),
+        (
+            *(16, 32),
+            {
+                **{"memory": "900MB", "gpus_per_node": 2, "tensor_parallel": "1,2", "pipeline_parallel": "1,2,4"},
+                **{"virtual_stages": "1,3", "sharding": "none,zero1,zero3", "checkpointing": "none"},
+            },
+        ),
     ],
 )
 def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, options):
     asked_job = job(gpus, global_batch, **options)
-    found = search.start(asked_job, gpus)
+    [found] = search.start(asked_job)
     search.search(asked_job, found)
     simulated = found.simulated
     best, roomy = {}, {}
@@ -59,7 +70,7 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
         peak = result.sharded.memory.peak_bytes
         # The bounds hold, so what they prune does not fit, or is not faster.
         assert least <= peak
-        assert result.samples_per_s <= rate * found.workers * (1 + 1e-9)
+        assert result.samples_per_s <= rate * (1 + 1e-9)
         pruned += least > asked_job.capacity_bytes
         if peak <= asked_job.capacity_bytes:
             best[setup] = max(best.get(setup, 0), result.samples_per_s)
@@ -76,10 +87,10 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
 def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():
     for options in ({"tensor_parallel": 2}, {"param_dtype": "float32"}, {"dtype": "fp32"}, {"optimizer": "sgd"}):
         asked_job = job(8, 16, gpus_per_node=4, **options)
-        found = search.start(asked_job, 8)
+        [found] = search.start(asked_job)
         for _, rate, least, _, result in everything(asked_job, found):
             assert least <= result.sharded.memory.peak_bytes
-            assert result.samples_per_s <= rate * found.workers * (1 + 1e-9)
+            assert result.samples_per_s <= rate * (1 + 1e-9)
 
 
 def test_the_command_of_a_row_forecasts_that_row():
@@ -95,6 +106,41 @@ def test_the_command_of_a_row_forecasts_that_row():
         assert result["sharded"]["memory"] == row["memory"]
         assert result["sharded"]["straggling_s"] == row["straggling_s"]
         assert result["sharded"]["fits"]
+
+
+def test_the_command_of_a_row_with_a_pipeline_forecasts_that_row():
+    words = (*SMALL, "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 32, "--memory", "4GB", "--checkpointing")
+    parallel = ("--tensor-parallel", "2,4", "--pipeline-parallel", "2,4", "--virtual-stages", "1,3", "--top", 20)
+    [group] = asked(*words, "none", *parallel)["gpus"]
+    assert {row["sharding"] for row in group["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:2"}
+    for row in group["rows"]:
+        ranks = 16 // row["tensor_parallel"] // row["pipeline_parallel"]
+        assert row["batch"] * row["microbatches"] * ranks == row["global_batch"] == 32
+        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        [result] = json.loads(again.stdout)
+        assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
+        assert result["gpus_per_worker"] == 16 // ranks
+    text = call(*words, "none", *parallel)
+    assert "microbatches" in text and "virtual" in text and " stages, " in text
+
+
+def test_a_model_divided_in_one_way_is_not_said_to_vary():
+    words = (*SMALL, "--gpus", 8, "--gpus-per-node", 4, "--batch", 2, "--sharding", "zero1")
+    single, several = call(*words, "--tensor-parallel", 2), call(*words, "--tensor-parallel", "1,2")
+    assert "a worker is a data-parallel rank of 2 GPUs (2 tensor-parallel)" in " ".join(single.split())
+    assert "a rank has as many GPUs as tensor-parallel GPUs times stages" in " ".join(several.split())
+
+
+def test_a_number_of_gpus_that_does_not_suit_leaves_the_others():
+    words = (*SMALL, "--gpus", "8,64", "--global-batch", 16, "--sharding", "zero1", "--checkpointing", "none")
+    found = asked(*words)
+    assert [bool(group["rows"]) for group in found["gpus"]] == [True, False]
+    reason = "16 samples are not a multiple of 64 data-parallel ranks; give 64, or other --gpus"
+    tensor = "; or let GPUs share a rank: --tensor-parallel 4"
+    assert found["gpus"][0]["refused"] is None and found["gpus"][1]["refused"] == f"--global-batch: {reason}{tensor}"
+    assert f"64 GPUs: not searched: --global-batch: {reason}{tensor}." in " ".join(call(*words).split())
+    [row] = asked(*words, "--tensor-parallel", "1,4")["gpus"][1]["rows"]
+    assert (row["tensor_parallel"], row["global_batch"]) == (4, 16)
 
 
 def test_cost_is_price_over_tokens_and_goodput_that_of_daly():
@@ -233,6 +279,14 @@ def test_long_simulations_are_left_out_and_said():
         ((*SMALL, "--gpus", 8, "--sharding", "hsdp:3,zero3"), "hsdp:3: groups of 3 do not divide 8 ranks"),
         ((*SMALL, "--gpus", 8, "--sharding", "zero9"), "--sharding"),
         ((*SMALL, "--gpus", 8, "--sharding", "none", "--prefetch", 2), "--prefetch: has no effect with none"),
+        ((*SMALL, "--gpus", 8, "--pipeline-parallel", "1,2"), "--pipeline-parallel: needs --global-batch"),
+        ((*SMALL, "--gpus", 8, "--virtual-stages", 2), "--virtual-stages: has no effect without --pipeline-parallel"),
+        ((*PIPELINES, "--gpus", 8, "--accumulate", 2), "--accumulate: has no effect on pipelines"),
+        ((*PIPELINES, "--gpus", 8, "--pipeline-parallel", 24), "24 stages are more than the 12 blocks"),
+        ((*PIPELINES, "--gpus", 8, "--virtual-stages", 8), "2 stages of 8 parts are more than the 12 blocks"),
+        ((*PIPELINES, "--gpus", 8, "--tensor-parallel", "1,5"), "--tensor-parallel: 5 does not divide"),
+        ((*PIPELINES, "--gpus", 9), "9 GPUs are not a multiple of 2, the GPUs of a data-parallel rank"),
+        ((*PIPELINES, "--gpus", 64, "--virtual-stages", 2), "need a multiple of 2 of them"),
     ],
 )
 def test_mistakes_are_named(words, message):

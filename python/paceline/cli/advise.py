@@ -18,8 +18,9 @@ from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
     from paceline.forecast.advisor.goodput import Failures
+    from paceline.forecast.advisor.job import Job
     from paceline.forecast.advisor.report import Answer, Objective
-    from paceline.forecast.advisor.search import Found, Job
+    from paceline.forecast.advisor.search import Found
 
 _OBJECTIVES: dict[str, Objective] = {"throughput": "throughput", "cost": "cost"}
 _LONG = {"h": 3600.0, "d": 86_400.0}
@@ -126,14 +127,17 @@ def advise(
     """Find the configurations of MODEL (`paceline models`) that train fastest and fit on given GPUs.
 
     Searched are sharding, whether gathered units are kept, batch and accumulation, and checkpointing; what is given is
-    not searched. The table has the best of each sharding.
+    not searched. Lists of --tensor-parallel, --pipeline-parallel and --virtual-stages are searched, too. The table has
+    the best of each sharding.
 
     \b
     paceline advise gpt2-xl --gpu a100 --gpus 16 --network 100Gbps
     paceline advise llama-3-8b --gpu h100 --gpus 16,64 --network 400Gbps --global-batch 512 --price 2.5
+    paceline advise llama-3-70b --gpu h100 --gpus 256 --global-batch 512 --tensor-parallel 1,2,4,8
     paceline advise llama-3-8b --gpu h100 --gpus 1024 --mtbf 8h --checkpoint-seconds 60
     """
     from paceline.forecast.advisor import report, search
+    from paceline.forecast.advisor.job import Job
     from paceline.forecast.options import Sweep
 
     costs = report.Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
@@ -142,10 +146,9 @@ def advise(
     values = _given(options, link)
     rows: dict[int, list[report.Row]] = {}
     with naming(types.flags("advise", values)):
-        job = search.Job.of(Sweep.of(_model(model, config), values, "advise", "flag"), global_batch)
+        job = Job.of(Sweep.of(_model(model, config), values, "advise", "flag"), global_batch)
         typed = {name: value for name, value in values.items() if value is not None and name in job.sweep.values}
-        # What is wrong with one number of GPUs is said before another one is searched.
-        every = [search.start(job, gpus) for gpus in job.gpus]
+        every = search.start(job)
         finished = _search(job, every, top)
         for one in every:
             shown = [*one.options[:top], *([one.roomier] if one.roomier is not None else [])]
@@ -166,6 +169,8 @@ def _search(job: Job, every: Sequence[Found], top: int) -> bool:
 
     try:
         for one in every:
+            if one.refused:
+                continue
             with Bar(f"searching for {one.gpus} GPUs") as bar:
                 search.search(job, one, bar)
                 search.explain(job, one, top)
@@ -201,7 +206,7 @@ def _model(model: str | None, config: Path | None) -> str | Path:
     """Return the model. Raises InvalidArgumentError for a recording."""
     from paceline.catalog.models.config import read_config
     from paceline.catalog.models.spec import config_named
-    from paceline.forecast.advisor.search import refuse_recording
+    from paceline.forecast.advisor.job import refuse_recording
 
     if (model is None) == (config is None):
         raise click.UsageError("name one model, or give its --config: paceline advise llama-3-8b --gpu h100 --gpus 64")

@@ -180,6 +180,7 @@ _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
 _TIMES = Use(kind=kinds.TIMES)
 _SHARDINGS = Use(kind=kinds.SEVERAL_SHARDINGS)
+_SEVERAL_WAYS = Use(kind=kinds.several(kinds.whole(1, 1024)))
 _COMPRESSIONS = Use(kind=kinds.SEVERAL_COMPRESSIONS)
 _SYNCS = Use(kind=kinds.several(kinds.SYNC_EVERY))
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
@@ -383,7 +384,7 @@ _ALL: tuple[Setting, ...] = (
         help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
         default_words="1",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP),
+        uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
         name="pipeline_parallel",
@@ -392,7 +393,7 @@ _ALL: tuple[Setting, ...] = (
         help="Stages of a pipeline (1F1B); --gpus counts all of their GPUs.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, SWEEP),
+        uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
         name="microbatches",
@@ -410,7 +411,7 @@ _ALL: tuple[Setting, ...] = (
         help="Parts of the model that each stage of a pipeline has: the interleaved schedule.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, SWEEP),
+        uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
         name="add_module",

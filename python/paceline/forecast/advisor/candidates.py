@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.catalog.libraries import DEFAULT
@@ -16,6 +16,42 @@ _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
 _MOST_PASSES = 10_000
 """Of `--accumulate`."""
 _LARGEST_BATCH = 2**20
+
+
+@dataclass(frozen=True)
+class ModelParallel:
+    """How a model is divided among the GPUs of a data-parallel rank."""
+
+    tensor: int = 1
+    """GPUs that share every layer."""
+    stages: int = 1
+    """Of a pipeline."""
+    virtual: int = 1
+    """Parts of the model that each stage has."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a data-parallel rank."""
+        return self.tensor * self.stages
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Its settings that are not 1."""
+        every = {
+            "tensor_parallel": self.tensor,
+            "pipeline_parallel": self.stages,
+            "virtual_stages": self.virtual,
+        }
+        return {name: value for name, value in every.items() if value > 1}
+
+    @property
+    def words(self) -> list[str]:
+        """What it has, for sentences."""
+        return (
+            [f"{self.tensor} tensor-parallel GPUs"] * (self.tensor > 1)
+            + [f"{self.stages} stages"] * (self.stages > 1)
+            + [f"{self.virtual} virtual stages"] * (self.virtual > 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -59,13 +95,30 @@ class Candidate:
     setup: Setup
     batch: int
     """Samples of a pass."""
-    accumulate: int
+    passes: int
+    """Of an iteration: accumulated, or a pipeline's microbatches."""
     checkpointing: str
+    parallel: ModelParallel = ModelParallel()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all ranks."""
+        return self.workers * self.parallel.gpus
+
+    @property
+    def microbatches(self) -> int | None:
+        """Of a pipeline; None if there is none."""
+        return self.passes if self.parallel.stages > 1 else None
+
+    @property
+    def accumulate(self) -> int:
+        """Passes before the optimizer's step; those of a pipeline are one."""
+        return self.passes if self.microbatches is None else 1
 
     @property
     def samples(self) -> int:
         """Samples of a rank in an iteration."""
-        return self.batch * self.accumulate
+        return self.batch * self.passes
 
     @property
     def options(self) -> dict[str, Any]:
@@ -82,11 +135,14 @@ class Space:
     batch: int | None = None
     accumulate: int | None = None
     global_batch: int | None = None
+    parallel: Sequence[ModelParallel] = (ModelParallel(),)
 
-    def setups(self, workers: int, per_node: int) -> list[Setup]:
+    def setups(self, workers: int, per_node: int, parallel: ModelParallel = ModelParallel()) -> list[Setup]:
         """Return the shardings that differ on so many ranks.
 
-        One rank shards nothing; one group is no group (hsdp: zero3), and groups of one rank are none.
+        One rank shards nothing; one group is no group (hsdp: zero3), and groups of one rank are none. Where gradients
+        are scattered after every pass, that can be put off to the last one; zero2 then is zero1. The microbatches of a
+        pipeline are one pass, for which units are gathered once.
         """
         found = []
         for name in self.shardings:
@@ -95,11 +151,15 @@ class Space:
                 continue
             if shardings.in_groups(name) and (ranks in (1, workers) or workers % ranks):
                 continue
-            kept = (False, True) if shardings.kind(name) in shardings.GATHERED else (False,)
+            gathered = shardings.kind(name) in shardings.GATHERED
+            kept = (False, True) if gathered and parallel.stages == 1 else (gathered,)
             found += [Setup(name, one) for one in kept]
-        return found
+        if parallel.stages > 1:
+            return found
+        gathering = [one for one in found if shardings.kind(one.sharding) in shardings.GATHERED]
+        return [*found, *(replace(one, local=True) for one in gathering)]
 
-    def sizes(self, workers: int) -> Iterator[tuple[int, int]]:
+    def sizes(self, workers: int, parallel: ModelParallel = ModelParallel()) -> Iterator[tuple[int, int]]:
         """Return batches with their numbers of passes, smallest batch first; without end unless something is given.
 
         Raises InvalidArgumentError if the global batch cannot be divided.
@@ -124,6 +184,15 @@ class Space:
             for batch in _divisors(own)
             if own // batch <= _MOST_PASSES and self.batch in (None, batch) and self.accumulate in (None, own // batch)
         ]
+        if sizes and parallel.virtual > 1:
+            # The interleaved schedule takes as many microbatches at a time as there are stages.
+            sizes = [(batch, passes) for batch, passes in sizes if passes % parallel.stages == 0]
+            if not sizes:
+                raise InvalidArgumentError(
+                    f"--global-batch: {own} samples of each of {workers} ranks are not microbatches for "
+                    f"{parallel.stages} stages with {parallel.virtual} virtual stages, which need a multiple of "
+                    f"{parallel.stages} of them; leave out --virtual-stages, or give a larger --global-batch"
+                )
         if not sizes:
             given = [f"--batch {self.batch}"] * (self.batch is not None)
             given += [f"--accumulate {self.accumulate}"] * (self.accumulate is not None)
@@ -148,7 +217,7 @@ def least_seconds(workload: Workload, candidate: Candidate, per_node: int) -> fl
     """Return seconds that no iteration is shorter than: computation, with nothing exposed."""
     ranks = shard_ranks(candidate.setup.sharding, candidate.workers, per_node)
     passes = candidate.accumulate * (workload.forward_s + workload.backward_s)
-    return passes + workload.optimizer_s / ranks
+    return workload.before_s + passes + workload.optimizer_s / ranks
 
 
 def least_bytes(workload: Workload, candidate: Candidate, per_node: int, values: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from typing import Any, Literal
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.forecast import sharding as shardings
-from paceline.forecast.advisor.candidates import Candidate
+from paceline.forecast.advisor.candidates import Candidate, ModelParallel
 from paceline.forecast.advisor.goodput import Failures
-from paceline.forecast.advisor.search import Found, Help, Job, Option
+from paceline.forecast.advisor.job import Job
+from paceline.forecast.advisor.search import Found, Help, Option
 from paceline.forecast.sharding import Sharded
 from paceline.forecast.table import rate_of
 from paceline.settings.table import SETTINGS
@@ -74,10 +75,8 @@ class Row:
             "sharding": own.sharding,
             "reshard_after_forward": not one.setup.kept if shardings.kind(own.sharding) in shardings.GATHERED else None,
             "accumulate_sync": not one.setup.local if one.accumulate > 1 else None,
-            "batch": one.batch,
-            "accumulate": one.accumulate,
+            **_how(one),
             "global_batch": self.global_batch,
-            "checkpointing": one.checkpointing,
             "iteration_s": result.iteration_s,
             "samples_per_s": result.samples_per_s,
             "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
@@ -121,7 +120,7 @@ class Answer:
     @property
     def tokens(self) -> int | None:
         """Tokens of a sample; None for images."""
-        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        workload = self.job.whole
         return workload.tokens if workload.is_text else None
 
     @property
@@ -137,8 +136,8 @@ class Answer:
         tokens, best = self.tokens, self.best
         found = {
             "schema_version": 1,
-            "model": self.job.workload(1, self.job.space.checkpointings[0]).model.name,
-            "gpu": self.job.workload(1, self.job.space.checkpointings[0]).hardware.name,
+            "model": self.job.whole.model.name,
+            "gpu": self.job.whole.hardware.name,
             "objective": self.objective,
             "verdict": self.verdict(),
             "best": None if best is None else {"gpus": best.gpus, **best.to_dict(tokens)},
@@ -153,6 +152,7 @@ class Answer:
                     "do_not_fit": one.too_large,
                     "simulated": one.simulated,
                     "left_out": one.left_out,
+                    "refused": one.refused or None,
                     "never_fit": [
                         {"sharding": it.candidate.setup.label, **_how(it.candidate), "least_bytes": it.least_bytes}
                         for it in one.never_fit
@@ -179,7 +179,7 @@ class Answer:
         return lines
 
     def _of_best(self, row: Row) -> list[str]:
-        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        workload = self.job.whole
         result, own = row.option.result, row.sharded
         kind = "" if len(self.rows) == 1 else "cheapest" if self.objective == "cost" else "fastest"
         what = f"{workload.model.name} on {row.gpus} {workload.hardware.title}"
@@ -214,12 +214,11 @@ class Answer:
         """Return the table, with an empty line between numbers of GPUs."""
         name, size = _costed(self.tokens)
         throughput = "tokens/s\nper GPU" if self.tokens is not None else "images/s\nper GPU"
-        has_passes = any(row.candidate.accumulate > 1 for rows in self.rows.values() for row in rows)
+        shown = self._shown()
         columns = [
             Column("GPUs"),
             Column("sharding", left=True),
-            Column("batch\nper rank"),
-            *([Column("passes")] if has_passes else []),
+            *(Column(heading) for heading in shown),
             Column("global\nbatch"),
             Column("check-\npointing", left=True),
             Column(throughput),
@@ -230,19 +229,32 @@ class Answer:
             *([Column(f"cost per\n{name}")] if self.costs.price is not None else []),
             Column("faster with", left=True),
         ]
-        groups = [
-            [self._cells(row, size, has_passes=has_passes) for row in rows] for rows in self.rows.values() if rows
-        ]
+        groups = [[self._cells(row, size, shown) for row in rows] for rows in self.rows.values() if rows]
         if not groups:
             return []
         tight = any(row.sharded.is_tight for rows in self.rows.values() for row in rows)
         marks = [f"~: {shardings.tight_words()}"] if tight else []
         return [*self._title(), "", *render(columns, groups, highlight_first=True), *marks]
 
+    def _shown(self) -> dict[str, Callable[[Candidate], int]]:
+        """Return the columns of settings that are not 1 in every row, and the batch."""
+        columns: dict[str, Callable[[Candidate], int]] = {
+            "tensor-\nparallel": lambda one: one.parallel.tensor,
+            "stages": lambda one: one.parallel.stages,
+            "virtual\nstages": lambda one: one.parallel.virtual,
+            "batch\nper rank": lambda one: one.batch,
+            "passes": lambda one: one.passes,
+        }
+        every = [row.candidate for rows in self.rows.values() for row in rows]
+        if any(one.microbatches is not None for one in every):
+            columns["passes or\nmicrobatches"] = columns.pop("passes")
+        varied = [name for name, value in columns.items() if any(value(one) > 1 for one in every)]
+        return {name: value for name, value in columns.items() if name in varied or name.startswith("batch")}
+
     def _title(self) -> list[str]:
         """Return the network that rows are of: a reader may take a node's rate for a GPU's."""
         one = next(row for rows in self.rows.values() for row in rows)
-        workload = self.job.workload(1, self.job.space.checkpointings[0])
+        workload = self.job.workload(one.candidate)
         latency = one.option.result.latency_s
         where = [
             workload.model.name,
@@ -253,14 +265,13 @@ class Answer:
         ]
         return [", ".join(where)]
 
-    def _cells(self, row: Row, size: float, *, has_passes: bool) -> list[str]:
+    def _cells(self, row: Row, size: float, shown: Mapping[str, Callable[[Candidate], int]]) -> list[str]:
         one, result, own = row.candidate, row.option.result, row.sharded
         cost = row.cost(size)
         return [
             str(row.gpus),
             one.setup.label,
-            str(one.batch),
-            *([str(one.accumulate)] if has_passes else []),
+            *(str(value(one)) for value in shown.values()),
             str(row.global_batch),
             one.checkpointing,
             units.digits(_per_gpu(row, self.tokens)),
@@ -277,6 +288,9 @@ class Answer:
         lines = []
         for found in self.found:
             where = units.count(found.gpus, "GPU")
+            if found.refused:
+                lines.append(f"{where}: not searched: {found.refused}.")
+                continue
             if not found.candidates and not found.left_out:
                 lines.append(f"{where}: not searched.")
                 continue
@@ -362,7 +376,7 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
         for name, all_ in (("sharding", 5), ("checkpointing", 3))
         if len(getattr(job.space, f"{name}s")) < all_
     ]
-    workload = job.workload(one.batch, one.checkpointing)
+    workload = job.workload(one)
     if shardings.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
         return shardings.more_gpus(workload, job.capacity_bytes)
     if one.batch > 1:
@@ -372,7 +386,8 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
     activations = own.memory.activations_bytes if own is not None else None
     if own is not None and activations and activations > own.memory.peak_bytes / 2:
         return "most of it is activations: shorter sequences (--seq), or --tensor-parallel"
-    ways = ["more GPUs"] + ["--tensor-parallel"] * (workload.tensor == 1) + ["GPUs with more memory"]
+    ways = ["more GPUs"] + ["--tensor-parallel"] * (job.space.parallel == (ModelParallel(),))
+    ways += ["GPUs with more memory"]
     ways += ["an optimizer with fewer states (--optimizer)"] * (workload.optimizer != "sgd")
     return units.listed(ways, "or")
 
@@ -395,11 +410,23 @@ def _helps(help_: Help) -> str:
 
 
 def _how(one: Candidate) -> dict[str, Any]:
-    return {"batch": one.batch, "accumulate": one.accumulate, "checkpointing": one.checkpointing}
+    parallel = one.parallel
+    return {
+        "batch": one.batch,
+        "accumulate": one.accumulate,
+        "checkpointing": one.checkpointing,
+        "tensor_parallel": parallel.tensor,
+        "pipeline_parallel": parallel.stages,
+        "virtual_stages": parallel.virtual,
+        "microbatches": one.microbatches,
+    }
 
 
 def _in_words(one: Candidate) -> str:
-    words = [f"batch {one.batch}"] + [f"{one.accumulate} passes"] * (one.accumulate > 1)
+    words = [*one.parallel.words, f"batch {one.batch}"] + [f"{one.accumulate} passes"] * (one.accumulate > 1)
+    words += (
+        [] if one.microbatches is None else [f"{one.microbatches} microbatch{'' if one.microbatches == 1 else 'es'}"]
+    )
     words.append("no checkpointing" if one.checkpointing == "none" else f"{one.checkpointing} checkpointing")
     return units.listed(words)
 
@@ -420,6 +447,9 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
             continue
         words += [SETTINGS[name].flag, str(value)]
     words += ["--gpus", str(gpus), "--sharding", one.setup.sharding, "--batch", str(one.batch)]
+    for name, value in one.parallel.options.items():
+        words += [SETTINGS[name].flag, str(value)]
+    words += [] if one.microbatches is None else ["--microbatches", str(one.microbatches)]
     words += ["--checkpointing", one.checkpointing] if one.checkpointing != "none" else []
     words += ["--accumulate", str(one.accumulate)] if one.accumulate > 1 else []
     words += ["--reshard-after-forward", "no"] if one.setup.kept else []

@@ -7,30 +7,23 @@ activations alone exceed the memory are not forecast.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from paceline._core import parse_rate
-from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import (
-    CHECKPOINTINGS,
     Candidate,
+    ModelParallel,
     Setup,
-    Space,
     least_bytes,
     least_seconds,
     shard_ranks,
 )
+from paceline.forecast.advisor.job import Job
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
-from paceline.forecast.options import Sweep, prepare
-from paceline.forecast.simulate import LONG, Result, Scenario
+from paceline.forecast.simulate import LONG, Result
 from paceline.forecast.sweep import execute
 
 Progress = Callable[[int, int], None]
@@ -38,8 +31,6 @@ _BUCKETS = (1 << 26, 1 << 28, 1 << 30)
 """Sizes that are tried instead of the library's."""
 NEAR = 0.02
 """Share of a rate by which two configurations are as good as equal: forecasts are off by more than that."""
-SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate")
-"""Settings of `advise` that are searched, or restrict the search if they are given."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,6 @@ class Found:
     """What was found for a number of GPUs."""
 
     gpus: int
-    workers: int
     capacity_bytes: int
     candidates: int = 0
     """Configurations that were considered."""
@@ -88,124 +78,13 @@ class Found:
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[str] = field(default_factory=list)
     """Shardings that would take long to simulate."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A model, GPUs and a network, with what may vary."""
-
-    sweep: Sweep
-    """With the settings that do not vary."""
-    space: Space
-    gpus: tuple[int, ...]
-    known: dict[Candidate, Result] = field(default_factory=dict, compare=False)
-    """Forecasts made so far."""
-    _scenarios: dict[tuple[int, str], dict[tuple[int, str], Scenario]] = field(default_factory=dict, compare=False)
-    _workloads: dict[tuple[int, str], Workload] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, sweep: Sweep, global_batch: int | None = None) -> Job:
-        """Divide what was given into what is searched and what is not. Raises InvalidArgumentError."""
-        values = sweep.values
-        if "workers" not in values:
-            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64")
-        space = Space(
-            **({"shardings": values["sharding"]} if "sharding" in values else {}),
-            checkpointings=values.get("checkpointing", CHECKPOINTINGS),
-            batch=values.get("batch"),
-            accumulate=values.get("accumulate"),
-            global_batch=global_batch,
-        )
-        fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
-        if fixed.workload(fixed.trace) is None:
-            raise InvalidArgumentError("name the GPU that times are computed for, such as h100", setting="gpu")
-        return cls(fixed, space, tuple(values["workers"]))
-
-    @cached_property
-    def per_node(self) -> int:
-        """Data-parallel ranks of a node."""
-        return int(json.loads(self.sweep.machine().to_json())["gpus_per_node"])
-
-    @property
-    def gpus_per_node(self) -> int:
-        """GPUs of a node, which share its rate."""
-        return self.per_node * self.sweep.gpus_per_rank
-
-    @property
-    def bandwidth_bps(self) -> float:
-        """Rate of a node, each way."""
-        [given] = self.sweep.get("bandwidth") or [json.loads(self.sweep.machine().to_json())["bandwidth"]]
-        return parse_rate(given)
-
-    def workers(self, gpus: int) -> int:
-        """Return the data-parallel ranks. Raises InvalidArgumentError if there is none."""
-        [found] = replace(self.sweep, values={**self.sweep.values, "workers": [gpus]}).workers
-        return found
-
-    @cached_property
-    def notes(self) -> tuple[str, ...]:
-        """What is assumed."""
-        return tuple(self._prepared(1, self.space.checkpointings[0])[1])
-
-    def workload(self, batch: int, checkpointing: str) -> Workload:
-        """Return the model on the GPU. Raises InvalidArgumentError for a recording."""
-        key = batch, checkpointing
-        if key not in self._workloads:
-            found = self._with(batch, checkpointing).workload(self.sweep.trace)
-            assert found is not None  # checked by `of`
-            self._workloads[key] = found
-        return self._workloads[key]
-
-    @cached_property
-    def capacity_bytes(self) -> int:
-        """Memory of a GPU."""
-        given: int | None = self.sweep.get("memory")
-        return given or self.workload(1, self.space.checkpointings[0]).hardware.memory_bytes
-
-    def scenario(self, candidate: Candidate) -> Scenario:
-        """Return what is forecast for a candidate. Raises InvalidArgumentError."""
-        key = candidate.batch, candidate.checkpointing
-        if key not in self._scenarios:
-            self._scenarios[key] = self._prepared(*key)[0]
-        found = self._scenarios[key][candidate.workers, candidate.setup.sharding]
-        return found.changed(**candidate.options)
-
-    def result(self, candidate: Candidate) -> Result:
-        """Forecast a candidate, once. Raises InvalidArgumentError."""
-        if candidate not in self.known:
-            self.known[candidate] = self.scenario(candidate).result()
-        return self.known[candidate]
-
-    def _with(self, batch: int, checkpointing: str, **values: Any) -> Sweep:  # noqa: ANN401
-        own = {"batch": batch, "checkpointing": checkpointing, **values}
-        return replace(self.sweep, values={**self.sweep.values, **own})
-
-    def _prepared(self, batch: int, checkpointing: str) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
-        values = {"workers": list(self.gpus), "sharding": list(self.space.shardings)}
-        prepared = prepare(self._with(batch, checkpointing, **values))
-        order = product(map(self.workers, self.gpus), self.space.shardings)
-        return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
-
-
-def refuse_recording(named: str) -> None:
-    """Raise InvalidArgumentError for a trace; configurations, and what is neither, pass."""
-    from paceline.catalog.library import COLLECTIVES
-    from paceline.catalog.models.config import find_config, is_config
-    from paceline.catalog.models.spec import is_recorded
-
-    if find_config(named) is not None:
-        return
-    is_file = Path(named).is_file() and not is_config(Path(named))
-    if is_file or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
-        raise InvalidArgumentError(
-            f"'{named:.80}' is no configuration of a model: batch and checkpointing of a recording cannot be searched; "
-            "advise takes models from `paceline models` or a config.json, and `paceline simulate` forecasts recordings"
-        )
+    refused: str = ""
+    """Why there is nothing to search; empty if there is."""
 
 
 def search(job: Job, found: Found, progress: Progress | None = None) -> None:
     """Fill `found`, which holds what is done if this is interrupted. Raises InvalidArgumentError."""
-    setups = _setups(job, found.workers)
+    setups = _setups(job, found.gpus)
     for done, setup in enumerate(setups):
         best = _best(job, setup, found)
         if best is not None:
@@ -230,21 +109,32 @@ def _roomy_first(options: Sequence[Option]) -> list[Option]:
 
 def _roomier(job: Job, found: Found) -> Option | None:
     """Return the fastest configuration of the first option's sharding that leaves room."""
-    setup = found.options[0].candidate.setup
     fastest: Option | None = None
-    for bound, least, one in sorted(candidates(job, setup, found.workers), key=lambda it: (-it[0], it[1])):
-        if fastest is not None and bound * found.workers < -_rank(fastest)[0]:
-            break
-        if least > shardings.TIGHT * job.capacity_bytes:
-            continue
-        if one not in job.known:
-            found.simulated += 1
-        option = Option(one, job.result(one))
-        if option.result.sharded is None or option.result.sharded.fits is False or _is_tight(option):
-            continue
-        if fastest is None or _rank(option) < _rank(fastest):
+
+    def is_enough(bound: float) -> bool:
+        return fastest is not None and bound < _rate(fastest)
+
+    every = candidates(job, found.options[0].candidate.setup, found.gpus)
+    able = [one for one in every if one.least_bytes <= shardings.TIGHT * job.capacity_bytes]
+    for option in _fastest_first(job, found, able, is_enough):
+        if _fits(option) and not _is_tight(option) and (fastest is None or _rank(option) < _rank(fastest)):
             fastest = option
     return fastest
+
+
+def _fastest_first(
+    job: Job, found: Found, bounded: Sequence[Bounded], is_enough: Callable[[float], bool]
+) -> Iterator[Option]:
+    """Forecast candidates in the order of the rate that they cannot exceed, until one is as low as `is_enough` says."""
+    for bound, _, one in sorted(bounded, key=lambda it: (-it.samples_per_s, it.least_bytes)):
+        if is_enough(bound):
+            return
+        found.simulated += one not in job.known
+        yield Option(one, job.result(one))
+
+
+def _fits(option: Option) -> bool:
+    return option.result.sharded is not None and option.result.sharded.fits is not False
 
 
 def _is_tight(option: Option) -> bool:
@@ -264,35 +154,81 @@ def _measured(job: Job, one: TooLarge) -> TooLarge:
     return replace(one, least_bytes=sharded.memory.peak_bytes)
 
 
-def start(job: Job, gpus: int) -> Found:
-    """Return an empty result for a number of GPUs. Raises InvalidArgumentError if the global batch does not suit it."""
-    next(job.space.sizes(job.workers(gpus)))
-    return Found(gpus, job.workers(gpus), job.capacity_bytes)
+def start(job: Job) -> list[Found]:
+    """Return an empty result for each number of GPUs. Raises InvalidArgumentError if none has a configuration."""
+    every, errors = [], []
+    for gpus in job.gpus:
+        found = Found(gpus, job.capacity_bytes)
+        try:
+            _check(job, gpus)
+        except InvalidArgumentError as error:
+            found.refused = error.reason
+            errors.append(error)
+        every.append(found)
+    if len(errors) == len(every):
+        raise errors[0]
+    return every
 
 
-def _setups(job: Job, workers: int) -> list[Setup]:
+def _check(job: Job, gpus: int) -> None:
+    """Raise InvalidArgumentError if no way to divide the model and the batch suits a number of GPUs."""
+    errors = []
+    for parallel in job.ways(gpus):
+        try:
+            next(job.space.sizes(gpus // parallel.gpus, parallel))
+        except InvalidArgumentError as error:
+            errors.append(error)
+        else:
+            return
+    tensor = _tensor_for(job, gpus)
+    hint = "" if tensor is None else f"; or let GPUs share a rank: --tensor-parallel {tensor}"
+    raise InvalidArgumentError(f"{errors[0].reason}{hint}")
+
+
+def _tensor_for(job: Job, gpus: int) -> int | None:
+    """Return the fewest tensor-parallel GPUs with which the global batch suits, if they were not given."""
+    if any(one.tensor > 1 for one in job.space.parallel):
+        return None
+    for tensor in (2, 4, 8):
+        suits = gpus % tensor == 0 and (job.space.global_batch or 0) % (gpus // tensor) == 0
+        if suits and job.divides(ModelParallel(tensor)):
+            return tensor
+    return None
+
+
+def _setups(job: Job, gpus: int) -> list[Setup]:
+    """Return the shardings of all ways to divide the model. Raises InvalidArgumentError if there is none."""
+    ranks = {one: (gpus // one.gpus, job.per_node(one)) for one in job.ways(gpus)}
+    found = [setup for one, own in ranks.items() for setup in job.space.setups(*own, one)]
     for name in job.space.shardings:
-        _, _, ranks = name.partition(":")
-        if ranks and workers % int(ranks):
-            raise InvalidArgumentError(f"{name}: groups of {ranks} do not divide {workers} ranks", setting="sharding")
-    plain = job.space.setups(workers, job.per_node)
-    if not plain:
+        if ":" in name:
+            _check_groups(name, list(ranks.values()))
+    if not found:
         for name in filter(shardings.in_groups, job.space.shardings):
-            own = shard_ranks(name, workers, job.per_node)
-            if workers % own:
-                raise InvalidArgumentError(
-                    f"{name}: groups of {own}, the ranks of a node, do not divide {workers} ranks; write "
-                    f"{name}:RANKS, or add others",
-                    setting="sharding",
-                )
-        words = ", ".join(job.space.shardings)
+            _check_groups(name, list(ranks.values()))
+        [(workers, per_node), *_] = ranks.values()
         raise InvalidArgumentError(
-            f"{words} shards nothing on {workers} ranks in nodes of {job.per_node}, or is zero3 there; add others",
+            f"{', '.join(job.space.shardings)} shards nothing on {workers} ranks in nodes of {per_node}, or is zero3 "
+            "there; add others",
             setting="sharding",
         )
-    # Where gradients are scattered after every pass, that can be put off to the last one; zero2 then is zero1.
-    sharded = [one for one in plain if shardings.kind(one.sharding) in shardings.GATHERED]
-    return [*plain, *(replace(one, local=True) for one in sharded)]
+    order = list(job.space.shardings)
+    return sorted(dict.fromkeys(found), key=lambda one: (one.local, order.index(one.sharding), one.kept))
+
+
+def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
+    """Raise InvalidArgumentError if groups never divide the data-parallel ranks; `ranks`: all, and those of a node."""
+    if any(workers % shard_ranks(name, workers, per_node) == 0 for workers, per_node in ranks):
+        return
+    [(workers, per_node), *_] = ranks
+    own = shard_ranks(name, workers, per_node)
+    if ":" in name:
+        raise InvalidArgumentError(f"{name}: groups of {own} do not divide {workers} ranks", setting="sharding")
+    raise InvalidArgumentError(
+        f"{name}: groups of {own}, the ranks of a node, do not divide {workers} ranks; write {name}:RANKS, or add "
+        "others",
+        setting="sharding",
+    )
 
 
 def _rank(option: Option) -> tuple[float, int]:
@@ -302,62 +238,91 @@ def _rank(option: Option) -> tuple[float, int]:
     return -option.result.samples_per_s, option.result.sharded.memory.peak_bytes
 
 
-def candidates(job: Job, setup: Setup, workers: int) -> list[tuple[float, int, Candidate]]:
-    """Return the configurations of a sharding: the rate that none exceeds, the least memory, and the candidate.
+def _rate(option: Option) -> float:
+    """Samples per second of all ranks."""
+    return -_rank(option)[0]
+
+
+class Bounded(NamedTuple):
+    """A configuration, with the rate of all ranks that it does not exceed, and the memory that it needs at least."""
+
+    samples_per_s: float
+    least_bytes: int
+    candidate: Candidate
+
+
+def candidates(job: Job, setup: Setup, gpus: int) -> list[Bounded]:
+    """Return the configurations of a sharding.
 
     Without a global batch, batches are doubled until none fits. Raises InvalidArgumentError.
     """
-    found: list[tuple[float, int, Candidate]] = []
-    for batch, passes in job.space.sizes(workers):
+    found: list[Bounded] = []
+    for parallel in job.ways(gpus):
+        workers, per_node = gpus // parallel.gpus, job.per_node(parallel)
+        if setup not in job.space.setups(workers, per_node, parallel):
+            continue
+        try:
+            sizes = job.space.sizes(workers, parallel)
+            found += _of_sizes(job, setup, workers, parallel, sizes)
+        except InvalidArgumentError:
+            if len(job.space.parallel) == 1:
+                raise
+    return found
+
+
+def _of_sizes(
+    job: Job, setup: Setup, workers: int, parallel: ModelParallel, sizes: Iterator[tuple[int, int]]
+) -> Iterator[Bounded]:
+    per_node = job.per_node(parallel)
+    for batch, passes in sizes:
         if setup.local and passes == 1:
             continue
         own = []
         for checkpointing in job.space.checkpointings:
-            one = Candidate(workers, setup, batch, passes, checkpointing)
-            workload = job.workload(batch, checkpointing)
-            seconds = least_seconds(workload, one, job.per_node)
-            own.append((one.samples / seconds, least_bytes(workload, one, job.per_node, job.sweep.values), one))
-        found += own
-        if job.space.global_batch is None and all(least > job.capacity_bytes for _, least, _ in own):
-            break
-    return found
+            one = Candidate(workers, setup, batch, passes, checkpointing, parallel)
+            workload = job.workload(one)
+            rate = one.samples * workers / least_seconds(workload, one, per_node)
+            own.append(Bounded(rate, least_bytes(workload, one, per_node, job.sweep.values), one))
+        yield from own
+        if job.space.global_batch is None and all(one.least_bytes > job.capacity_bytes for one in own):
+            return
 
 
 def _best(job: Job, setup: Setup, found: Found) -> Option | None:
     """Return the fastest configuration of a sharding that fits; instead of a tight one, one as good as equal."""
-    every = candidates(job, setup, found.workers)
-    able = [one for one in every if one[1] <= job.capacity_bytes]
-    if able and any(_is_long(job, one) for _, _, one in able):
+    every = candidates(job, setup, found.gpus)
+    able = [one for one in every if one.least_bytes <= job.capacity_bytes]
+    if able and any(_is_long(job, one.candidate) for one in able):
         found.left_out.append(setup.label)
         return None
     found.candidates += len(every)
     found.too_large += len(every) - len(able)
     best: Option | None = None
     roomy: Option | None = None
-    least = [(least, one) for _, least, one in every if least > job.capacity_bytes]
-    for bound, _, one in sorted(able, key=lambda it: (-it[0], it[1])):
-        if best is not None and bound * found.workers < -_rank(best)[0]:
-            # What follows can only be the better choice for its room.
-            enough = roomy is not None and bound * found.workers < -_rank(roomy)[0]
-            if not _is_tight(best) or enough or bound * found.workers < -(1 - NEAR) * _rank(best)[0]:
-                break
-        result = job.result(one)
-        found.simulated += 1
-        assert result.sharded is not None
-        peak = result.sharded.memory.peak_bytes
+
+    def is_enough(bound: float) -> bool:
+        if best is None or bound >= _rate(best):
+            return False
+        # What follows can only be the better choice for its room.
+        known = roomy is not None and bound < _rate(roomy)
+        return not _is_tight(best) or known or bound < (1 - NEAR) * _rate(best)
+
+    too_large = [(one.least_bytes, one.candidate) for one in every if one.least_bytes > job.capacity_bytes]
+    for option in _fastest_first(job, found, able, is_enough):
+        assert option.result.sharded is not None
+        peak = option.result.sharded.memory.peak_bytes
         if peak > job.capacity_bytes:
             found.too_large += 1
-            least.append((peak, one))
+            too_large.append((peak, option.candidate))
             continue
-        option = Option(one, result)
         if best is None or _rank(option) < _rank(best):
             best = option
         if not _is_tight(option) and (roomy is None or _rank(option) < _rank(roomy)):
             roomy = option
     if best is not None and _is_tight(best) and roomy is not None and _is_near(roomy, best):
         best = roomy
-    if best is None and least:
-        size, one = min(least, key=lambda it: it[0])
+    if best is None and too_large:
+        size, one = min(too_large, key=lambda it: it[0])
         found.never_fit.append(TooLarge(one, size))
     return best
 

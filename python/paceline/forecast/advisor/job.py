@@ -1,0 +1,222 @@
+"""A model, GPUs and a network, with what may vary: configurations of it become scenarios and forecasts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paceline._core import parse_rate
+from paceline.catalog.models.workload import Workload
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
+from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.simulate import Result, Scenario
+
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages")
+SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
+"""Settings of `advise` that are searched, or restrict the search if they are given."""
+
+
+class _Computed(NamedTuple):
+    """What decides a workload."""
+
+    parallel: ModelParallel
+    batch: int
+    checkpointing: str
+    microbatches: int | None
+
+    @classmethod
+    def of(cls, one: Candidate) -> _Computed:
+        return cls(one.parallel, one.batch, one.checkpointing, one.microbatches)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its settings."""
+        found = {"batch": self.batch, "checkpointing": self.checkpointing, **self.parallel.options}
+        return found if self.microbatches is None else found | {"microbatches": self.microbatches}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, GPUs and a network, with what may vary."""
+
+    sweep: Sweep
+    """With the settings that do not vary."""
+    space: Space
+    gpus: tuple[int, ...]
+    known: dict[Candidate, Result] = field(default_factory=dict, compare=False)
+    """Forecasts made so far."""
+    _scenarios: dict[_Computed, dict[tuple[int, str], Scenario]] = field(default_factory=dict, compare=False)
+    _workloads: dict[_Computed, Workload] = field(default_factory=dict, compare=False)
+    _per_node: dict[ModelParallel, int] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, sweep: Sweep, global_batch: int | None = None) -> Job:
+        """Divide what was given into what is searched and what is not. Raises InvalidArgumentError."""
+        values = sweep.values
+        if "workers" not in values:
+            raise InvalidArgumentError("give the number of GPUs, such as --gpus 16,64")
+        space = Space(
+            **({"shardings": values["sharding"]} if "sharding" in values else {}),
+            checkpointings=values.get("checkpointing", CHECKPOINTINGS),
+            batch=values.get("batch"),
+            accumulate=values.get("accumulate"),
+            global_batch=global_batch,
+        )
+        fixed = replace(sweep, values={name: value for name, value in values.items() if name not in SEARCHED})
+        if fixed.workload(fixed.trace) is None:
+            raise InvalidArgumentError("name the GPU that times are computed for, such as h100", setting="gpu")
+        job = cls(fixed, space, tuple(values["workers"]))
+        return replace(job, space=replace(space, parallel=_parallel(job, values)))
+
+    @cached_property
+    def whole(self) -> Workload:
+        """The model with one sample on one GPU."""
+        return self._workload(self._plain(ModelParallel()))
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of a node, which share its rate."""
+        return self.per_node(ModelParallel())
+
+    @property
+    def bandwidth_bps(self) -> float:
+        """Rate of a node, each way."""
+        [given] = self.sweep.get("bandwidth") or [json.loads(self.sweep.machine().to_json())["bandwidth"]]
+        return parse_rate(given)
+
+    def per_node(self, parallel: ModelParallel) -> int:
+        """Return the data-parallel ranks of a node. Raises InvalidArgumentError if they are not whole."""
+        if parallel not in self._per_node:
+            machine = self._with(self._plain(parallel)).machine()
+            self._per_node[parallel] = int(json.loads(machine.to_json())["gpus_per_node"])
+        return self._per_node[parallel]
+
+    def ways(self, gpus: int) -> list[ModelParallel]:
+        """Return the ways to divide the model that suit a number of GPUs. Raises InvalidArgumentError if none does."""
+        found = [one for one in self.space.parallel if gpus % one.gpus == 0]
+        if not found:
+            least = self.space.parallel[0]
+            raise InvalidArgumentError(
+                f"{gpus} GPUs are not a multiple of {least.gpus}, the GPUs of a data-parallel rank (tensor x pipeline)",
+                setting="tensor_parallel" if least.tensor > 1 else "pipeline_parallel",
+            )
+        return found
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What is assumed."""
+        [parallel, *more] = self.space.parallel
+        notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
+        if more:
+            notes = ["a rank has as many GPUs as tensor-parallel GPUs times stages; memory is that of one GPU", *notes]
+        return tuple(notes)
+
+    def workload(self, candidate: Candidate) -> Workload:
+        """Return the model on the GPU. Raises InvalidArgumentError."""
+        return self._workload(_Computed.of(candidate))
+
+    @cached_property
+    def capacity_bytes(self) -> int:
+        """Memory of a GPU."""
+        given: int | None = self.sweep.get("memory")
+        return given or self.whole.hardware.memory_bytes
+
+    def scenario(self, candidate: Candidate) -> Scenario:
+        """Return what is forecast for a candidate. Raises InvalidArgumentError."""
+        key = _Computed.of(candidate)
+        if key not in self._scenarios:
+            self._scenarios[key] = self._prepared(key)[0]
+        return self._scenarios[key][candidate.gpus, candidate.setup.sharding].changed(**candidate.options)
+
+    def result(self, candidate: Candidate) -> Result:
+        """Forecast a candidate, once. Raises InvalidArgumentError."""
+        if candidate not in self.known:
+            self.known[candidate] = self.scenario(candidate).result()
+        return self.known[candidate]
+
+    def check(self, parallel: ModelParallel) -> None:
+        """Raise InvalidArgumentError if the model cannot be divided like this."""
+        self._workload(self._plain(parallel))
+        self.per_node(parallel)
+
+    def divides(self, parallel: ModelParallel) -> bool:
+        """Whether the model can be divided like this."""
+        try:
+            self.check(parallel)
+        except InvalidArgumentError:
+            return False
+        return True
+
+    def _plain(self, parallel: ModelParallel) -> _Computed:
+        """Return the least that is computed with a way to divide the model."""
+        microbatches = parallel.stages if parallel.stages > 1 else None
+        return _Computed(parallel, 1, self.space.checkpointings[0], microbatches)
+
+    def _workload(self, key: _Computed) -> Workload:
+        if key not in self._workloads:
+            found = self._with(key).workload(self.sweep.trace)
+            assert found is not None  # checked by `of`
+            self._workloads[key] = found
+        return self._workloads[key]
+
+    def _with(self, key: _Computed, **values: Any) -> Sweep:  # noqa: ANN401
+        return replace(self.sweep, values={**self.sweep.values, **key.options, **values})
+
+    def _prepared(self, key: _Computed) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
+        suited = [gpus for gpus in self.gpus if gpus % key.parallel.gpus == 0]
+        prepared = prepare(self._with(key, workers=suited, sharding=list(self.space.shardings)))
+        order = product(suited, self.space.shardings)
+        return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
+
+
+def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
+    """Return the ways to divide the model that were asked for. Raises InvalidArgumentError."""
+    tensors, stages, parts = (values.get(name, [1]) for name in _PARALLEL)
+    if max(stages) > 1:
+        if job.space.global_batch is None:
+            raise InvalidArgumentError(
+                "needs --global-batch, of which the microbatches of a pipeline are made", setting="pipeline_parallel"
+            )
+        if job.space.accumulate is not None:
+            raise InvalidArgumentError(
+                "has no effect on pipelines, whose microbatches are made of --global-batch with --batch; leave it out",
+                setting="accumulate",
+            )
+    elif max(parts) > 1:
+        raise InvalidArgumentError("has no effect without --pipeline-parallel; leave it out", setting="virtual_stages")
+    for tensor in tensors:
+        job.check(ModelParallel(tensor))
+    for stage in stages:
+        job.check(ModelParallel(stages=stage))
+    for part in parts:
+        _check_parts(job, part, [stage for stage in stages if stage > 1])
+    every = (ModelParallel(*one) for one in product(tensors, stages, parts) if one[1] > 1 or one[2] == min(parts))
+    return tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
+
+
+def _check_parts(job: Job, part: int, stages: Sequence[int]) -> None:
+    """Raise InvalidArgumentError if none of the pipelines can have so many virtual stages."""
+    if part > 1 and not any(job.divides(ModelParallel(stages=stage, virtual=part)) for stage in stages):
+        job.check(ModelParallel(stages=min(stages), virtual=part))
+
+
+def refuse_recording(named: str) -> None:
+    """Raise InvalidArgumentError for a trace; configurations, and what is neither, pass."""
+    from paceline.catalog.library import COLLECTIVES
+    from paceline.catalog.models.config import find_config, is_config
+    from paceline.catalog.models.spec import is_recorded
+
+    if find_config(named) is not None:
+        return
+    is_file = Path(named).is_file() and not is_config(Path(named))
+    if is_file or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
+        raise InvalidArgumentError(
+            f"'{named:.80}' is no configuration of a model: batch and checkpointing of a recording cannot be searched; "
+            "advise takes models from `paceline models` or a config.json, and `paceline simulate` forecasts recordings"
+        )
