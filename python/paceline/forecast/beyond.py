@@ -28,7 +28,9 @@ _BOTH = ("barrier", "overlap")
 
 
 def beyond(scenario: Scenario, low: Lowered) -> str:
-    """Return the first option that is outside the evidence, with the reason; empty if none is."""
+    """Return the model or the first option that is outside the evidence, with the reason; empty if nothing is."""
+    if scenario.workload is not None and scenario.workload.model.has_experts:
+        return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
     fields = json.loads(low.cluster.to_json())
     waits = {name: _core.parse_time(fields[name]) for name in ("latency", "message_overhead")}
     longest = channels.constant("tcp.latency") * FURTHER

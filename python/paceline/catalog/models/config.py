@@ -71,6 +71,23 @@ class Config:
             raise self.wrong(field, f"{_as_json(found)} are not growing whole numbers between 0 and {end}")
         return found
 
+    def members(self, field: str, end: int) -> frozenset[int]:
+        """Return whole numbers below `end`, in any order; none if the field is missing."""
+        found = self.fields.get(field) or []
+        if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
+            raise self.wrong(field, f"{_as_json(found)} are not whole numbers from 0 to {end - 1}")
+        return frozenset(found)
+
+    def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
+        """Return so many words that are known; none if the field is missing."""
+        found = self.fields.get(field) or []
+        if not (isinstance(found, list) and len(found) in (0, count)):
+            raise self.wrong(field, f"{_as_json(found)} is not a list of {count}, one for each layer")
+        for one in found:
+            if one not in known:
+                raise self.wrong(field, f"{_as_json(one)} is not known; known are {', '.join(known)}")
+        return found
+
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
         value = self.fields.get(field, default)

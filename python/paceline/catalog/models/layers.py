@@ -28,11 +28,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Matmul:
-    """Rows times a matrix of `inner` by `outer`; `rows` per sample may be a fraction where experts share them."""
+    """Rows times a matrix of `inner` by `outer`."""
 
     rows: float
     inner: int
     outer: int
+    matrices: int = 1
+    """Experts among which the rows are divided."""
 
     @property
     def flops(self) -> float:
@@ -147,6 +149,11 @@ class Model:
     def active_parameters(self) -> int:
         """Parameters that a token uses: of a mixture of experts, the routed share."""
         return round(sum(tensor.size * tensor.active for tensor in self.tensors()))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some of its layers are mixtures of experts."""
+        return any(one.matrices > 1 for layer in self.layers for one in layer.matmuls)
 
     @property
     def flops(self) -> float:

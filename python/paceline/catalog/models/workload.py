@@ -134,7 +134,8 @@ class Workload:
         ways, hidden = self.tensor, layer.hidden / self.tensor
         products = 0.0
         for one in layer.matmuls:
-            moved = (one.inner * one.outer + batch * one.rows * (one.inner + one.outer)) * size
+            weights = min(one.matrices, batch * one.rows) * one.inner * one.outer
+            moved = (weights + batch * one.rows * (one.inner + one.outer)) * size
             products += line.matmul(batch * one.flops / ways, moved / ways, hidden)
         forward, backward = products, 2 * products
         scale = size / 2

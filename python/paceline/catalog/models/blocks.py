@@ -1,0 +1,359 @@
+"""Blocks of transformers as layers: tensors, products, and what they keep for the backward pass.
+
+Names are the same for all families, `model.layers.N.attention` and `model.layers.N.mlp` (`model.encoder.layers.N.…` and
+`model.decoder.layers.N.…` where there are both), so that wrapped units can be found by prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.catalog.models.config import Config
+from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Tensor
+
+_ATTENTION, _MLP = 13 / 34, 21 / 34
+"""Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
+LOOKUP = 0.05
+"""Share for an embedding's gather and sum."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts instead of one MLP: each token passes a few of them."""
+
+    count: int
+    routed: int
+    """Experts that a token passes."""
+    shared: int = 0
+    """Width of the expert that all tokens pass; 0 for none."""
+    shared_gate: bool = False
+    router_bias: bool = False
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-AI, DeepSeek-V2, 2024, section 2.1)."""
+
+    kv_rank: int
+    """Width of the vector of which keys and values are made."""
+    q_rank: int
+    """Likewise of queries; 0: they are made of the residual stream."""
+    plain: int
+    """Of each head's queries and keys, dimensions without positions."""
+    rotary: int
+    """Those with positions; all heads share those of keys."""
+    value: int
+    """Dimensions of each head's values."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the blocks of a family have in common."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    tokens: int
+    causal: bool = True
+    gated: bool = False
+    one_qkv: bool = False
+    """Whether queries, keys and values of self-attention are made by one matrix."""
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    norm: int = 2
+    """Vectors of a norm: 2 with a bias, 1 without, 0 for no norm of its own."""
+    mlp_norm: int | None = None
+    rms: bool = False
+    """Whether norms are RMSNorm, which eager PyTorch composes of several operators."""
+    qk_norm: Literal["none", "head", "whole"] = "none"
+    """Whether queries and keys are normalized, each head alike or all heads as one vector."""
+    after: int = 0
+    """Vectors of a norm of what attention and the MLP add to the residual stream; 0 for none."""
+    sinks: bool = False
+    """Whether each head has a score for attending to nothing."""
+    latent: Latent | None = None
+    """Keys, values and queries made of narrower vectors; `kv_heads` and `head_size` are not used then."""
+    dropout: bool = False
+    window: int | None = None
+    one_gate_up: bool = False
+    """Whether one matrix makes what a gate multiplies."""
+    experts: Experts | None = None
+    memory: int | None = None
+    """Tokens of the encoder's output, for cross-attention."""
+    cached: int = 0
+    """Tokens before the sequence whose hidden states are kept and attended to, without gradients."""
+    relative: bool = False
+    """Relative positions, as in Transformer-XL."""
+
+    @property
+    def width(self) -> int:
+        """Of all heads' queries."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Of all heads' keys, and of their values."""
+        return self.kv_heads * self.head_size
+
+
+def norm_tensors(name: str, hidden: int, vectors: int) -> tuple[Tensor, ...]:
+    """Return a norm's weight, with 2 vectors its bias, too; with 0 there is no norm."""
+    return tuple(Tensor(f"{name}.{part}", (hidden,)) for part in ("weight", "bias")[:vectors])
+
+
+def linear(name: str, inner: int, outer: int, *, bias: bool) -> tuple[Tensor, ...]:
+    """Return the tensors of a linear layer."""
+    weight = Tensor(f"{name}.weight", (outer, inner))
+    return (weight, Tensor(f"{name}.bias", (outer,))) if bias else (weight,)
+
+
+def _attention(block: Block, name: str, part: str = "attention", more: tuple[Tensor, ...] = ()) -> Layer:
+    if block.latent is not None:
+        return _latent_attention(block, block.latent, name)
+    at = f"{name}.{part}"
+    hidden, width, kv, tokens = block.hidden, block.width, block.kv_width, block.tokens
+    is_cross = part != "attention"
+    keys = (block.memory or tokens) if is_cross else tokens + block.cached
+    through = float(tokens * hidden * ((block.norm > 0) + (block.after > 0) or 1))
+    normed = tokens * (width + kv) * (block.qk_norm != "none")
+    made = (("qkv", width + 2 * kv),) if block.one_qkv and not is_cross else (("q", width), ("k", kv), ("v", kv))
+    tensors = (
+        *norm_tensors(f"{at}.norm", hidden, block.norm),
+        *[one for what, outer in made for one in linear(f"{at}.{what}", hidden, outer, bias=block.qkv_bias)],
+        *_qk_norms(block, at),
+        *((Tensor(f"{at}.sinks", (block.heads,)),) * block.sinks),
+        *linear(f"{at}.out", width, hidden, bias=block.out_bias),
+        *norm_tensors(f"{at}.after", hidden, block.after),
+        *more,
+    )
+    matmuls = (Matmul(tokens, hidden, width), Matmul(keys, hidden, 2 * kv), Matmul(tokens, width, hidden))
+    kept = Activations(
+        inputs=0.0 if is_cross else tokens * hidden,
+        products=tokens * 2 * width + keys * 2 * kv + (tokens * hidden if is_cross else 0),
+        alternate=tokens * 2 * width + keys * kv,
+        # A norm before keeps its result, one after what it normalizes.
+        pointwise=through + normed,
+        masks=tokens * hidden if block.dropout else 0,
+        scores=float(block.heads) * tokens * keys,
+        separate=through * block.rms,
+        widened=through * block.rms,
+        gathered=tokens * hidden,
+        # Of the result, queries, keys and values.
+        gradients=tokens * 2 * width + keys * 2 * kv,
+    )
+    # A window bounds the keys of a query; the mask's half is left out where most queries see a full window.
+    seen = keys if is_cross or block.window is None else min(keys, block.window)
+    causal = block.causal and not is_cross and seen == keys
+    attention = Attention(tokens, seen, block.heads, block.head_size, causal, block.relative)
+    return Layer(
+        at,
+        tensors,
+        tokens,
+        hidden,
+        matmuls,
+        attention,
+        traffic=_ATTENTION,
+        block=name,
+        kept=kept,
+        dropout=block.dropout,
+    )
+
+
+def _qk_norms(block: Block, at: str) -> tuple[Tensor, ...]:
+    sizes = {"none": (), "head": (block.head_size,) * 2, "whole": (block.width, block.kv_width)}[block.qk_norm]
+    return tuple(Tensor(f"{at}.{name}_norm", (size,)) for name, size in zip("qk", sizes, strict=False))
+
+
+def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
+    at = f"{name}.attention"
+    hidden, heads, tokens, rank = block.hidden, block.heads, block.tokens, latent.q_rank
+    size = latent.plain + latent.rotary
+    queries, made, values = heads * size, heads * (latent.plain + latent.value), heads * latent.value
+    down = latent.kv_rank + latent.rotary
+    of_queries = (
+        *linear(f"{at}.q_down", hidden, rank, bias=block.qkv_bias),
+        *norm_tensors(f"{at}.q_norm", rank, 1),
+        *linear(f"{at}.q_up", rank, queries, bias=False),
+    )
+    tensors = (
+        *norm_tensors(f"{at}.norm", hidden, block.norm),
+        *(of_queries if rank else linear(f"{at}.q", hidden, queries, bias=False)),
+        *linear(f"{at}.kv_down", hidden, down, bias=block.qkv_bias),
+        *norm_tensors(f"{at}.kv_norm", latent.kv_rank, 1),
+        *linear(f"{at}.kv_up", latent.kv_rank, made, bias=False),
+        *linear(f"{at}.out", values, hidden, bias=block.out_bias),
+    )
+    for_queries = (Matmul(tokens, hidden, rank), Matmul(tokens, rank, queries))
+    matmuls = (
+        *(for_queries if rank else (Matmul(tokens, hidden, queries),)),
+        Matmul(tokens, hidden, down),
+        Matmul(tokens, latent.kv_rank, made),
+        Matmul(tokens, values, hidden),
+    )
+    narrow = tokens * (rank + latent.kv_rank)
+    kept = Activations(
+        inputs=tokens * hidden,
+        # Queries and keys with their positions, values, the result, and the narrow vectors that norms take.
+        products=tokens * (2 * queries + 2 * values) + narrow,
+        alternate=tokens * (values + rank + down + hidden),
+        pointwise=tokens * hidden + narrow,
+        scores=float(heads) * tokens * tokens,
+        separate=tokens * hidden + narrow,
+        widened=tokens * hidden + narrow,
+        gathered=tokens * hidden,
+        gradients=tokens * (2 * queries + 2 * values),
+    )
+    # Scores have the width of queries, results that of values.
+    attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal)
+    return Layer(at, tensors, tokens, hidden, matmuls, attention, traffic=_ATTENTION, block=name, kept=kept)
+
+
+def _expert_tensors(block: Block, experts: Experts, at: str) -> list[Tensor]:
+    """Return the router's and the experts' tensors: all experts' matrices are in one tensor, as in torchtitan."""
+    hidden, ffn, count = block.hidden, block.ffn, experts.count
+    share = experts.routed / count
+    shapes = {"gate_up" if block.gated else "up": ((1 + block.gated) * ffn, hidden), "down": (hidden, ffn)}
+    tensors = [*linear(f"{at}.router", hidden, count, bias=experts.router_bias)]
+    for name, (outer, inner) in shapes.items():
+        tensors.append(Tensor(f"{at}.experts.{name}.weight", (count, outer, inner), share))
+        tensors += [Tensor(f"{at}.experts.{name}.bias", (count, outer), share)] * block.mlp_bias
+    if experts.shared:
+        tensors += _mlp_tensors(block, f"{at}.shared", experts.shared)
+        tensors += [Tensor(f"{at}.shared_gate.weight", (1, hidden))] * experts.shared_gate
+    return tensors
+
+
+def _mlp_tensors(block: Block, at: str, ffn: int) -> list[Tensor]:
+    names = ("gate_up",) if block.gated and block.one_gate_up else ("up", "gate") if block.gated else ("up",)
+    outer = 2 * ffn if block.gated and block.one_gate_up else ffn
+    ups = [one for name in names for one in linear(f"{at}.{name}", block.hidden, outer, bias=block.mlp_bias)]
+    return [*ups, *linear(f"{at}.down", ffn, block.hidden, bias=block.mlp_bias)]
+
+
+def _mlp(block: Block, name: str) -> Layer:
+    at = f"{name}.mlp"
+    hidden, ffn, tokens, experts = block.hidden, block.ffn, block.tokens, block.experts
+    tensors = [*norm_tensors(f"{at}.norm", hidden, block.norm if block.mlp_norm is None else block.mlp_norm)]
+    tensors += _mlp_tensors(block, at, ffn) if experts is None else _expert_tensors(block, experts, at)
+    tensors += norm_tensors(f"{at}.after", hidden, block.after)
+    ups = 2 if block.gated else 1
+    passed = 1 if experts is None else experts.routed
+    rows = float(tokens * passed)
+    matrices = 1 if experts is None else experts.count
+    matmuls = [Matmul(rows, hidden, ups * ffn, matrices), Matmul(rows, ffn, hidden, matrices)]
+    wide = rows * ffn
+    if experts is not None and experts.shared:
+        matmuls += [Matmul(tokens, hidden, ups * experts.shared), Matmul(tokens, experts.shared, hidden)]
+        wide += tokens * experts.shared
+        passed += 1
+    norm = block.norm if block.mlp_norm is None else block.mlp_norm
+    through = float(tokens * hidden * ((norm > 0) + (block.after > 0) or 1))
+    kept = Activations(
+        products=tokens * hidden + ups * wide,
+        # After four products of attention: the first one, and with a gate the last one, too.
+        alternate=wide + tokens * passed * hidden * block.gated,
+        summed=tokens * passed * hidden * block.gated,
+        pointwise=through + wide,
+        masks=tokens * hidden if block.dropout else 0,
+        separate=through * block.rms + wide * block.gated,
+        widened=through * block.rms,
+        gathered=tokens * hidden,
+        # Of the second product's input, which is let go, and of what that is made of.
+        gradients=ups * wide,
+    )
+    return Layer(
+        at,
+        tuple(tensors),
+        tokens,
+        hidden,
+        tuple(matmuls),
+        traffic=_MLP * passed,
+        block=name,
+        kept=kept,
+        dropout=block.dropout,
+    )
+
+
+def stack(blocks: Sequence[Block], prefix: str = "model", first: tuple[Tensor, ...] = ()) -> list[Layer]:
+    """Return the layers of blocks in their order; `first`: tensors that only the first attention has."""
+    layers = []
+    for index, block in enumerate(blocks):
+        name = f"{prefix}.layers.{index}"
+        more = first if index == 0 else ()
+        if block.relative:
+            more = (*more, Tensor(f"{name}.attention.positions.weight", (block.width, block.hidden)))
+        layers.append(_attention(block, name, more=more))
+        if block.memory is not None:
+            layers.append(_attention(block, name, "cross_attention"))
+        layers.append(_mlp(block, name))
+    return layers
+
+
+def embedding_layer(name: str, tokens: int, hidden: int, tensors: tuple[Tensor, ...], *shared: Tensor) -> Layer:
+    """Return a layer that looks tokens up, in tables of its own or shared ones."""
+    return Layer(name, tensors, tokens, hidden, traffic=LOOKUP, shared=shared)
+
+
+def head_layers(
+    tokens: int,
+    hidden: int,
+    vocabulary: int,
+    norm: int,
+    tied: Tensor | None,
+    *,
+    bias: bool = False,
+    dense: bool = False,
+    rms: bool = False,
+    rows: int | None = None,
+    more: tuple[Tensor, ...] = (),
+) -> list[Layer]:
+    """Return the final norm and the output head. `rows`: tokens with logits; `dense`: BERT's transform."""
+    rows = tokens if rows is None else min(rows, tokens)
+    tensors: list[Tensor] = []
+    matmuls = []
+    if dense:
+        tensors += [*linear("model.head.dense", hidden, hidden, bias=True), *norm_tensors("model.head.norm", hidden, 2)]
+        matmuls.append(Matmul(rows, hidden, hidden))
+    if tied is None:
+        tensors.append(Tensor("model.head.weight", (vocabulary, hidden)))
+    if bias:
+        tensors.append(Tensor("model.head.bias", (vocabulary,)))
+    matmuls.append(Matmul(rows, hidden, vocabulary))
+    kept = Activations(products=rows * hidden, wide=float(rows) * vocabulary, gathered=rows * hidden)
+    head = Layer(
+        "model.head",
+        (*tensors, *more),
+        tokens,
+        hidden,
+        tuple(matmuls),
+        logits=float(rows) * vocabulary,
+        shared=() if tied is None else (tied,),
+        kept=kept,
+    )
+    return [final_norm("model.norm", tokens, hidden, norm, rms=rms), head] if norm else [head]
+
+
+def final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) -> Layer:
+    """Return the norm behind the last block."""
+    through = float(tokens * hidden)
+    kept = Activations(inputs=through, separate=through * rms, widened=through * rms)
+    return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept)
+
+
+def decoder_layers(
+    config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int
+) -> list[Layer]:
+    """Return the layers of a decoder whose blocks have the same width. Raises InvalidArgumentError."""
+    vocabulary, block = config.whole("vocab_size"), blocks[0]
+    words = Tensor("model.embed.tokens.weight", (vocabulary, block.hidden))
+    places = (Tensor("model.embed.positions.weight", (positions, block.hidden)),) if positions else ()
+    return [
+        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places)),
+        *stack(blocks),
+        *head_layers(block.tokens, block.hidden, vocabulary, norm, words if tied else None, rms=block.rms),
+    ]

@@ -1,0 +1,206 @@
+"""Decoders of Llama's kind: RMSNorm, rotary positions and gated MLPs, dense and as mixtures of experts.
+
+Defaults of fields that released files leave out are those of Hugging Face's transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from paceline.catalog.models.blocks import Block, Experts, Latent, decoder_layers
+from paceline.catalog.models.config import Config
+from paceline.catalog.models.layers import Layer
+
+_MOST_EXPERTS = 4096
+"""Of a layer."""
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What a family has that its configurations do not say."""
+
+    qkv_bias: bool | None = None
+    """None: `attention_bias`."""
+    out_bias: bool | None = None
+    qk_norm: Literal["none", "head", "whole"] = "none"
+    before: bool = True
+    """Whether attention and the MLP normalize what they take."""
+    after: bool = False
+    """Whether they normalize what they add."""
+    one_qkv: bool = False
+    one_gate_up: bool = False
+    sinks: bool = False
+    """As in `Block`, like the two before."""
+    windows: Callable[[int], bool] | None = None
+    """Whether a layer attends to a window only, unless `layer_types` says so; None: every layer, or none."""
+    asks: bool = False
+    """Whether windows are used only if `use_sliding_window` says so."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Of fields that released files leave out."""
+
+
+def _every(count: int) -> Callable[[int], bool]:
+    """Return whether a layer attends to a window, where each `count`th attends to everything."""
+    return lambda layer: (layer + 1) % count != 0
+
+
+_GEMMA = {"tie_word_embeddings": True, "head_dim": 256}
+_TRAITS = {
+    "llama": _Traits(),
+    "mistral": _Traits(),
+    "ministral": _Traits(),
+    "mixtral": _Traits(),
+    "granite": _Traits(),
+    "qwen2": _Traits(qkv_bias=True, out_bias=False, asks=True),
+    "qwen2_moe": _Traits(qkv_bias=True, out_bias=False, asks=True),
+    "qwen3": _Traits(qk_norm="head", asks=True, defaults={"head_dim": 128}),
+    "qwen3_moe": _Traits(qk_norm="head", asks=True),
+    "internlm": _Traits(),
+    "smollm3": _Traits(asks=True, defaults={"tie_word_embeddings": True}),
+    "seed_oss": _Traits(qkv_bias=True, out_bias=False, defaults={"head_dim": 128}),
+    "phi3": _Traits(one_qkv=True, one_gate_up=True),
+    "olmo2": _Traits(qk_norm="whole", before=False, after=True),
+    "olmo3": _Traits(qk_norm="whole", before=False, after=True, windows=_every(4)),
+    "olmoe": _Traits(qk_norm="whole"),
+    "glm4": _Traits(out_bias=False, after=True, one_gate_up=True, defaults={"attention_bias": True, "head_dim": 128}),
+    "glm4_moe": _Traits(out_bias=False, defaults={"n_shared_experts": 1}),
+    "gemma": _Traits(defaults=_GEMMA),
+    "gemma2": _Traits(after=True, windows=_every(2), defaults={**_GEMMA, "sliding_window": 4096}),
+    "gemma3_text": _Traits(
+        qk_norm="head",
+        after=True,
+        windows=_every(6),
+        defaults={
+            **{**_GEMMA, "sliding_window": 4096, "vocab_size": 262_208},
+            **{"num_attention_heads": 8, "num_key_value_heads": 4},
+        },
+    ),
+    "gpt_oss": _Traits(
+        sinks=True, windows=_every(2), defaults={"attention_bias": True, "sliding_window": 128, "head_dim": 64}
+    ),
+    "deepseek_v2": _Traits(defaults={"n_shared_experts": 2}),
+    "deepseek_v3": _Traits(defaults={"n_shared_experts": 1, "q_lora_rank": 1536}),
+}
+_SPARSE = ("qwen2_moe", "qwen3_moe")
+"""Families that say which layers are mixtures of experts."""
+_LATENT = ("deepseek_v2", "deepseek_v3")
+_WINDOWED = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
+
+
+def _layers(config: Config, tokens: int) -> list[Layer]:
+    traits = _TRAITS[config.kind]
+    config = replace(config, fields={**traits.defaults, **config.fields})
+    count = config.layers("num_hidden_layers")
+    window, is_windowed = _windows(config, traits, count)
+    whole = _block(config, traits, tokens)
+    experts = _experts(config)
+    blocks = []
+    for layer in range(count):
+        block = replace(whole, window=window if is_windowed(layer) else None)
+        if experts is not None and _is_mixture(config, layer, count):
+            width = "intermediate_size" if config.kind in _WIDE_EXPERTS else "moe_intermediate_size"
+            block = replace(block, ffn=config.whole(width), experts=experts)
+        blocks.append(block)
+    tied = config.flag("tie_word_embeddings", default=False)
+    return decoder_layers(config, blocks, tied=tied, norm=1)
+
+
+_WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss")
+"""Families whose experts have the `intermediate_size`."""
+_COUNTS = {
+    **dict.fromkeys(("mixtral", "gpt_oss"), "num_local_experts"),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "num_experts"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe"), "n_routed_experts"),
+}
+"""Fields with the number of experts."""
+_ROUTED = {"mixtral": 2, "gpt_oss": 4, "qwen2_moe": 4, "deepseek_v2": None, "deepseek_v3": 8}
+"""Experts of a token, if the file leaves them out; 8 in other families."""
+
+
+def _block(config: Config, traits: _Traits, tokens: int) -> Block:
+    """Return a dense block that attends to everything."""
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    is_biased = config.flag("attention_bias", default=False)
+    if config.kind == "internlm":
+        is_biased = config.flag("bias", default=True)
+    latent = _latent(config) if config.kind in _LATENT else None
+    size = 0 if latent is not None else config.whole("head_dim", 0)
+    if latent is None:
+        size = size or config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
+    has_norm = traits.qk_norm
+    if config.kind == "glm4_moe" and config.flag("use_qk_norm", default=False):
+        has_norm = "head"
+    return Block(
+        hidden,
+        heads,
+        heads if latent is not None else config.kv_heads("num_key_value_heads", heads),
+        size,
+        config.whole("intermediate_size"),
+        tokens,
+        gated=True,
+        one_qkv=traits.one_qkv,
+        one_gate_up=traits.one_gate_up,
+        qkv_bias=is_biased if traits.qkv_bias is None else traits.qkv_bias,
+        out_bias=is_biased if traits.out_bias is None else traits.out_bias,
+        mlp_bias=config.flag("mlp_bias", default=config.kind == "gpt_oss"),
+        norm=int(traits.before),
+        after=int(traits.after),
+        rms=True,
+        qk_norm=has_norm,
+        sinks=traits.sinks,
+        latent=latent,
+    )
+
+
+def _windows(config: Config, traits: _Traits, count: int) -> tuple[int | None, Callable[[int], bool]]:
+    """Return the tokens of a window, and whether a layer attends to it alone."""
+    window = config.whole("sliding_window", 0) or None
+    if not config.flag("use_sliding_window", default=not traits.asks):
+        window = None
+    kinds = config.texts("layer_types", tuple(_WINDOWED), count)
+    if kinds:
+        return window, lambda layer: _WINDOWED[kinds[layer]]
+    pattern = config.whole("sliding_window_pattern", 0)
+    if pattern:
+        return window, _every(pattern)
+    return window, traits.windows or (lambda layer: True)
+
+
+def _experts(config: Config) -> Experts | None:
+    name = _COUNTS.get(config.kind)
+    if name is None:
+        return None
+    # transformers has renamed some of these fields.
+    name = next((it for it in (name, "num_local_experts", "num_experts") if it in config.fields), name)
+    count = config.whole(name, 8 if config.kind == "mixtral" else None, _MOST_EXPERTS)
+    routed = config.whole("num_experts_per_tok", _ROUTED.get(config.kind, 8))
+    if routed > count:
+        raise config.wrong("num_experts_per_tok", f"{routed} is more than the {count} experts")
+    shared = config.whole("n_shared_experts", 0) * config.whole("moe_intermediate_size", 0)
+    if config.kind == "qwen2_moe":
+        shared = config.whole("shared_expert_intermediate_size")
+    return Experts(count, routed, shared, shared_gate=config.kind == "qwen2_moe", router_bias=config.kind == "gpt_oss")
+
+
+def _is_mixture(config: Config, layer: int, count: int) -> bool:
+    if config.kind in _SPARSE:
+        dense = config.members("mlp_only_layers", count)
+        return layer not in dense and (layer + 1) % config.whole("decoder_sparse_step", 1) == 0
+    first = {"deepseek_v2": 0, "deepseek_v3": 3, "glm4_moe": 1}.get(config.kind, 0)
+    return layer >= config.whole("first_k_dense_replace", first)
+
+
+def _latent(config: Config) -> Latent:
+    return Latent(
+        config.whole("kv_lora_rank", 512),
+        config.whole("q_lora_rank", 0),
+        config.whole("qk_nope_head_dim", 128),
+        config.whole("qk_rope_head_dim", 64),
+        config.whole("v_head_dim", 128),
+    )
+
+
+FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = dict.fromkeys(_TRAITS, _layers)
+"""Layers of a configuration with so many tokens, by `model_type`."""

@@ -1,0 +1,148 @@
+"""Decoders of Llama's kind against Hugging Face's transformers: parameters and tensors of small models of each."""
+
+import json
+
+import pytest
+from paceline import InvalidArgumentError
+from paceline.catalog.models.config import Config, find_config
+from paceline.catalog.models.decoders import FAMILIES
+from paceline.catalog.models.families import model_of
+from paceline.catalog.models.memory import Computation, activation_bytes
+from paceline.catalog.models.spec import find_workload
+
+SMALL = {
+    **{"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 32},
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {
+    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "first_k_dense_replace": 2},
+    **{"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12},
+    **{"num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
+}
+OWN = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen2_moe": {
+        **{**EXPERTS, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 2, "mlp_only_layers": [1]},
+    },
+    "qwen3_moe": EXPERTS,
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
+    "deepseek_v2": LATENT | {"q_lora_rank": None},
+    "deepseek_v3": LATENT,
+    "glm4_moe": {**EXPERTS, "n_routed_experts": 4, "first_k_dense_replace": 1, "use_qk_norm": True, "head_dim": 24},
+    "gemma2": {"head_dim": 24},
+    "ministral": {"head_dim": 24},
+    "smollm3": {"tie_word_embeddings": False},
+    "llama": {"attention_bias": True, "mlp_bias": True},
+}
+
+
+def model(kind, sequence=None, **fields):
+    return model_of(Config(kind, "here", {"model_type": kind, **SMALL, **OWN.get(kind, {}), **fields}), sequence)
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm"}))
+def test_parameters_are_those_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    no_ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **OWN.get(kind, {}), **no_ids})
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForCausalLM.from_config(config)
+    sizes = sorted(parameter.numel() for parameter in theirs.parameters())
+    mine = model(kind)
+    saved = model_of(Config(kind, "here", json.loads(config.to_json_string(use_diff=False))))
+    assert mine.parameters == saved.parameters == sum(sizes)
+    # Before its fifth release, each expert had tensors of its own.
+    if int(transformers.__version__.partition(".")[0]) >= 5 or not mine.has_experts:
+        assert sorted(tensor.size for tensor in mine.tensors()) == sizes
+
+
+def windows(kind, **fields):
+    found = model(kind, 1024, **{"sliding_window": 256, **fields})
+    return [layer.attention.keys for layer in found.layers if layer.attention is not None]
+
+
+def test_some_layers_attend_to_a_window():
+    assert windows("mistral") == [256] * 6
+    assert windows("gemma2") == windows("gpt_oss") == [256, 1024] * 3
+    assert windows("gemma3_text") == [256] * 5 + [1024]
+    assert windows("olmo3") == [256, 256, 256, 1024, 256, 256]
+    assert windows("qwen3") == [1024] * 6 and windows("qwen3", use_sliding_window=True) == [256] * 6
+    kinds = ["full_attention", "sliding_attention"] * 3
+    assert windows("gemma2", layer_types=kinds) == [1024, 256] * 3
+    assert windows("gemma3_text", sliding_window_pattern=2) == [256, 1024] * 3
+    for wrong, message in (
+        (kinds[1:], "layer_types: .* is not a list of 6, one for each layer"),
+        (["linear_attention"] * 6, 'layer_types: "linear_attention" is not known; known are sliding_attention'),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            windows("gemma2", layer_types=wrong)
+
+
+def test_experts_compute_what_is_routed_and_read_all_weights():
+    dense, sparse = model("qwen3", 32), model("qwen3_moe", 32)
+    [mlp, *_] = [layer for layer in sparse.layers if layer.name.endswith(".mlp")]
+    up, down = mlp.matmuls
+    assert (up.rows, up.inner, up.outer, up.matrices) == (64, 64, 2 * 32, 4)
+    assert (down.rows, down.inner, down.outer, down.matrices) == (64, 32, 64, 4)
+    experts = 6 * 4 * 3 * 32 * 64
+    assert sparse.parameters - sparse.active_parameters == experts // 2
+    assert not dense.has_experts and sparse.has_experts
+    few = find_workload("qwen3-30b-a3b@h100:seq=16")
+    more = find_workload("qwen3-30b-a3b@h100:seq=512")
+    # 8 of 128 experts: 16 tokens read all of their weights, as 512 tokens do.
+    assert few.forward_s > 0.5 * more.forward_s
+
+
+def test_mixtures_say_which_layers_are_dense():
+    def routers(**fields):
+        names = [tensor.name for tensor in model("qwen2_moe", **fields).tensors() if "router" in tensor.name]
+        return [int(name.split(".")[2]) for name in names]
+
+    assert routers(decoder_sparse_step=1, mlp_only_layers=[]) == list(range(6))
+    assert routers(decoder_sparse_step=2, mlp_only_layers=[]) == [1, 3, 5]
+    assert routers(decoder_sparse_step=1, mlp_only_layers=[5, 0]) == [1, 2, 3, 4]
+    for wrong in ([6], [True], "all"):
+        with pytest.raises(InvalidArgumentError, match=r"mlp_only_layers: .* are not whole numbers from 0 to 5"):
+            routers(mlp_only_layers=wrong)
+    with pytest.raises(InvalidArgumentError, match="num_experts_per_tok: 9 is more than the 4 experts"):
+        model("qwen3_moe", num_experts_per_tok=9)
+
+
+def test_latent_attention_has_heads_of_two_widths():
+    config = find_config("deepseek-v3")
+    attention = next(layer for layer in model_of(config, 4096).layers if layer.attention is not None)
+    # Scores of 192 dimensions, values of 128, 128 heads.
+    assert attention.attention.flops == 2 * 128 * 4096 * 4096 * (192 + 128)
+    assert sum(one.flops for one in attention.matmuls) == 2 * 4096 * (
+        7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    )
+    assert model_of(config).active_parameters == pytest.approx(37e9, rel=0.02)  # DeepSeek-V3, 2024, section 4.2
+
+
+def test_norms_behind_attention_keep_what_they_normalize():
+    plain, after = model("qwen3", 32, head_dim=16), model("gemma3_text", 32, head_dim=16)
+    kept = [
+        sum(activation_bytes(layer, Computation()) for layer in it.layers if layer.block == "model.layers.0")
+        for it in (plain, after)
+    ]
+    assert kept[1] - kept[0] == 2 * 2 * 32 * 64
+
+
+def test_a_model_with_images_is_told_how_to_be_forecast():
+    fields = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}}
+    with pytest.raises(InvalidArgumentError, match="'gemma3' is not known; save its text_config as a file"):
+        model_of(Config("gemma3", "here", fields))
+
+
+def test_a_mixture_of_experts_is_outside_the_evidence():
+    import paceline
+
+    options = {"gpu": "h100", "workers": 16, "sharding": "zero3", "seq": 1024}
+    found = paceline.simulate("olmoe-1b-7b", **options)
+    assert found.interval is None and "no measurement is of a mixture of experts" in found.evidence
+    assert paceline.simulate("olmo-2-7b", **options).interval is not None
