@@ -120,11 +120,24 @@ class IterationPlan:
         return found
 
 
+def distinct_exchanges(text: str) -> tuple[int, list[Exchanged]]:
+    """Return the ranks of a plan that the native module has written, and what is exchanged, each once.
+
+    It makes no steps, of which a plan may have hundreds of thousands.
+    """
+    values = json.loads(text)
+    every = (step["work"] for step in values["steps"])
+    return values["world"], list(dict.fromkeys(_exchanged(work) for work in every if work["op"] == "exchange"))
+
+
+def _exchanged(work: dict[str, Any]) -> Exchanged:
+    group = RankGroup(work["group"]["size"], work["group"]["stride"])
+    return Exchanged(work["collective"], group, work["elements"], work["dtype"])
+
+
 def _step(number: int, step: dict[str, Any], units: list[str]) -> PlanStep:
-    work, exchanged = step["work"], None
-    if work["op"] == "exchange":
-        group = RankGroup(work["group"]["size"], work["group"]["stride"])
-        exchanged = Exchanged(work["collective"], group, work["elements"], work["dtype"])
+    work = step["work"]
+    exchanged = _exchanged(work) if work["op"] == "exchange" else None
     what = work["op"] if exchanged is None else exchanged.collective
     what = what.replace("-", " ") if exchanged is None else what
     name = step.get("layer") or (what if step["unit"] is None else f"{what} {units[step['unit']]}")

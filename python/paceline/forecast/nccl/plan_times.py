@@ -9,7 +9,7 @@ from typing import Any
 from paceline._core import Cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.iteration_plan import Collective, IterationPlan
+from paceline.forecast.iteration_plan import Collective, distinct_exchanges
 from paceline.forecast.nccl.machine import Group, Machine
 from paceline.forecast.nccl.model import collective_time
 
@@ -35,14 +35,12 @@ def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
     except InvalidArgumentError:  # A degraded link that is not a node's.
         return None
     found = {}
-    parsed = IterationPlan.from_json(plan)
-    for exchanged in (step.exchanged for step in parsed.steps):
-        if exchanged is None:
-            continue
+    world, every = distinct_exchanges(plan)
+    for exchanged in every:
         group = exchanged.group
         key = (exchanged.collective, group.size, group.stride, exchanged.size)
         if key not in found:
-            layout = layout_of(group.size, group.stride, machine.gpus_per_node, parsed.world)
+            layout = layout_of(group.size, group.stride, machine.gpus_per_node, world)
             time = collective_time(_KINDS[exchanged.collective], exchanged.size, layout, machine)
             most = machine.network_of(layout) if layout.nodes > 1 else machine.link
             found[key] = {"seconds": time.seconds, "busy": min(time.bus_bandwidth / most, 1.0)}
