@@ -4,6 +4,7 @@ import gc
 import json
 import time
 import weakref
+from functools import partial
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_a_tied_weight_appears_once_and_both_layers_need_it():
     assert [g["tensor"] for g in worker["gradients"]] == ["embed.weight"]
 
 
-def test_unused_and_frozen_parameters_are_left_out_and_named():
+def test_unused_and_frozen_parameters_are_no_gradients_and_named():
     class Part(nn.Module):
         def __init__(self):
             super().__init__()
@@ -225,10 +226,35 @@ def test_unused_and_frozen_parameters_are_left_out_and_named():
             return self.used(self.frozen(x))
 
     recorder, worker = recorded(Part())
-    assert layers(worker) == {"frozen": [], "used": ["used.weight", "used.bias"]}
+    others = ["frozen.weight", "frozen.bias", "unused.weight", "unused.bias"]
+    assert layers(worker) == {"frozen": others, "used": ["used.weight", "used.bias"]}
+    assert {gradient["tensor"] for gradient in worker["gradients"]} == {"used.weight", "used.bias"}
+    sizes = {one["tensor"]: one["bytes"] for one in recorder.trace["frozen"]}
+    assert sizes == {name: 4 * 64 if name.endswith("weight") else 4 * 8 for name in others}
+    assert recorder.summary.not_trained_bytes == sum(sizes.values())
     assert recorder.summary.unused == ("unused.weight", "unused.bias")
     assert recorder.summary.frozen == ("frozen.weight", "frozen.bias")
-    assert "unused.weight" in str(recorder.summary)
+    assert "frozen: 2 parameters, such as frozen.weight" in str(recorder.summary)
+    assert "without a gradient: 2 parameters, such as unused.weight" in str(recorder.summary)
+    assert "these have 576 B, which ranks hold but do not reduce" in str(recorder.summary)
+
+
+@pytest.mark.parametrize(
+    ("make", "per_element"),
+    [(torch.optim.AdamW, 8), (torch.optim.SGD, 0), (partial(torch.optim.SGD, momentum=0.9), 4)],
+)
+def test_the_states_of_the_optimizer_are_counted(make, per_element):
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8).requires_grad_(False))
+    optimizer = make(model[0].parameters())
+    with record(model, optimizer, warmup=1, steps=2) as recorder:
+        train(model, optimizer, 3)
+    assert recorder.trace["optimizer_bytes"] == per_element * (8 * 16 + 16)
+    trace = paceline.Trace.from_json(json.dumps(recorder.trace).encode(), "it")
+    result = paceline.simulate(trace, workers=1, sharding="none")
+    assert result.sharded.memory.optimizer_bytes == per_element * (8 * 16 + 16)
+    assert result.sharded.memory.parameters_bytes == 4 * (8 * 16 + 16 + 16 * 8 + 8)
+    asked = paceline.simulate(trace, workers=1, sharding="none", optimizer="adam")
+    assert asked.sharded.memory.optimizer_bytes == 8 * (8 * 16 + 16)
 
 
 @on_a_busy_machine
@@ -618,7 +644,7 @@ def test_functional_use_of_a_childs_weight():
             return F.linear(self.first(x), self.never_called.weight)
 
     recorder, worker = recorded(Functional())
-    assert layers(worker) == {"first": ["first.weight", "first.bias", "never_called.weight"]}
+    assert layers(worker) == {"first": ["first.weight", "first.bias", "never_called.weight", "never_called.bias"]}
     assert recorder.summary.unused == ("never_called.bias",)
 
 

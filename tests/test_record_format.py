@@ -10,7 +10,8 @@ ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 def check_trace(trace):
     """Assert what docs/reference/trace-format.md demands of a recorded trace; return its only worker."""
-    assert set(trace) == {"format", "version", "name", "provenance", "batch", "dtype", "device", "workers"}
+    required = {"format", "version", "name", "provenance", "batch", "dtype", "device", "workers"}
+    assert required <= set(trace) <= required | {"frozen", "optimizer_bytes"}
     assert (trace["format"], trace["version"]) == ("paceline-trace", 1)
     assert trace["batch"] >= 1
     json.dumps(trace, allow_nan=False)
@@ -26,7 +27,8 @@ def check_trace(trace):
     assert len({layer["layer"] for layer in worker["forward"]}) == len(worker["forward"])
     tensors = [gradient["tensor"] for gradient in worker["gradients"]]
     assert len(tensors) == len(set(tensors))
-    assert set(tensors) == needed
+    frozen = [one["tensor"] for one in trace.get("frozen", [])]
+    assert set(tensors) | set(frozen) == needed and not set(tensors) & set(frozen)
     for gradient in worker["gradients"]:
         assert 0 <= gradient["ready_s"] <= worker["backward_s"]
         assert gradient["bytes"] >= 1

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import paceline
 import pytest
+from click.testing import CliRunner
 from paceline.cli.record import _print_summary, _without_launcher
+from paceline.cli.simulate import simulate
 
 pytest.importorskip("torch")
 
@@ -245,6 +247,48 @@ def test_what_depends_on_data_is_named(tmp_path):
     assert "train.py, line 2" in result.stderr
     assert "Traceback" not in result.stderr
     assert not output.exists()
+
+
+BRANCHES = """
+import torch
+from torch import nn
+
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.always, self.seldom = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        x = self.always(x)
+        if (x > 0).any():
+            x = self.seldom(x)
+        return x
+
+model = Chosen().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    for _ in range(2):
+        loss = model(torch.randn(8, 64, device="cuda")).square().mean()
+        loss.backward()
+    if loss > 1e9:  # Not in a layer.
+        break
+    optimizer.step()
+"""
+
+
+def test_a_branch_in_a_layer_is_named(tmp_path):
+    (tmp_path / "train.py").write_text(BRANCHES)
+    summary, _ = recorded(tmp_path, "train.py")
+    output = tmp_path / "trace.json"
+    assert summary["unused"] == ["seldom.weight", "seldom.bias"] and summary["not_trained_bytes"] == 4 * 65 * 64
+    [note] = [note for note in summary["notes"] if "reads a number" in note]
+    assert note.startswith("train.py:12: a layer reads a number that does not exist without the device, and gets False")
+    trace = paceline.Trace.read(output)
+    forecast = CliRunner().invoke(simulate, [str(output), "--gpus", "8", "--sharding", "zero3"])
+    assert "was recorded with several passes a step" in forecast.stderr
+    assert json.loads(trace.summary())["frozen_bytes"] == 4 * 65 * 64
+    assert "several passes" not in CliRunner().invoke(simulate, [str(output), "--gpus", "8"]).stderr
 
 
 SHARDED = """

@@ -25,7 +25,7 @@ use paceline_model::Trace;
 use paceline_model::trace::{Dtype, WorkerTrace};
 
 use crate::compression::{Legs, Method};
-use crate::options::{Exchanges, IterationError, IterationOptions, Pull, Reshard, Sharding};
+use crate::options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
 use crate::units::{Bucket, Cut, Segment, buckets, handing_over, into_blocks, into_buckets, ready_order};
 
@@ -64,7 +64,10 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     }
     let param = options.param_dtype.unwrap_or(trace.dtype);
     let reduce = options.reduce_dtype.unwrap_or(trace.dtype);
-    let held = if sharding.gathers_units() && param.size() < 4 { Dtype::Float32 } else { param };
+    // What was recorded with its optimizer was trained in these types.
+    let states = trace.optimizer_bytes.filter(|_| options.optimizer.is_none());
+    let as_recorded = trace.optimizer_bytes.is_some() && param == trace.dtype;
+    let held = if sharding.gathers_units() && param.size() < 4 && !as_recorded { Dtype::Float32 } else { param };
     let iterations = if world > 1 { options.sync_every } else { 1 };
     let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
     if iterations > 1 && round_s > LONGEST_ROUND_S {
@@ -80,6 +83,8 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         param,
         reduce,
         held,
+        states,
+        has_copy: held.size() < 4 && !as_recorded,
         reshard: match options.reshard_after_forward {
             Reshard::Ranks(1) => Reshard::No,
             Reshard::Ranks(ranks) if ranks == shard_ranks => Reshard::Yes,
@@ -144,7 +149,8 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         samples: u64::from(trace.batch) * u64::from(options.accumulate) * u64::from(iterations),
         passes: options.accumulate,
         iterations,
-        units: (0..).zip(&cut.units).map(|(number, unit)| described(number, unit, &buckets, options)).collect(),
+        units: (0..).zip(&cut.units).map(|(number, unit)| described(number, unit, &cut, &buckets, options)).collect(),
+        frozen_elsewhere: cut.frozen_elsewhere,
         buffers,
         resident,
         steps,
@@ -175,11 +181,18 @@ fn updating(trace: &Trace, worker: &WorkerTrace) -> WorkerTrace {
     worker
 }
 
-fn described(number: usize, (name, elements): &(String, u64), buckets: &[Bucket], options: &IterationOptions) -> Unit {
+fn described(
+    number: usize,
+    (name, elements): &(String, u64),
+    cut: &Cut,
+    buckets: &[Bucket],
+    options: &IterationOptions,
+) -> Unit {
     let bucket = buckets.get(number).filter(|_| options.exchanges.have_servers());
     Unit {
         name: name.clone(),
         elements: *elements,
+        frozen: cut.frozen[number],
         pull_only: bucket.is_some_and(|bucket| bucket.pull_only),
         priority: bucket.map(|bucket| bucket.priority),
     }
@@ -303,6 +316,10 @@ struct Builder<'a> {
     /// What a rank keeps its parameters in, and with FSDP2 its shards of gradients: that keeps them in float32 if it computes in
     /// 16 bits (`_fsdp_param.py`, `orig_dtype`), where others have a copy among the optimizer's states.
     held: Dtype,
+    /// Bytes of the optimizer's states as they were recorded.
+    states: Option<u64>,
+    /// Whether they have a copy of the parameters.
+    has_copy: bool,
     reshard: Reshard,
     batch: u64,
     shard: Group,
@@ -383,8 +400,14 @@ impl Builder<'_> {
         self.buckets.get(unit as usize).is_some_and(|bucket| bucket.pull_only)
     }
 
+    /// Elements that are trained.
     fn elements(&self, unit: u32) -> u64 {
         self.cut.units[unit as usize].1
+    }
+
+    /// All elements.
+    fn parameters(&self, unit: u32) -> u64 {
+        self.elements(unit) + self.cut.frozen[unit as usize]
     }
 
     /// What exists during the whole iteration.
@@ -395,13 +418,25 @@ impl Builder<'_> {
             .map(|unit| self.elements(unit))
             .sum();
         // Every unit is padded to a multiple of the ranks.
-        let part: u64 = (0..self.cut.units.len() as u32)
-            .filter(|&unit| !self.is_pull_only(unit))
-            .map(|unit| self.elements(unit).div_ceil(ranks))
-            .sum();
-        let elements = if self.options.sharding.gathers_units() { part } else { whole };
+        let shards = |of: &dyn Fn(u32) -> u64| -> u64 {
+            let units = (0..self.cut.units.len() as u32).filter(|&unit| !self.is_pull_only(unit));
+            units.map(|unit| of(unit).div_ceil(ranks)).sum()
+        };
+        let part = shards(&|unit| self.elements(unit));
+        let elements = if self.options.sharding.gathers_units() {
+            shards(&|unit| self.parameters(unit))
+        } else {
+            whole + self.cut.frozen_elsewhere
+        };
+        let states = match self.states {
+            // As recorded, with the float32 copy that parameters have which are converted.
+            Some(bytes) => {
+                let own = u128::from(bytes) * u128::from(part) / u128::from(whole.max(1));
+                u64::try_from(own).unwrap_or(u64::MAX) + if self.has_copy { 4 * part } else { 0 }
+            }
+            None => part * self.options.optimizer.unwrap_or(Optimizer::Adam).state_bytes(self.held),
+        };
         let parameters = self.buffer(BufferKind::Parameters, elements * self.held.size(), None);
-        let states = part * self.options.optimizer.state_bytes(self.held);
         let mut resident = vec![parameters];
         if states > 0 {
             resident.push(self.buffer(BufferKind::OptimizerStates, states, None));

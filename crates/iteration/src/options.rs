@@ -154,8 +154,8 @@ pub struct IterationOptions {
     pub param_dtype: Option<Dtype>,
     /// Element type in which gradients are exchanged; `None`: that of the trace's gradients.
     pub reduce_dtype: Option<Dtype>,
-    /// For memory.
-    pub optimizer: Optimizer,
+    /// For memory. `None`: what the trace says, or else Adam.
+    pub optimizer: Option<Optimizer>,
     /// Whether gradients are exchanged while the backward pass is still running.
     pub overlap: bool,
     /// Whether the trace is the last of several passes, of which it has the others as time, as in a pipeline: what is
@@ -196,7 +196,7 @@ impl IterationOptions {
             bucket_size: Some(DEFAULT_BUCKET),
             param_dtype: None,
             reduce_dtype: None,
-            optimizer: Optimizer::Adam,
+            optimizer: None,
             overlap: true,
             accumulated: false,
             compression: Compression::NONE,

@@ -35,6 +35,9 @@ pub struct Plan {
     pub iterations: u32,
     /// What is gathered, scattered or reduced as one.
     pub units: Vec<Unit>,
+    /// Number of parameters that are not trained and belong to no unit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub frozen_elsewhere: u64,
     /// Everything that takes memory.
     pub buffers: Vec<Buffer>,
     /// Buffers that exist during the whole iteration.
@@ -56,8 +59,11 @@ pub struct Plan {
 pub struct Unit {
     /// The block's name, or that of the bucket's first tensor.
     pub name: String,
-    /// Number of parameters.
+    /// Number of parameters that are trained.
     pub elements: u64,
+    /// Number of others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub frozen: u64,
     /// For a bucket without gradients, which servers distribute and do not add to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull_only: bool,
@@ -263,7 +269,8 @@ impl Plan {
     /// Number of parameters.
     #[must_use]
     pub fn elements(&self) -> u64 {
-        self.units.iter().filter(|unit| !unit.pull_only).map(|unit| unit.elements).sum()
+        let own = self.units.iter().filter(|unit| !unit.pull_only).map(|unit| unit.elements + unit.frozen);
+        own.sum::<u64>() + self.frozen_elsewhere
     }
 
     /// The plan as JSON.
@@ -356,6 +363,11 @@ impl Plan {
 
 fn one() -> u32 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

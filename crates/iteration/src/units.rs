@@ -18,6 +18,10 @@ pub const ROOT: &str = "root";
 pub struct Cut {
     /// Name and elements of each unit.
     pub units: Vec<(String, u64)>,
+    /// Elements of each unit that are not trained.
+    pub frozen: Vec<u64>,
+    /// Those of no unit.
+    pub frozen_elsewhere: u64,
     /// The unit of each tensor; `None`: it has no gradient.
     pub unit_of: Vec<Option<u32>>,
     /// The unit that is kept gathered between forward and backward pass.
@@ -136,7 +140,8 @@ pub fn into_blocks(
             }
             for &tensor in &layer.tensors {
                 if !std::mem::replace(&mut seen[tensor as usize], true) {
-                    bytes += trace.tensors[tensor as usize].bytes;
+                    let tensor = &trace.tensors[tensor as usize];
+                    bytes += tensor.bytes + tensor.frozen_bytes;
                 }
             }
             unit_of_layer.push(units.len() as u32 - 1);
@@ -164,7 +169,16 @@ pub fn into_blocks(
         }
     }
     let backward = with_memory(ended(segments, worker.backward - before), &forward, trace, worker, &unit_of);
-    Ok(Cut { units: with_elements(units, &unit_of, trace), unit_of, root, forward, backward })
+    let frozen = frozen_of(trace, worker, &unit_of_layer, units.len());
+    Ok(Cut {
+        units: with_elements(units, &unit_of, trace),
+        frozen,
+        frozen_elsewhere: 0,
+        unit_of,
+        root,
+        forward,
+        backward,
+    })
 }
 
 /// What is exchanged as one where nothing is sharded.
@@ -195,7 +209,8 @@ pub fn buckets(trace: &Trace, size: Option<u64>, with_servers: bool) -> Vec<Buck
         }
     };
     if with_servers {
-        groups.extend((0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0).map(|(i, _)| vec![i]));
+        let pulled = (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0 && t.pull_bytes > 0);
+        groups.extend(pulled.map(|(i, _)| vec![i]));
     }
     let mut place = vec![u32::MAX; trace.tensors.len()];
     for (position, &tensor) in (0u32..).zip(&trace.distribution) {
@@ -254,7 +269,8 @@ pub fn into_buckets(
     let forward = forward(worker, &unit_of, apart, |_| Vec::new());
     let backward = with_memory(backward, &forward, trace, worker, &unit_of);
     let units = buckets.iter().map(|bucket| (bucket.name.clone(), bucket.elements)).collect();
-    Cut { units, unit_of, root: None, forward, backward }
+    let elsewhere = trace.tensors.iter().map(|tensor| tensor.frozen_bytes / trace.dtype.size()).sum();
+    Cut { units, frozen: vec![0; buckets.len()], frozen_elsewhere: elsewhere, unit_of, root: None, forward, backward }
 }
 
 /// The order in which a worker's buckets become ready.
@@ -413,6 +429,20 @@ fn with_elements(mut units: Vec<(String, u64)>, unit_of: &[Option<u32>], trace: 
         }
     }
     units
+}
+
+/// Elements of each unit that are not trained; a parameter belongs to the unit of its first layer.
+fn frozen_of(trace: &Trace, worker: &WorkerTrace, unit_of_layer: &[u32], units: usize) -> Vec<u64> {
+    let mut frozen = vec![0; units];
+    let mut seen = vec![false; trace.tensors.len()];
+    for (layer, &unit) in worker.forward.iter().zip(unit_of_layer) {
+        for &tensor in &layer.tensors {
+            if !std::mem::replace(&mut seen[tensor as usize], true) {
+                frozen[unit as usize] += trace.tensors[tensor as usize].frozen_bytes / trace.dtype.size();
+            }
+        }
+    }
+    frozen
 }
 
 /// The block of each layer whose name begins with the pattern, component by component.

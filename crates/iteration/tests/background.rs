@@ -16,7 +16,7 @@ fn options(exchanges: Exchanges) -> IterationOptions {
 fn model() -> Trace {
     let mut trace = blocks::model(1, 64, MS);
     trace.workers[0].backward += Time(2 * MS);
-    trace.tensors.push(Tensor { name: "average".into(), bytes: 0, pull_bytes: 400, shape: None });
+    trace.tensors.push(Tensor { name: "average".into(), bytes: 0, pull_bytes: 400, frozen_bytes: 0, shape: None });
     trace.distribution.push(4);
     trace
 }

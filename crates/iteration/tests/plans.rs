@@ -104,6 +104,71 @@ fn every_sharding_divides_its_part_of_the_memory() {
     assert_eq!(Optimizer::Adam.state_bytes(Dtype::Float64), 16);
 }
 
+/// A model of which only the MLPs are trained, as with adapters.
+fn adapted(elements: u64) -> Trace {
+    let mut trace = model(2, elements);
+    for tensor in trace.tensors.iter_mut().filter(|tensor| !tensor.name.contains("mlp")) {
+        (tensor.bytes, tensor.pull_bytes, tensor.frozen_bytes) = (0, 0, 4 * elements);
+    }
+    let is_trained = |index: u32| trace.tensors[index as usize].bytes > 0;
+    trace.workers[0].gradients.retain(|gradient| is_trained(gradient.tensor));
+    trace.distribution.retain(|&index| is_trained(index));
+    trace
+}
+
+#[test]
+fn frozen_parameters_are_held_and_gathered_but_not_reduced() {
+    let (trace, elements) = (adapted(80), 80);
+    let sum = |plan: &Plan, kind| {
+        let found = plan.resident.iter().map(|&buffer| &plan.buffers[buffer as usize]);
+        found.filter(|buffer| buffer.kind == kind).map(|buffer| buffer.bytes).sum::<u64>()
+    };
+    for (sharding, parameters) in [(Sharding::None, 6 * elements), (Sharding::Zero3, 6 * elements / 4)] {
+        let plan = build(&trace, 4, &options(sharding)).unwrap();
+        assert_eq!(plan.elements(), 6 * elements);
+        assert_eq!(sum(&plan, BufferKind::Parameters), 4 * parameters);
+        let states = if sharding == Sharding::None { 2 * elements } else { 2 * elements / 4 };
+        assert_eq!(sum(&plan, BufferKind::OptimizerStates), 8 * states);
+        let moved = |which| {
+            let sizes = plan.steps.iter().filter_map(|step| match step.work {
+                Work::Exchange { collective, elements, .. } if collective == which => Some(elements),
+                _ => None,
+            });
+            sizes.sum::<u64>()
+        };
+        let reduced = if sharding == Sharding::None { Collective::AllReduce } else { Collective::ReduceScatter };
+        assert_eq!(moved(reduced), 2 * elements);
+        // The root, whose embedding and head are frozen, is gathered once, the blocks twice.
+        let gathered = if sharding == Sharding::None { 0 } else { (2 + 2 * 4) * elements };
+        assert_eq!(moved(Collective::AllGather), gathered);
+        assert_eq!(Plan::from_json(&plan.to_json(), "again").unwrap(), plan);
+    }
+}
+
+#[test]
+fn states_are_those_that_were_recorded() {
+    let states = |trace: &Trace, options: &IterationOptions| {
+        let plan = build(trace, 1, options).unwrap();
+        let buffers = plan.resident.iter().map(|&buffer| &plan.buffers[buffer as usize]);
+        buffers.filter(|one| one.kind == BufferKind::OptimizerStates).map(|one| one.bytes).sum::<u64>()
+    };
+    let mut trace = model(1, 10);
+    let (all, mut own) = (4 * 10, options(Sharding::None));
+    assert_eq!(states(&trace, &own), 8 * all);
+    trace.optimizer_bytes = Some(3 * all);
+    assert_eq!(states(&trace, &own), 3 * all);
+    // What is converted has a copy in float32, what was recorded in 16 bits has none.
+    own.param_dtype = Some(Dtype::Bfloat16);
+    assert_eq!(states(&trace, &own), (3 + 4) * all);
+    own.optimizer = Some(Optimizer::Momentum);
+    assert_eq!(states(&trace, &own), 8 * all);
+    trace.dtype = Dtype::Bfloat16;
+    (own.param_dtype, own.optimizer) = (None, None);
+    assert_eq!(states(&trace, &own), 3 * all);
+    own.sharding = Sharding::Zero3;
+    assert_eq!(states(&trace, &own), 3 * all);
+}
+
 #[test]
 fn accumulation_synchronises_at_the_end_or_in_between() {
     let count = |sharding, synchronize, collective| {
@@ -348,7 +413,7 @@ fn shards_of_gradients_are_converted_from_what_is_received() {
     let types = IterationOptions {
         param_dtype: Some(Dtype::Bfloat16),
         reduce_dtype: Some(Dtype::Bfloat16),
-        optimizer: Optimizer::Momentum,
+        optimizer: Some(Optimizer::Momentum),
         ..options(Sharding::Zero3)
     };
     let plan = build(&model(2, 64), 2, &types).unwrap();

@@ -150,16 +150,20 @@ fn trace() -> impl Strategy<Value = Trace> {
                     "{{\"forward\": [{layers}], \"gradients\": [{gradients}], \"backward_s\": {backward}, \"optimizer_s\": {optimizer}}}"
                 )
             };
-            let without: Vec<String> =
-                (0..sizes.len()).rev().filter(|&at| !sizes[at].1).map(|at| tensor(at) + "}").collect();
+            let without = |frozen: bool| {
+                let all = (0..sizes.len()).rev().filter(|&at| !sizes[at].1 && (at % 2 == 1) == frozen);
+                all.map(|at| tensor(at) + "}").collect::<Vec<String>>().join(",")
+            };
             let workers: Vec<String> = workers.iter().map(worker).collect();
             let text = format!(
                 "{{\"format\": \"paceline-trace\", \"version\": 1, \"name\": {}, \"batch\": {batch}, \"dtype\": \"{}\",
-                  \"workers\": [{}], \"distribution\": [{}], \"variation\": {{\"backward_spread\": {spread:?}}}}}",
+                  \"workers\": [{}], \"distribution\": [{}], \"frozen\": [{}], \"optimizer_bytes\": {batch},
+                  \"variation\": {{\"backward_spread\": {spread:?}}}}}",
                 serde_json::Value::from(name),
                 dtype.name(),
                 workers.join(","),
-                without.join(","),
+                without(false),
+                without(true),
             );
             Trace::from_json(text.as_bytes(), "generated").unwrap()
         },

@@ -184,6 +184,15 @@ fn tensors() {
         "\"distribution\": [\"fc.weight\", ",
         "distribution[3]: 'fc.weight' is distributed twice",
     );
+    let frozen = |entries: &str| format!("\"frozen\": [{entries}], \"distribution\": [");
+    for (entries, message) in [
+        ("{\"tensor\": \"nowhere\", \"bytes\": 4}", "frozen[0]: no layer needs 'nowhere'"),
+        ("{\"tensor\": \"fc.weight\", \"bytes\": 4}", "frozen[0]: 'fc.weight' has a gradient, so it is trained"),
+        ("{\"tensor\": \"fc.weight\"}", "frozen[0].bytes: is missing"),
+        ("7", "frozen[0]: "),
+    ] {
+        refused_with("\"distribution\": [", &frozen(entries), message);
+    }
     refused_with(
         "\"distribution\": [",
         "\"distribution\": [\"nowhere\", ",

@@ -138,6 +138,10 @@ impl Trace {
             "layers": worker.forward.len(),
             "tensors": self.0.tensors.len(),
             "gradient_bytes": gradient_bytes,
+            "frozen_bytes": self.0.tensors.iter().map(|t| t.frozen_bytes).sum::<u64>(),
+            "optimizer_bytes": self.0.optimizer_bytes,
+            // As `paceline record` calls passes before the last one.
+            "accumulates": worker.forward.iter().any(|layer| layer.name == "(accumulation)"),
             "forward_s": worker.forward_time().seconds(),
             "backward_s": worker.backward.seconds(),
             "optimizer_s": worker.optimizer.seconds(),

@@ -144,7 +144,7 @@ impl IterationSpec {
             bucket_size: options.bucket_size,
             param_dtype: dtype(self.param_dtype)?,
             reduce_dtype: dtype(self.reduce_dtype)?,
-            optimizer: self.optimizer.unwrap_or(default.optimizer),
+            optimizer: self.optimizer,
             overlap: options.overlap,
             accumulated: self.accumulated.unwrap_or(false),
             compression: self.compression.map_or(Ok(default.compression), CompressionSpec::compression)?,

@@ -218,12 +218,14 @@ mod tests {
             device: String::new(),
             library: String::new(),
             distribution: (0..count).collect(),
+            optimizer_bytes: None,
             tensors: (0..)
                 .zip(tensors)
                 .map(|(i, &(len, _))| Tensor {
                     name: format!("t{i}"),
                     bytes: 4 * len,
                     pull_bytes: 4 * len,
+                    frozen_bytes: 0,
                     shape: None,
                 })
                 .collect(),

@@ -14,9 +14,15 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
     let mut tensors: Vec<Tensor> = sizes
         .iter()
         .enumerate()
-        .map(|(i, &elements)| Tensor { name: name(i), bytes: 4 * elements, pull_bytes: 4 * elements, shape: None })
+        .map(|(i, &elements)| Tensor {
+            name: name(i),
+            bytes: 4 * elements,
+            pull_bytes: 4 * elements,
+            frozen_bytes: 0,
+            shape: None,
+        })
         .collect();
-    tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400, shape: None });
+    tensors.push(Tensor { name: "moving average".into(), bytes: 0, pull_bytes: 400, frozen_bytes: 0, shape: None });
     let count = sizes.len() as u32;
     let forward = (0..count)
         .map(|i| Layer {
@@ -46,6 +52,7 @@ fn model(sizes: &[u64], layer_us: u64, spread: f64) -> Trace {
             backward: Time(2 * layer_us * US * u64::from(count)),
             optimizer: Time(7 * US),
         }],
+        optimizer_bytes: None,
         backward_spread: spread,
     }
 }

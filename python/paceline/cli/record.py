@@ -18,6 +18,7 @@ import click
 
 from paceline._internal.console import on_terminal
 from paceline._internal.files import check_distinct, check_writable
+from paceline._internal.parameters import not_trained
 from paceline.errors import Source, naming
 from paceline.launch import injection
 
@@ -342,12 +343,8 @@ def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_s
         table.add_row(*row)
     console = _console(stderr=to_stderr)
     console.print(table)
-    for what in ("unused", "frozen"):
-        if summary[what]:
-            names = ", ".join(summary[what])
-            console.print(
-                f"left out, {'no gradient' if what == 'unused' else what}: {names}", markup=False, soft_wrap=True
-            )
+    for line in not_trained(summary["unused"], summary["frozen"], summary["not_trained_bytes"]):
+        console.print(line, markup=False, soft_wrap=True)
     counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
     for note in [*([counted] if simulated else []), *summary["notes"], *_drift(summary), *_missing(summary)]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)

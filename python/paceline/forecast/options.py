@@ -229,8 +229,52 @@ class Sweep:
         """Return which nodes are assumed, if no cluster is given."""
         assumed = self._cluster() if self.get("cluster") is None else None
         if assumed is None:
-            return []
+            return self._unknown_nodes()
         return [f"assuming the nodes of {assumed}, which have this GPU; {self.spelling('cluster')} takes others"]
+
+    def _unknown_nodes(self) -> list[str]:
+        """Return what is assumed of the nodes of a GPU that no built-in cluster has, unless they were described."""
+        workload = self.workload(self.trace)
+        if workload is None or workload.hardware.node is not None or self.get("cluster") is not None:
+            return []
+        left = [name for name in ("gpus_per_node", "bandwidth") if self.get(name) is None]
+        if not left:
+            return []
+        flat, settings = json.loads(load_cluster(None).to_json()), [*map(self.spelling, left)]
+        assumed = {"gpus_per_node": "nodes of one GPU", "bandwidth": f"{flat['bandwidth']} a node"}
+        return [
+            f"no built-in cluster has the {workload.hardware.title}: assuming "
+            f"{units.listed([assumed[name] for name in left])}; {units.listed(settings)}, or "
+            f"{self.spelling('cluster')}, say what yours are"
+        ]
+
+    def last_node_note(self, machine: Cluster) -> list[str]:
+        """Return a note if nodes whose GPUs have cards of their own are not all full."""
+        fields = json.loads(machine.to_json())
+        per_node = int(fields["gpus_per_node"])
+        if "gpu" not in fields or per_node == 1:
+            return []
+        own, full = self.get("tensor_parallel") or 1, per_node * self.gpus_per_rank
+        return [
+            f"{units.count(count * self.gpus_per_rank, 'GPU')}: the last node has {count % per_node * own} of its "
+            f"{per_node * own}, and so few cards slow all nodes down; {count // per_node * full} or "
+            f"{-(-count // per_node) * full} GPUs fill all"
+            for count in self.workers
+            if count > per_node and count % per_node
+        ]
+
+    def recording_notes(self, named: str | Path | Trace, trace: Trace) -> list[str]:
+        """Return what a recording has that sharded forecasts need otherwise."""
+        if not sharding.is_plan(self.values) or self.workload(named) is not None:
+            return []
+        summary = json.loads(trace.summary())
+        if not summary["accumulates"] or not any(map(sharding.in_every_pass, self.get("sharding") or ())):
+            return []
+        return [
+            f"{summary['name']} was recorded with several passes a step, and only the last one is forecast with "
+            "exchanges, too few of them; record steps of one pass, and forecast them with "
+            f"{self.spelling('accumulate')}"
+        ]
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
@@ -446,8 +490,11 @@ def _prepared(sweep: Sweep) -> Prepared:
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     if sweep.gpus_per_rank > 1:
         notes.append(_ranks_note(sweep))
-    gloo = [note for trace in traces for note in sweep.gloo_note(trace)]
-    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *gloo, *sweep.nodes_note()])
+    recorded = [note for trace in traces for note in sweep.gloo_note(trace)]
+    for named, trace in zip(sweep.traces, traces, strict=True):
+        recorded += sweep.recording_notes(named, trace)
+    about_nodes = [*sweep.nodes_note(), *sweep.last_node_note(machine)]
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     return Prepared(scenarios, list(said), frozenset(meant))
 
 

@@ -142,6 +142,11 @@ def kind(sharding: str) -> str:
     return sharding.partition(":")[0]
 
 
+def in_every_pass(sharding: str) -> bool:
+    """Whether ranks exchange in every pass of an iteration."""
+    return kind(sharding) in ("zero2", *GATHERED)
+
+
 def in_groups(sharding: str) -> bool:
     """Whether the state is sharded over a part of the ranks: `hsdp`, and `zero1:8`."""
     return kind(sharding) == "hsdp" or ":" in sharding
@@ -331,7 +336,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     parts = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
-        "optimizer states": memory.optimizer_bytes,
+        _states(scenario): memory.optimizer_bytes,
         "gathered units": memory.gathered_bytes,
         "communication buffers": memory.communication_bytes,
         "activations": memory.activations_bytes or 0,
@@ -352,6 +357,14 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
             f"{remedy(scenario, own)}."
         )
     return lines
+
+
+def _states(scenario: Scenario) -> str:
+    """Return what states of an optimizer are called, with what is assumed of them."""
+    is_known = scenario.workload is not None or scenario.options.get("optimizer") is not None
+    if is_known or json.loads(scenario.trace.summary())["optimizer_bytes"] is not None:
+        return "optimizer states"
+    return "optimizer states (Adam, as the trace does not say which)"
 
 
 def exposed_parts(own: Sharded) -> str:

@@ -88,7 +88,7 @@ impl Builder<'_> {
         // As far ahead as possible is the beginning of the pass, after the last computation of the one before.
         let from = number.checked_sub(ahead as usize).map_or(0, |from| gathers[from].segment);
         let after = begins[from].into_iter().chain(self.unfinished.iter().copied()).collect();
-        let elements = self.elements(unit);
+        let elements = self.parameters(unit);
         let (mut buffer, mut step) = (None, None);
         if group.size > 1 && elements > 0 {
             step = Some(self.exchange(Collective::AllGather, group, elements, unit, pass, after));
@@ -134,7 +134,7 @@ impl Builder<'_> {
         if let Some(buffer) = buffer {
             self.at(step).frees.push(buffer);
             if let Reshard::Ranks(ranks) = reshard {
-                let bytes = self.elements(unit).div_ceil(u64::from(ranks)) * self.param.size();
+                let bytes = self.parameters(unit).div_ceil(u64::from(ranks)) * self.param.size();
                 let kept = self.buffer(BufferKind::Gathered, bytes, Some(unit));
                 self.at(step).allocates.push(kept);
                 self.kept[unit as usize] = Some(kept);

@@ -20,12 +20,14 @@ pub fn model(blocks: u32, elements: u64, layer_ps: u64) -> Trace {
         device: String::new(),
         library: String::new(),
         distribution: (0..count).collect(),
+        optimizer_bytes: None,
         tensors: names
             .iter()
             .map(|name| Tensor {
                 name: format!("{name}.weight"),
                 bytes: 4 * elements,
                 pull_bytes: 4 * elements,
+                frozen_bytes: 0,
                 shape: None,
             })
             .collect(),

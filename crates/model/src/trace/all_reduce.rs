@@ -34,7 +34,7 @@ impl Trace {
         let tensor = |index: u32| {
             let larger = u64::from(u64::from(index) < elements % count64);
             let bytes = (elements / count64 + larger) * dtype.size();
-            Tensor { name: format!("tensor{index}"), bytes, pull_bytes: bytes, shape: None }
+            Tensor { name: format!("tensor{index}"), bytes, pull_bytes: bytes, frozen_bytes: 0, shape: None }
         };
         let all: Vec<u32> = (0..count).collect();
         let layer = Layer {
@@ -55,6 +55,7 @@ impl Trace {
             workers: vec![WorkerTrace { forward: vec![layer], gradients, backward: Time::ZERO, optimizer: Time::ZERO }],
             distribution: all,
             backward_spread: 0.0,
+            optimizer_bytes: None,
             name,
         })
     }

@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use super::file::{Distributed, GradientFile, LayerFile, TraceFile, WorkerFile};
+use super::file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, WorkerFile};
 use super::{Dtype, Gradient, Layer, Tensor, Trace, WorkerTrace};
 use crate::document::fields::MAX_TENSOR_BYTES;
 use crate::document::{MAX_ENTRIES, Problem, seconds, shown};
@@ -34,6 +34,7 @@ impl TraceFile {
         let Some(first) = workers.first() else {
             return Err(Problem::new("workers", "is empty; give at least one recorded worker"));
         };
+        check_frozen(&self.frozen, self.dtype, &mut tensors)?;
         let distribution = check_distribution(&self.distribution, self.dtype, &mut tensors)?;
         tensors.all_have_bytes(first)?;
         Ok(Trace {
@@ -46,6 +47,7 @@ impl TraceFile {
             tensors: tensors.list,
             workers,
             distribution,
+            optimizer_bytes: self.optimizer_bytes,
             backward_spread: self.variation.map_or(0.0, |variation| variation.backward_spread),
         })
     }
@@ -66,7 +68,7 @@ impl Tensors {
     /// Adds a tensor whose bytes are known later; `None` beyond the limit.
     fn add(&mut self, name: String) -> Option<u32> {
         let index = u32::try_from(self.list.len()).ok().filter(|&index| (index as usize) < MAX_ENTRIES)?;
-        self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0, shape: None });
+        self.list.push(Tensor { name: name.clone(), bytes: 0, pull_bytes: 0, frozen_bytes: 0, shape: None });
         self.by_name.insert(name, index);
         Some(index)
     }
@@ -87,15 +89,16 @@ impl Tensors {
     fn all_have_bytes(&self, first: &WorkerTrace) -> Result<(), Problem> {
         // Indices are in the order of the forward pass, so this also finds the first layer that needs a tensor.
         for (at, layer) in first.forward.iter().enumerate() {
-            if let Some(&index) = layer.tensors.iter().find(|&&index| self.list[index as usize].pull_bytes == 0) {
+            if let Some(&index) = layer.tensors.iter().find(|&&index| self.list[index as usize].most_bytes() == 0) {
                 let message = format!(
-                    "needs {}, which has no gradient; add one, or its bytes in distribution: {{\"tensor\": …, \"bytes\": …}}",
+                    "needs {}, which has no gradient; add one, or its bytes in distribution or, of a parameter that is not \
+                     trained, in frozen: {{\"tensor\": …, \"bytes\": …}}",
                     self.name(index)
                 );
                 return Err(Problem::new(format!("workers[0].forward[{at}]"), message));
             }
         }
-        let total: u128 = self.list.iter().map(|tensor| u128::from(tensor.pull_bytes)).sum();
+        let total: u128 = self.list.iter().map(|tensor| u128::from(tensor.most_bytes())).sum();
         if total > u128::from(MAX_TENSOR_BYTES) {
             let message =
                 format!("all tensors together have {total} bytes, more than 1e15 (a petabyte); are they bytes?");
@@ -293,7 +296,31 @@ fn same_tensors(worker: &CheckedWorker, sizes: &[Size], tensors: &Tensors, place
     Ok(())
 }
 
-/// The order of all tensors; those not mentioned follow in the order of the forward pass.
+/// Parameters that are not trained: some layer needs each, and none has a gradient.
+fn check_frozen(file: &[SizedTensor], dtype: Dtype, tensors: &mut Tensors) -> Result<(), Problem> {
+    for (at, SizedTensor { tensor, bytes }) in file.iter().enumerate() {
+        let here = || format!("frozen[{at}]");
+        let name = shown(tensor);
+        let Some(index) = tensors.find(tensor) else {
+            return Err(Problem::new(
+                here(),
+                format!("no layer needs {name}; add it to the `tensors` of one, or remove it"),
+            ));
+        };
+        let tensor = &mut tensors.list[index as usize];
+        if tensor.bytes > 0 {
+            return Err(Problem::new(here(), format!("{name} has a gradient, so it is trained; keep one of the two")));
+        }
+        if tensor.frozen_bytes > 0 {
+            return Err(Problem::new(here(), format!("{name} is listed twice; keep one")));
+        }
+        dtype.whole_elements(*bytes).map_err(|message| Problem::new(here() + ".bytes", message))?;
+        tensor.frozen_bytes = *bytes;
+    }
+    Ok(())
+}
+
+/// The order of all tensors that are not frozen; those not mentioned follow in the order of the forward pass.
 fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors) -> Result<Vec<u32>, Problem> {
     let mut order = Vec::new();
     let mut placed = vec![false; tensors.list.len()];
@@ -302,6 +329,10 @@ fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors)
         let name = shown(&entry.tensor);
         let found = tensors.find(&entry.tensor);
         let has_gradient = found.is_some_and(|index| tensors.list[index as usize].bytes > 0);
+        if found.is_some_and(|index| tensors.list[index as usize].frozen_bytes > 0) {
+            let message = format!("{name} is frozen, so servers do not distribute it; remove one of the two");
+            return Err(Problem::new(here(), message));
+        }
         if found.is_some_and(|index| placed[index as usize]) {
             return Err(Problem::new(here(), format!("{name} is distributed twice; keep one")));
         }
@@ -328,6 +359,7 @@ fn check_distribution(file: &[Distributed], dtype: Dtype, tensors: &mut Tensors)
         placed[index as usize] = true;
         order.push(index);
     }
-    order.extend((0..).zip(&placed).filter(|&(_, &placed)| !placed).map(|(index, _)| index));
+    let is_left = |index: u32| !placed[index as usize] && tensors.list[index as usize].frozen_bytes == 0;
+    order.extend((0..placed.len() as u32).filter(|&index| is_left(index)));
     Ok(order)
 }

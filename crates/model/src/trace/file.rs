@@ -37,6 +37,10 @@ pub(super) struct TraceFile {
     pub workers: Vec<WorkerFile>,
     #[serde(default, deserialize_with = "list")]
     pub distribution: Vec<Distributed>,
+    #[serde(default, deserialize_with = "objects")]
+    pub frozen: Vec<SizedTensor>,
+    #[serde(default, deserialize_with = "bytes_of_states")]
+    pub optimizer_bytes: Option<u64>,
     #[serde(default, deserialize_with = "object")]
     pub variation: Option<VariationFile>,
 }
@@ -97,12 +101,13 @@ pub(super) struct Distributed {
     pub bytes: Option<u64>,
 }
 
+/// A tensor without a gradient.
 #[derive(Deserialize)]
-struct DistributedOnly {
+pub(super) struct SizedTensor {
     #[serde(deserialize_with = "name")]
-    tensor: String,
+    pub tensor: String,
     #[serde(deserialize_with = "tensor_bytes")]
-    bytes: u64,
+    pub bytes: u64,
 }
 
 impl<'de> Deserialize<'de> for Distributed {
@@ -118,7 +123,7 @@ impl<'de> Deserialize<'de> for Distributed {
                 Ok(Distributed { tensor, bytes: None })
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Distributed, A::Error> {
-                let DistributedOnly { tensor, bytes } = from_map(map)?;
+                let SizedTensor { tensor, bytes } = from_map(map)?;
                 Ok(Distributed { tensor, bytes: Some(bytes) })
             }
         }
@@ -128,6 +133,15 @@ impl<'de> Deserialize<'de> for Distributed {
 
 fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     whole(deserializer, 1..=u32::MAX)
+}
+
+fn bytes_of_states<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    match u64::deserialize(deserializer)? {
+        bytes if bytes > MAX_TENSOR_BYTES => {
+            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes?")))
+        }
+        bytes => Ok(Some(bytes)),
+    }
 }
 
 fn bytes_of_sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -232,6 +246,13 @@ impl From<&Trace> for TraceFile {
                     Distributed { tensor: tensor.name.clone(), bytes }
                 })
                 .collect(),
+            frozen: trace
+                .tensors
+                .iter()
+                .filter(|tensor| tensor.frozen_bytes > 0)
+                .map(|tensor| SizedTensor { tensor: tensor.name.clone(), bytes: tensor.frozen_bytes })
+                .collect(),
+            optimizer_bytes: trace.optimizer_bytes,
             variation: Some(VariationFile { backward_spread: trace.backward_spread }),
         }
     }

@@ -92,6 +92,8 @@ pub fn import_sends(aggregation: &str, distribution: &str, options: ImportOption
         library: String::new(),
         workers,
         distribution,
+        frozen: Vec::new(),
+        optimizer_bytes: None,
         variation: None,
     };
     file.checked().map_err(|problem| problem.of(for_aggregation))

@@ -30,12 +30,22 @@ use crate::units::Time;
 pub struct Tensor {
     /// The model's name for it, such as `layer1.0.conv1.weight`.
     pub name: String,
-    /// Bytes of its gradient, which workers send. 0: servers distribute it, but it has no gradient.
+    /// Bytes of its gradient, which workers send. 0: it has none.
     pub bytes: u64,
     /// Bytes that a parameter server distributes; equal to `bytes` except for tensors without gradient.
     pub pull_bytes: u64,
+    /// Bytes of a parameter that is not trained, which sharded ranks gather like others. 0: it is none.
+    pub frozen_bytes: u64,
     /// Dimensions of its gradient; `None`: not known.
     pub shape: Option<Vec<u64>>,
+}
+
+impl Tensor {
+    /// Its bytes, whatever they are for.
+    #[must_use]
+    pub fn most_bytes(&self) -> u64 {
+        self.bytes.max(self.pull_bytes).max(self.frozen_bytes)
+    }
 }
 
 /// One forward layer, in the order of execution.
@@ -154,8 +164,10 @@ pub struct Trace {
     pub tensors: Vec<Tensor>,
     /// At least one. Simulated worker i behaves like recorded worker i modulo their number.
     pub workers: Vec<WorkerTrace>,
-    /// Indices of all tensors in the order in which servers distribute them.
+    /// Indices of all tensors that are not frozen, in the order in which servers distribute them.
     pub distribution: Vec<u32>,
+    /// Bytes of the optimizer's states, of all parameters that it trains; `None`: unknown.
+    pub optimizer_bytes: Option<u64>,
     /// How much workers differ: worker i's backward pass is longer by the factor 1 + `backward_spread` * u_i, with u_i
     /// evenly spaced in [0, 1] in a fixed shuffle. 0: they do not differ.
     pub backward_spread: f64,

@@ -65,6 +65,7 @@ impl Trace {
         for tensor in &mut self.tensors {
             tensor.bytes = tensor.bytes / from * to;
             tensor.pull_bytes = tensor.pull_bytes / from * to;
+            tensor.frozen_bytes = tensor.frozen_bytes / from * to;
         }
         self.dtype = dtype;
         self.checked()

@@ -30,6 +30,18 @@ impl Trace {
             let order: Vec<String> = self.distribution.iter().map(|&index| self.distributed(index)).collect();
             let _ = write!(out, ",\n  \"distribution\": {}", block(&order, "  "));
         }
+        let frozen: Vec<String> = self
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.frozen_bytes > 0)
+            .map(|tensor| format!("{{\"tensor\": {}, \"bytes\": {}}}", quoted(&tensor.name), tensor.frozen_bytes))
+            .collect();
+        if !frozen.is_empty() {
+            let _ = write!(out, ",\n  \"frozen\": {}", block(&frozen, "  "));
+        }
+        if let Some(bytes) = self.optimizer_bytes {
+            let _ = write!(out, ",\n  \"optimizer_bytes\": {bytes}");
+        }
         if self.backward_spread != 0.0 {
             // {:?} writes an exponent where {} would write hundreds of zeros; both are exact.
             let _ = write!(out, ",\n  \"variation\": {{\"backward_spread\": {:?}}}", self.backward_spread);
@@ -87,8 +99,8 @@ impl Trace {
     }
 
     fn distribution_is_default(&self) -> bool {
-        (0..).zip(&self.distribution).all(|(index, &tensor)| index == tensor)
-            && self.tensors.iter().all(|tensor| tensor.bytes > 0)
+        let trained = (0..).zip(&self.tensors).filter(|(_, tensor)| tensor.bytes > 0).map(|(index, _)| index);
+        trained.eq(self.distribution.iter().copied())
     }
 }
 

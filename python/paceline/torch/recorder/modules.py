@@ -28,6 +28,7 @@ class ModuleTable:
     parameter_names: tuple[str, ...]
     """Every parameter once; tied parameters under their first name."""
     parameter_elements: tuple[int, ...]
+    parameter_bytes: tuple[int, ...]
     frozen: frozenset[int]
     """Parameters with `requires_grad=False`."""
     owner_chains: tuple[tuple[tuple[int, ...], ...], ...]
@@ -102,6 +103,7 @@ def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Param
         ),
         parameter_names=tuple(cleaned),
         parameter_elements=tuple(p.numel() for p in parameters),
+        parameter_bytes=tuple(p.numel() * p.element_size() for p in parameters),
         frozen=frozenset(i for i, p in enumerate(parameters) if not p.requires_grad),
         owner_chains=tuple(tuple(dict.fromkeys(c)) for c in chains),
         opaque=frozenset(i for i, module in enumerate(modules) if is_opaque(module)),

@@ -19,6 +19,7 @@ from paceline.torch.recorder.communication_hooks import RankStepHooks
 from paceline.torch.recorder.fsdp2 import ShardedUnits
 from paceline.torch.recorder.modules import class_name, has_fsdp2, is_compiled_in_place, unwrapped
 from paceline.torch.recorder.provenance import describe_environment, device_name, job_size, synchronising_library
+from paceline.torch.recorder.states import state_size
 from paceline.torch.recorder.step import Event, EventKind, take_apart
 from paceline.torch.recorder.step_hooks import RawEvent, StepHooks
 from paceline.torch.recorder.summary import Overhead, Summary, check_writable, overhead, write_json
@@ -120,6 +121,7 @@ class Recorder:
         self._library = synchronising_library(model, optimizer) if self._distributed else ""
         if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
             self._library = "ddp"
+        self._state_size: float | None = None
         self._medians: Medians | None = None
         self._kept: tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None = None
 
@@ -208,6 +210,8 @@ class Recorder:
             "device": self._simulation.device if self._simulation else device_name(self._device),
             **({"library": self._library} if self._library else {}),
             "workers": [worker],
+            **({"frozen": list(medians.not_trained)} if medians.not_trained else {}),
+            **({} if self._state_size is None else {"optimizer_bytes": round(self._state_size * medians.trained)}),
         }
 
     def keep_activations(self, kept: Sequence[tuple[int, int]], passing: Mapping[int, int]) -> None:
@@ -278,6 +282,7 @@ class Recorder:
             overhead=cost,
             unused=medians.unused,
             frozen=medians.frozen,
+            not_trained_bytes=sum(one["bytes"] for one in medians.not_trained),
             notes=self._notes(medians),
             forecast_options=self._forecast_options,
         )
@@ -358,6 +363,8 @@ class Recorder:
         if self._phase is _Phase.RECORDED:
             assert self._hooks is not None
             self._logs.append([*self._hooks.take(), (EventKind.OPTIMIZER_END, 0, end)])
+            if self._state_size is None and self._optimizer is not None:
+                self._state_size = state_size(self._optimizer)
         if self._phase is _Phase.WARMUP and self.steps_seen >= self.warmup:
             self._enter(_Phase.RECORDED)
         elif self._phase is _Phase.RECORDED and (self._alternate or self.finished):

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from paceline._internal.parameters import not_trained
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -41,9 +43,11 @@ class Summary:
     gradient_bytes: int
     overhead: Overhead | None
     unused: tuple[str, ...]
-    """Parameters without a gradient, which the trace leaves out."""
+    """Parameters without a gradient."""
     frozen: tuple[str, ...]
-    """Parameters with requires_grad=False, which the trace leaves out."""
+    """Parameters with requires_grad=False."""
+    not_trained_bytes: int
+    """Of both, which ranks hold, and gather if they shard them."""
     notes: tuple[str, ...]
     forecast_options: str = ""
     """Of `paceline simulate`, which a forecast of the script needs, such as `--sharding zero3`."""
@@ -66,10 +70,7 @@ class Summary:
             f"{self.parameters:,} parameters, {self.gradients} gradients of {self.gradient_bytes:,} bytes",
             f"{self.samples_per_s:.4g} samples/s; {self.overhead or 'overhead not measured: too few steps'}",
         ]
-        if self.unused:
-            lines.append(f"without a gradient, left out: {', '.join(self.unused)}")
-        if self.frozen:
-            lines.append(f"frozen, left out: {', '.join(self.frozen)}")
+        lines += not_trained(self.unused, self.frozen, self.not_trained_bytes)
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

@@ -36,6 +36,10 @@ class Medians:
     steps: int
     unused: tuple[str, ...]
     frozen: tuple[str, ...]
+    not_trained: tuple[dict[str, Any], ...]
+    """Both, as the trace has them: names and bytes."""
+    trained: int
+    """Elements of the parameters that have gradients."""
     notes: tuple[str, ...]
 
 
@@ -59,7 +63,7 @@ def combine(
     ready = {p: median(step.ready_s[p] for step in alike) for p in last.ready_s}
     backward_s = max([median(step.backward_s for step in alike), *ready.values()])
 
-    forward = _forward(alike, table, set(ready))
+    forward = _forward(alike, table)
     loss_s = median(step.loss_s for step in alike)
     accumulation_s = median(step.accumulation_s for step in alike)
     # The first pass waits for parameters, so the others follow the layers and precede the loss.
@@ -79,6 +83,7 @@ def combine(
     input_s = median(inputs) if inputs else None
     if with_input and input_s:
         forward.insert(0, {"layer": INPUT_LAYER, "duration_s": _seconds(input_s)})
+    left = [i for i, elements in enumerate(table.parameter_elements) if elements and i not in ready]
     unused = tuple(n for i, n in enumerate(table.parameter_names) if i not in ready and i not in table.frozen)
     worker = {
         "forward": forward,
@@ -106,6 +111,11 @@ def combine(
         steps=len(alike),
         unused=unused,
         frozen=tuple(table.parameter_names[i] for i in sorted(table.frozen)),
+        not_trained=tuple(
+            {"tensor": table.parameter_names[i], "bytes": -(-table.parameter_bytes[i] // itemsize) * itemsize}
+            for i in left
+        ),
+        trained=sum(table.parameter_elements[p] for p in ready),
         notes=tuple(notes),
     )
 
@@ -135,7 +145,7 @@ def _shape(gradient: Gradient, itemsize: int) -> dict[str, list[int]]:
     return {"shape": list(gradient.shape)}
 
 
-def _forward(steps: Sequence[StepTimes], table: ModuleTable, with_gradient: set[int]) -> list[dict[str, Any]]:
+def _forward(steps: Sequence[StepTimes], table: ModuleTable) -> list[dict[str, Any]]:
     layers = steps[-1].layers
     needs = needed_tensors(table, layers)
     calls: Counter[int] = Counter()
@@ -147,9 +157,7 @@ def _forward(steps: Sequence[StepTimes], table: ModuleTable, with_gradient: set[
             "layer": name,
             "duration_s": _seconds(median(step.layer_s[position] for step in steps)),
         }
-        tensors = [
-            table.parameter_names[p] for p in needs[position] if p in with_gradient and table.parameter_elements[p]
-        ]
+        tensors = [table.parameter_names[p] for p in needs[position] if table.parameter_elements[p]]
         if tensors:
             layer["tensors"] = tensors
         forward.append(layer)

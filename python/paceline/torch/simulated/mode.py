@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import paceline
 from paceline.catalog.hardware import Hardware, find_hardware
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.trace import RecordingError
@@ -113,9 +117,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = dict(kwargs or {})
         simulation = self._simulation
         if func is torch.ops.aten._local_scalar_dense.default:
+            value = _value_of(args[0].dtype)
             if not simulation.updating:
                 simulation.clock.synchronize()
-            return _value_of(args[0].dtype)
+                _note_branch(simulation, value)
+            return value
         if func is torch.ops.aten.equal.default:
             return False
         try:
@@ -147,6 +153,26 @@ def _value_of(dtype: torch.dtype) -> bool | int | float:
     return 1.0 if dtype.is_floating_point else 1
 
 
+def _note_branch(simulation: Simulation, value: float) -> None:
+    """Note that a layer has read a value, by which it may choose what to compute."""
+    if isinstance(value, float):
+        return
+    frame: FrameType | None = sys._getframe(1)
+    place, in_layer = "", False
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_NOT_THE_SCRIPT):
+            place = place or f"{Path(path).name}:{frame.f_lineno}"
+        in_layer = in_layer or frame.f_code.co_name == "_call_impl"
+        frame = frame.f_back
+    if in_layer and place:
+        simulation.note(
+            f"{place}: a layer reads a number that does not exist without the device, and gets {value}: what it "
+            "computes only otherwise is missing from the estimate"
+        )
+
+
+_NOT_THE_SCRIPT = (str(Path(torch.__file__).parent), str(Path(paceline.__file__).parent), "<")
 _current: list[Simulation] = []
 
 
