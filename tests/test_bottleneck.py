@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
@@ -101,6 +102,20 @@ def test_bound_names_the_resource_with_the_largest_share():
         assert json.dumps(result.to_dict())
 
 
+@pytest.mark.parametrize(("strategy", "is_limited"), [("ring", True), ("halving-doubling", False)])
+def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
+    cluster = with_channel(paceline.load_cluster(None, bandwidth="100Gbps"), "tcp")
+    scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, strategy, 32, library="ddp")
+    result = scenario.result()
+    relieved = reliefs(scenario, result)
+    words = "bound by what the library's connections carry over TCP (32 Gbit/s of 100 Gbit/s)"
+    assert (bound(result, relieved) == words) == is_limited
+    assert any(one.what == "twice as many connections between nodes" for one in relieved) == is_limited
+    # Inside a node there are none.
+    alone = scenario.changed(cluster=paceline.load_cluster(cluster, gpus_per_node=32))
+    assert not any("connections" in one.what for one in reliefs(alone, alone.result()))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_worker_is_bound_by_computation(workers):
     result = paceline.simulate("resnet-50", workers=workers, bandwidth="100Gbps")
@@ -109,10 +124,10 @@ def test_one_worker_is_bound_by_computation(workers):
 
 
 def test_bound_by_is_what_gains_most_when_relieved():
-    """Two thirds of the path are computation, and twice the bandwidth gains more than twice the computation."""
+    """Half of the path is computation, and twice the bandwidth gains more than twice the computation."""
     scenario = Scenario.of(
         paceline.load_trace("resnet-50"),
-        paceline.load_cluster(None, gpus_per_node=8, bandwidth="25Gbps"),
+        paceline.load_cluster(None, gpus_per_node=8, bandwidth="10Gbps"),
         "native",
         64,
         library="ddp",
@@ -123,9 +138,9 @@ def test_bound_by_is_what_gains_most_when_relieved():
     assert bound(result, relieved) == "bound by the network's bandwidth"
     said = sentence("native", result, relieved)
     assert said.startswith(
-        "native is bound by the network's bandwidth: twice the bandwidth, still over TCP, would make"
+        "native is bound by the network's bandwidth: twice the bandwidth would make it 1.34 times faster"
     )
-    assert said.endswith("; 68 % of its critical path is computation, that of the slowest worker.")
+    assert said.endswith("; 51 % of its critical path is computation, that of the slowest worker.")
 
 
 def test_links_that_limit_together_are_relieved_together():

@@ -100,6 +100,27 @@ def test_what_would_do_harm_is_no_help():
     assert gains and min(gains) >= 0.995
 
 
+def test_what_helps_most_comes_first_and_a_switch_does_what_it_can():
+    told, changes = explained(
+        "vgg-16", "--workers", 16, "--bandwidth", "100Gbps", "--channel", "tcp", "--strategy", "ring"
+    )
+    gains = [change["gain"] for change in told["changes"] if change["gain"] is not None]
+    assert gains == sorted(gains, reverse=True) and min(gains) >= 1
+    assert changes["RDMA instead of TCP"]["gain"] > 1.5
+    assert changes["aggregation in the switch"]["note"] == "sharp"
+    assert changes["multicast in the switch"]["note"].endswith("ring-multicast")
+    assert changes["multicast and aggregation in the switch"]["note"].endswith("ps-multicast-aggregation")
+
+
+def test_ddp_on_gpus_may_have_another_strategy():
+    words = ("gpt2-small", "--gpu", "h100", "--seq", 256, "--gpus", 32, "--bandwidth", "25Gbps", "--strategy")
+    told, changes = explained(*words, "native", "--cluster", "flat")
+    [table] = [json.loads(call(*words, name, "--cluster", "flat", "--json")) for name in ("halving-doubling",)]
+    assert changes["another strategy"]["note"] == "halving-doubling"
+    assert changes["another strategy"]["iteration_s"] == table[0]["iteration_s"]
+    assert "aggregation in the switch" in changes and told["strategy"] == "native"
+
+
 def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
     text = " ".join(call("allreduce:100MB", "--workers", "8,16", "--strategy", "ring", "--explain").split())
     assert "Nothing is computed" in text

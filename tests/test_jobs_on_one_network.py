@@ -90,6 +90,14 @@ def test_mistakes_name_file_job_and_key(change, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("key", "plain", "other"), [("sharding", "none", "zero3"), ("compression", "none", "fp16")])
+def test_what_is_not_modelled_for_several_jobs_is_refused(key, plain, other):
+    given = job("a", workers=4, **{key: plain})
+    assert model.simulate_jobs(mix(given)).jobs == model.simulate_jobs(mix(job("a", workers=4))).jobs
+    with pytest.raises(InvalidArgumentError, match=f"{key}: is not modelled for several jobs"):
+        mix(given | {key: other})
+
+
 def test_two_jobs_do_not_share_a_gpu():
     found = mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[3, 4, 5, 6]))
     with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 1 GPUs"):

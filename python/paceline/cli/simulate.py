@@ -275,7 +275,9 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
         if param.name not in ("jobs", "as_json", "timeline", "plot")
     ]
     if words:
-        raise click.UsageError(f"{words[0]} has no effect with --jobs; write it into {path}")
+        can = next(param for param in given if words[0] in (*param.opts, "TRACE")).name in spec.SETTINGS_OF_FILES
+        remedy = f"write it into {path}" if can or words[0] == "TRACE" else "leave it out"
+        raise click.UsageError(f"{words[0]} has no effect with --jobs; {remedy}")
     if plot is not None:
         plotting.check(plot)
     if timeline is not None:

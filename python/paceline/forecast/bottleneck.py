@@ -18,7 +18,7 @@ from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.lowering import lowered
+from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
 from paceline.forecast.sweep import execute
 
@@ -30,6 +30,7 @@ _CALLS, _SLOWED = "the library's calls", "what NCCL's kernels slow computation b
 _HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
 _LINKS = "links inside and between nodes"
 _OVERHEAD, _COST = "message_overhead", "cost of messages"
+_STREAMS = "the library's connections"
 _LIMITS = {
     _NICS: "the network's bandwidth",
     _INSIDE: "the bandwidth inside the node",
@@ -152,6 +153,9 @@ def bound(result: Result, relieved: Sequence[Relief]) -> str:
     if bottleneck(result) in (best.resource, _CALLS):
         largest = _largest(result)
         return f"bound by {largest.name} ({largest.percent} of the critical path{largest.detail})"
+    if best.resource == _STREAMS:
+        carried = f"{units.rate(result.flow_bandwidth_bps)} of {units.rate(result.bandwidth_bps)}"
+        return f"bound by what {_STREAMS} carry over {result.channel.upper()} ({carried})"
     if best.resource == _LATENCY:
         return "bound by " + best.what.removeprefix("half the ").replace(_COST, f"the {_COST}")
     return f"bound by {_LIMITS.get(best.resource, best.resource)}"
@@ -204,6 +208,8 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     if workload is not None and workload.tensor > 1 and resource in (_INSIDE, _LINKS):
         # Tensor-parallel GPUs exchange over these links, which is in the trace.
         scenario = _with_faster_links(scenario, workload)
+    if resource == _STREAMS:
+        return replace(scenario, library=scenario.library.scaled("streams", 2.0))
     if resource == _LATENCY:
         # Part of what a message costs is the library's.
         scenario = replace(scenario, library=scenario.library.scaled(_OVERHEAD, 0.5))
@@ -270,6 +276,8 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
     links = sorted({resource_of(part.part) for part in result.critical_path if part.part.endswith(" link")})
     if links:
         asked.append((links[0], f"twice the rate of the {units.listed(links)}", {"fabric": _faster(fields)}))
+    if is_limited_by_connections(scenario):
+        asked.append((_STREAMS, "twice as many connections between nodes", {}))
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
     is_tensor_parallel = scenario.workload is not None and scenario.workload.tensor > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+from paceline.catalog.channels import with_channel
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
@@ -26,7 +28,7 @@ ENOUGH = 0.5
 _MOST_WORKERS = 4096
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
-_HARM = 0.995
+_HARM = 1 - 1e-9
 NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
 """Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 32))
@@ -114,7 +116,8 @@ def explain(groups: Sequence[Group]) -> Explanation:
     fastest = subject(group)
     scenario = group.scenarios[group.results.index(fastest)]
     relieved = tuple(reliefs(scenario, fastest)) if _is_quick(scenario) else ()
-    changes = (*map(_of_relief, relieved), *_changes(scenario, fastest))
+    changes = [*map(_of_relief, relieved), *_changes(scenario, fastest)]
+    changes.sort(key=lambda one: math.inf if one.gain is None else -one.gain)
     several = scenario.workload is not None and scenario.workload.gpus > 1
     with_ = "on" if several or fastest.sharded is not None else "with"
     name = named(fastest, group) if fastest.sharded is not None else fastest.strategy
@@ -122,7 +125,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
         fastest,
         _knee(scenario),
         relieved,
-        changes,
+        tuple(changes),
         f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
         "data-parallel rank" if several else "worker",
         tuple(map(sharding.capital, details(group, fastest))),
@@ -238,11 +241,14 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
     ]
-    if result.sharded is not None or compression.changes_row(result):
+    is_sharded = result.sharded is not None and sharding.kind(result.sharded.sharding) != sharding.NONE
+    if is_sharded or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
+        *([_over_rdma(scenario)] if result.channel == "tcp" else []),
         _help_of_the_switch(scenario, "multicast"),
         _help_of_the_switch(scenario, "aggregation"),
+        *_help_of_both(scenario),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario, fields),
@@ -259,6 +265,7 @@ def _changes_of_a_plan(
         able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
     slowest = _without_the_slowest(scenario, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
+        *([_over_rdma(scenario)] if result.channel == "tcp" else []),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([slowest] if slowest[1] else []),
     ]
@@ -280,8 +287,31 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
         return f"{kind} in the switch", [], NOT_IN_A_FABRIC
     able = load_cluster(scenario.cluster, switch={**fields["switch"], kind: True})
     changed = scenario.changed(cluster=able)
-    using = [strategy for strategy in feasible(all_strategies(), able)[0] if kind in strategy.knobs]
+    own = {kind} | (SWITCHES & scenario.strategy.knobs)
+    using = [
+        strategy
+        for strategy in feasible(all_strategies(), able)[0]
+        if kind in strategy.knobs and SWITCHES & strategy.knobs <= own
+    ]
     return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
+
+
+def _help_of_both(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
+    """Return the best strategy that uses all that a switch can do, if none is used yet."""
+    fields = json.loads(scenario.cluster.to_json())
+    if "fabric" in fields or SWITCHES & scenario.strategy.knobs:
+        return []
+    able = load_cluster(scenario.cluster, switch={**fields["switch"], **dict.fromkeys(SWITCHES, True)})
+    changed = scenario.changed(cluster=able)
+    using = [strategy for strategy in feasible(all_strategies(), able)[0] if strategy.knobs >= SWITCHES]
+    what = f"{units.listed(sorted(SWITCHES, reverse=True))} in the switch"
+    return [(what, [changed.under(strategy) for strategy in using], "")]
+
+
+def _over_rdma(scenario: Scenario) -> tuple[str, list[Scenario], str]:
+    """Return the same over RDMA, with its latency and cost of messages."""
+    other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
+    return "RDMA instead of TCP", [scenario.changed(cluster=other)], ""
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
@@ -346,4 +376,4 @@ def _named(what: str, scenario: Scenario, result: Result) -> str:
             return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
-    return "" if what.startswith("without") else result.strategy
+    return "" if what.startswith(("without", "RDMA")) else result.strategy

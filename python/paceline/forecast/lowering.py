@@ -126,6 +126,15 @@ def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel:
     return payload, min(payload, streams * one)
 
 
+def is_limited_by_connections(scenario: Scenario) -> bool:
+    """Whether the connections of a node to its next one carry less than its link."""
+    fields = json.loads(scenario.cluster.to_json())
+    if scenario.workers <= int(fields["gpus_per_node"]):
+        return False
+    payload, flow = _flow(scenario.library, scenario.strategy, fields, fields.get("channel", "none"))
+    return flow < payload
+
+
 def _behind_the_flows(fields: dict[str, Any], room: float) -> None:
     """Keep what follows from a link's rate where the flows of a node carry less: `room` is the link's payload over it.
 
@@ -156,8 +165,9 @@ def _machines(library: Library, strategy: Strategy, fields: dict[str, Any], work
     inside = library.value("intra_bandwidth")
     if inside is not None and inside < _core.parse_rate(fields["intra_bandwidth"]):
         fields["intra_bandwidth"] = as_rate(inside)
-    # NCCL's choice has the time of its own steps.
-    overhead = None if strategy.is_offloaded else library.value("message_overhead")
+    # NCCL's choice has the time of its own steps, and where the switch adds up, cards cut what they get into pieces.
+    of_cards = strategy.is_offloaded or ("aggregation" in strategy.knobs and "servers" not in strategy.knobs)
+    overhead = None if of_cards else library.value("message_overhead")
     if overhead is not None:
         fields["message_overhead"] = as_time(_core.parse_time(fields["message_overhead"]) + overhead)
     if library.servers and strategy.name == library.strategy:

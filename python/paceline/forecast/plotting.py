@@ -266,10 +266,15 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
     several = len({result.coordinator for result in results}) > 1
     coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
     one_strategy = len({result.strategy for result in results}) == 1
+    sharded = list(dict.fromkeys(result.sharded.sharding for result in results if result.sharded is not None))
     for series_name, members in series.items():
         points = [(getattr(result, name) / scale, value(result)) for result in members]
         known = [(x, y) for x, y in points if y is not None]
         look = style.strategy(members[0].strategy)
+        if len(sharded) > 1 and members[0].sharded is not None:
+            # Of one strategy, shardings have the colours; of several, they have the dashes.
+            place = sharded.index(members[0].sharded.sharding)
+            look = style.coordinator(place) if one_strategy else replace(look, line=(0.0, (2.0 + place, 1.0)))
         if several and (own := members[0].coordinator) is not None:
             # Of one strategy, coordinators have the colours; of several, they have the dashes.
             place = coordinators.index(own)
@@ -305,7 +310,19 @@ def draw_ideal(axes: Axes, results: Sequence[Result], name: str, scale: float) -
 
 def _ideal(results: Sequence[Result], name: str, scale: float) -> dict[float, float]:
     return {
-        getattr(result, name) / scale: result.workers * result.batch / result.compute_s
+        getattr(result, name) / scale: _linear(result) if name == "workers" else _uncommunicative(result)
         for result in results
         if result.compute_s > 0 and (name != "servers" or result.servers)
     }
+
+
+def _uncommunicative(result: Result) -> float:
+    """Return samples/s without communication."""
+    return result.workers * result.batch / result.compute_s
+
+
+def _linear(result: Result) -> float:
+    """Return the samples/s that tables call linear scaling: those of a single worker, times the workers."""
+    if result.samples_per_s is None or not result.scaling_efficiency:
+        return _uncommunicative(result)
+    return result.samples_per_s / result.scaling_efficiency

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import plotting, style, table
+from paceline.forecast import plotting, sharding, style, table
 from paceline.forecast.simulate import Result
 from paceline.report.chapters import Simulated
 from paceline.report.lanes import draw as draw_lanes
@@ -52,7 +52,7 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
         )
         if chapter.shown is not None:
             shown = chapter.shown
-            what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}"
+            what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}, {units.rate(shown.bandwidth_bps)}"
             yield Chart(
                 "timeline",
                 f"One iteration: {what}",
@@ -112,9 +112,9 @@ def _lines(results: Sequence[Result], label: str, value: Callable[[Result], floa
 
 def _fastest_servers(results: Sequence[Result]) -> list[Result]:
     """Keep the fastest number of servers for each number of workers, so that a strategy has one line."""
-    best: dict[tuple[str, int], Result] = {}
+    best: dict[tuple[str, str, int], Result] = {}
     for result in results:
-        key = (result.strategy, result.workers)
+        key = (result.strategy, sharding.label(result), result.workers)
         if key not in best or result.iteration_s < best[key].iteration_s:
             best[key] = result
     return list(best.values())

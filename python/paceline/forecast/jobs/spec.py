@@ -38,6 +38,12 @@ _NOT_OF_A_JOB = {
     *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
     *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module"),
 }
+_PLAIN = {"sharding": NONE, "accumulate": 1, "compression": NONE, "sync_every": 1}
+"""What jobs that share a network have of these: gradients are exchanged in every iteration, as they are."""
+SETTINGS_OF_FILES = frozenset(
+    {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN} | {one.name for one in of_place("report")} - _NOT_OF_A_JOB
+)
+"""Settings that a file of jobs has."""
 _MOST_NODES = 60_000
 _MOST_ITERATIONS = 1000
 """Each is simulated once for all jobs together, for each pair and for each change of the network."""
@@ -225,6 +231,12 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
             "the cluster's nodes"
         )
     given = {key: value for key, value in entry.items() if key in allowed}
+    for key, plain in _PLAIN.items():
+        if given.pop(key, plain) != plain:
+            raise InvalidArgumentError(
+                f"{where}: {key}: is not modelled for several jobs, whose gradients are exchanged in every iteration, "
+                "as they are; leave it out, and forecast the job by itself"
+            )
     given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
     # What libraries cost is not known to several jobs at once; that they fuse gradients is.
     given["library"] = NONE
