@@ -27,6 +27,13 @@ def test_a_rank_that_dies_or_leaves_is_named_within_seconds(how):
     assert time.monotonic() - start < 20
 
 
+def test_a_rank_may_stop_for_as_long_as_the_limit_says():
+    """The wait for a coordinator's message begins with the silence; it had two thirds of the limit."""
+    run(2, failures.one_stops, 4.0, env={"PACELINE_TIMEOUT": "5.5"})
+    with pytest.raises(RankError, match="The limit is 3 s without progress; change it with PACELINE_TIMEOUT"):
+        run(2, failures.one_stops, 8.0, env={"PACELINE_TIMEOUT": "3"})
+
+
 def test_a_tensor_that_one_rank_does_not_ask_for():
     times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1"}
     said = run(3, failures.one_is_missing, env=times)

@@ -44,6 +44,10 @@ def test_forked_children_and_scripts_that_just_end():
     run(2, worlds.without_shutdown, init=False)
 
 
+def test_a_process_that_ends_with_operations_in_flight():
+    run(2, worlds.scripts, init=False)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_batch_normalisation_is_that_of_the_joined_batch(ranks):
     run(ranks, norms.everything)

@@ -31,6 +31,25 @@ def test_the_example_under_torchrun():
     assert "on 2 ranks; all weights are the same" in said
 
 
+AGAIN = """
+import torch, torch.distributed as dist, paceline.torch
+for _ in range(8):
+    dist.init_process_group("paceline")
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+print(tensor[0].item())
+"""
+
+
+@pytest.mark.process
+def test_a_group_may_be_made_again_under_the_launcher():
+    command = [sys.executable, "-m", "paceline", "run", "-np", "3", "--", sys.executable, "-c", AGAIN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("3.0") == 3
+
+
 REGISTERED = """
 import json, os, sys
 import torch.distributed

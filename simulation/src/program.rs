@@ -432,9 +432,7 @@ fn begin(
         request
     };
     // SAFETY: the buffers do not move, and are kept until the job is closed.
-    unsafe {
-        communicator.submit(&request, None, Submission { timeout: None, background: step.later != 0, patient: false })
-    }
+    unsafe { communicator.submit(&request, None, Submission { background: step.later != 0, ..Submission::default() }) }
 }
 
 fn verify(step: &Step, number: usize, rank: u32, members: &[u32], buffers: &Buffers) -> Result {

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -174,3 +175,12 @@ def one_is_missing(rank, size):
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
         said.seek(0)
         return said.read().decode()
+
+
+def one_stops(rank, size, seconds):
+    """Rank 1 stops for a while, in which the others ask for something."""
+    hvd.allreduce(torch.ones(3), name="before")
+    if rank == 1:
+        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    assert hvd.allreduce(torch.ones(3), name="after", op=hvd.Sum).tolist() == [size] * 3

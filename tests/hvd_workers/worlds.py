@@ -206,6 +206,42 @@ def forked(rank, size):
     assert hvd.allreduce(torch.tensor(1.0), op=hvd.Sum).item() == size
 
 
+FORKED = """
+import os, sys, torch
+import paceline.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(1))
+handle = hvd.allreduce_async(torch.ones(3_000_000), op=hvd.Sum)
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (lambda: hvd.poll(handle), lambda: hvd.synchronize(handle)):
+        try:
+            call()
+        except Exception as error:
+            refused += "forked from one that had joined the job" in str(error)
+    if hvd.rank():
+        hvd.shutdown()
+    sys.exit(refused)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+print(hvd.synchronize(handle)[0].item())
+"""
+NOT_AWAITED = """
+import torch
+import paceline.torch as hvd
+hvd.init()
+handles = [hvd.allreduce_async(torch.ones(1_000_000), name=f"q{i}", op=hvd.Sum) for i in range(10)]
+print(float(hvd.size()))
+"""
+
+
+def scripts(rank, size):
+    """A child that waits for what its parent has begun, and ends; and a script that ends with operations in flight."""
+    for text in (FORKED, NOT_AWAITED):
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout.split(), done.stderr) == (0, [str(float(size))], ""), done.stderr
+
+
 def without_shutdown(rank, size):
     """A script that just ends."""
     text = "import paceline.torch as hvd, torch; hvd.init(); print(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())"

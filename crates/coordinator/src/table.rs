@@ -108,7 +108,8 @@ impl Table {
         for name in names {
             let Some(entry) = self.waiting.remove(&name) else { continue };
             let stall = entry.stall(&name, now, &self.joined, &self.called);
-            refused.push((name, stall.describe()));
+            let limit = "the limit is HOROVOD_STALL_SHUTDOWN_TIME_SECONDS";
+            refused.push((name, format!("{}; {limit}", stall.describe())));
         }
         refused
     }

@@ -705,7 +705,8 @@ impl FailureDetector {
             paceline_os::reached!("detector: time limit, and others have left because of something");
             return fail(cause);
         }
-        let text = format!("rank {}: {what} has waited {:.0} s for {who}", self.rank, stalled.as_secs_f64());
+        let since = (stalled + waiting.silent).as_secs_f64();
+        let text = format!("rank {}: {what} has waited {since:.0} s for {who}", self.rank);
         if !over {
             waiting.reported = Some(stalled);
             return Finding::Report(text);
@@ -714,7 +715,7 @@ impl FailureDetector {
         let error = RunError::Failed(format!(
             "{text}. The limit is {:.0} s without progress; change it with PACELINE_TIMEOUT or the timeout of the \
              process group",
-            limit.as_secs_f64()
+            (limit + waiting.silent).as_secs_f64()
         ));
         Finding::Fail { cause: error.to_string(), error }
     }

@@ -52,6 +52,8 @@ pub(super) struct InFlight {
     /// Operations are submitted in this order, over all communicators.
     pub order: u64,
     pub timeout: Duration,
+    /// As in [`crate::Submission`].
+    pub silent: Duration,
     pub handle: Arc<Handle>,
     pub began: Instant,
     /// How far it is here.
@@ -420,6 +422,7 @@ impl Ledger {
             peer,
             order,
             timeout: how.timeout.unwrap_or(timeout),
+            silent: how.silent,
             handle: handle.clone(),
             began: now,
             moved: Moved::new(now),

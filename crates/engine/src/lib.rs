@@ -270,6 +270,15 @@ impl EngineShared {
     /// # Errors
     /// The engine is closed, or its process was forked.
     pub fn usable(&self) -> Result<()> {
+        self.of_this_process()?;
+        if self.driver.closing() { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Fails in a forked child, which has no threads that would complete anything, and whose locks may stay taken.
+    ///
+    /// # Errors
+    /// The process was forked.
+    pub fn of_this_process(&self) -> Result<()> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(RunError::Usage(
                 "this process was forked from one that had joined the job; it is not a rank. Start processes with the \
@@ -277,7 +286,7 @@ impl EngineShared {
                     .into(),
             ));
         }
-        if self.driver.closing() { Err(closed()) } else { Ok(()) }
+        Ok(())
     }
 
     /// Registers a communicator. `me`: this process's place in it.
@@ -449,4 +458,6 @@ pub struct Submission {
     pub background: bool,
     /// No caller ever waits: that it fails is no reason to leave the job.
     pub patient: bool,
+    /// For how long there had been silence before: part of what errors call its time limit.
+    pub silent: Duration,
 }

@@ -189,8 +189,9 @@ impl NamedOperation {
         }
     }
 
-    fn done(&self) -> bool {
-        self.named.done()
+    fn done(&self) -> PyResult<bool> {
+        self.coordinator.of_this_process().map_err(python_error)?;
+        Ok(self.named.done())
     }
 
     /// Once it has been waited for: what this stream is told from now on sees the result.

@@ -379,7 +379,7 @@ impl PyCommunicator {
             handle: None,
             device: None,
         };
-        let how = Submission { timeout: timeout_s.map(seconds), background, patient: false };
+        let how = Submission { timeout: timeout_s.map(seconds), background, ..Submission::default() };
         let keep = keep.map(|keep| Box::new(keep) as Box<dyn Any + Send>);
         // SAFETY: the Python side passes addresses of buffers that `keep` owns, and `keep` lives until the operation
         // completes.
@@ -468,11 +468,15 @@ impl Operation {
         done
     }
 
-    fn done(&self) -> bool {
-        match &self.state {
+    fn done(&self) -> PyResult<bool> {
+        let done = match &self.state {
             State::Host(handle) => handle.done(),
             State::Device(operation) => operation.done(),
+        };
+        if !done {
+            self.communicator.of_this_process().map_err(python_error)?;
         }
+        Ok(done)
     }
 
     /// Whether `wait` returns at once; the notice of the operation comes then, too. A device may still be at work.

@@ -454,7 +454,7 @@ impl Communicator {
                 Some(built),
                 order.bucket,
                 None,
-                Submission { timeout, background: true, patient: false },
+                Submission { timeout, background: true, ..Submission::default() },
             )
         }
     }
@@ -482,9 +482,20 @@ impl Communicator {
     /// # Errors
     /// Why it failed.
     pub fn wait(&self, handle: &Arc<Handle>, until: Option<Instant>) -> Result<bool> {
+        if !handle.done() {
+            self.of_this_process()?;
+        }
         let done = self.shared.wait(handle, until);
         handle.result()?;
         Ok(done)
+    }
+
+    /// Fails in a forked child.
+    ///
+    /// # Errors
+    /// The process was forked.
+    pub fn of_this_process(&self) -> Result<()> {
+        self.shared.of_this_process()
     }
 
     /// As `wait`, for a thread that shares its core with the training.
@@ -544,6 +555,9 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.of_this_process().is_err() {
+            return;
+        }
         #[cfg(feature = "foreign")]
         if let Some(Some(group)) = &*self.ipc.lock() {
             group.drain(self.shared.settings.timeout());

@@ -238,6 +238,8 @@ impl Coordinator {
     /// # Errors
     /// Why it failed.
     pub fn wait(&self, operation: &Named, until: Option<Instant>) -> Result<bool> {
+        // In a forked child, not even its lock may be waited for.
+        self.of_this_process()?;
         let mut told = false;
         loop {
             if let Some(begun) = operation.begun()? {
@@ -259,8 +261,20 @@ impl Coordinator {
         }
     }
 
-    /// Stops the thread; operations in flight fail.
+    /// Fails in a forked child.
+    ///
+    /// # Errors
+    /// The process was forked.
+    pub fn of_this_process(&self) -> Result<()> {
+        self.control.shared.of_this_process()
+    }
+
+    /// Stops the thread; operations in flight fail. Does nothing in a forked child.
     pub fn close(&self) {
+        if self.of_this_process().is_err() {
+            // There is no thread to join.
+            return;
+        }
         let error = RunError::Failed(
             "the coordinator was closed by hvd.shutdown() or with its process set; create optimizers and process sets again \
              after hvd.init()".into(),
@@ -277,6 +291,9 @@ impl Coordinator {
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
+        if self.of_this_process().is_err() {
+            return;
+        }
         self.control.shared.listen_no_more(self.control.id());
         self.control.shared.listen_no_more(self.data.id());
         self.close();

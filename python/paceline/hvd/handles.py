@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from paceline._core import NamedOperation
 from paceline.errors import InvalidArgumentError, JobError
 
 T = TypeVar("T")
 U = TypeVar("U")
+_DRAIN_S = 10.0
+"""For so long a process that ends waits for what it has begun and not awaited."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class Handle(Generic[T]):
         """The tensor's name in messages."""
         self._operations: Sequence[NamedOperation] | None = operations
         self._finish: Callable[[], T] | None = finish
+        _handles.add(self)
 
     def done(self) -> bool:
         """Return whether it has finished or failed. Raises ValueError after `synchronize`, as Horovod does."""
@@ -54,6 +60,12 @@ class Handle(Generic[T]):
         for operation in self._operations or ():
             with contextlib.suppress(JobError, InvalidArgumentError):
                 operation.wait()
+
+    def drain(self, until: float) -> None:
+        """Wait until it has finished or failed, or until then (`time.monotonic`)."""
+        for operation in self._operations or ():
+            with contextlib.suppress(JobError, InvalidArgumentError):
+                operation.wait(max(0.0, until - time.monotonic()))
 
     def take(self) -> T | None:
         """Wait and return the result, or None if already returned. Raises JobError if an operation failed."""
@@ -77,6 +89,21 @@ class Handle(Generic[T]):
         """Return its name and state."""
         state = "cleared" if self._operations is None else "over" if self.done() else "in flight"
         return f"<handle of {self.name}: {state}>"
+
+
+_handles: weakref.WeakSet[Handle[Any]] = weakref.WeakSet()
+
+
+def drain() -> None:
+    """Wait for operations that nobody has awaited: other ranks, which have begun them as well, may.
+
+    Not after an error: others wait for what comes next, too, and are to learn that it does not come.
+    """
+    if getattr(sys, "last_value", None) is not None:
+        return
+    until = time.monotonic() + _DRAIN_S
+    for handle in list(_handles):
+        handle.drain(until)
 
 
 def single_handle(pending: PendingOperation[T]) -> Handle[T]:

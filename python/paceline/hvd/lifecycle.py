@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from dataclasses import replace
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.hvd import timeline, world
 from paceline.hvd.environment import Knobs, timeline_path
+from paceline.hvd.handles import drain
 from paceline.hvd.objects import allgather_object
 from paceline.hvd.process_sets import ProcessSet, add_process_set, global_process_set
 from paceline.hvd.world import places
@@ -45,6 +47,13 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         return
     tell_launcher()
     sets = _sets(process_sets)
+    _join_any(comm, sets)
+    # Registered after what leaves the job at the end, so called before it.
+    atexit.unregister(drain)
+    atexit.register(drain)
+
+
+def _join_any(comm: Iterable[int] | None, sets: list[ProcessSet]) -> None:
     while True:
         try:
             _join(comm, sets)

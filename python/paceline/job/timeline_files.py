@@ -168,8 +168,21 @@ def gather(path: str, run: str) -> str | None:
         _hide(path)
         raise InvalidArgumentError(f"timeline {path}: {error.strerror}; {kept}") from None
     ranks = f"{len(parts)} rank{'s'[: len(parts) != 1]}"
+    if cut := _remove_rest(Path(path), run):
+        ranks += f" (without {cut}, which {'was' if cut.startswith('rank ') else 'were'} ended before)"
     shown = shlex.quote(path)
     return f"timeline of {ranks} in {shown}: run `paceline doctor {shown}`, or open it at https://ui.perfetto.dev"
+
+
+def _remove_rest(path: Path, run: str) -> str:
+    """Remove the parts of a merged timeline that are not complete, which nothing reads; return whose they are."""
+    pattern = _parts_of(path.name)
+    matches = [match for entry in path.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
+    ranks = sorted(int(match[2]) for match in matches if (match[1] or "") == run)
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            part(path, rank, run).unlink()
+    return "" if not ranks else f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _hide(path: str) -> None:

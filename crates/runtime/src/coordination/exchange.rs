@@ -21,6 +21,8 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Ranks that have something new vote on their own; the rest are invited after this delay. An invitation wakes two
 /// threads on each of them: without it, a small all-reduce that all ranks wait for takes a third of the time.
 const UNINVITED: Duration = Duration::from_micros(40);
+/// All ranks vote if there has been silence for this part of the time limit while something waits.
+pub(super) const SILENCE: u32 = 3;
 /// Longest report or decision in bytes.
 const LONGEST: u64 = 256 << 20;
 
@@ -139,9 +141,10 @@ impl Machine {
         background: bool,
     ) -> Result<Arc<Handle>> {
         let keep = Box::new(memory.clone());
-        // A third of the time limit has already passed in silence before all ranks were asked to vote.
-        let timeout = Some(self.control.shared.settings.timeout() * 2 / 3);
-        let how = Submission { timeout, background, patient: true };
+        // Part of the time limit may have passed in silence before all ranks were asked to vote.
+        let limit = self.control.shared.settings.timeout();
+        let silent = self.last_contact.elapsed().min(limit / SILENCE);
+        let how = Submission { timeout: Some(limit - silent), background, patient: true, silent };
         // SAFETY: `keep` owns the memory, and it is read only after the operation has completed.
         unsafe { self.control.submit(request, Some(keep), how) }
     }

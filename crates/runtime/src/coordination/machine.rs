@@ -10,6 +10,7 @@ use paceline_os::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
+use super::exchange::SILENCE;
 use super::named::Named;
 use super::output::Output;
 use super::steps::Planner;
@@ -128,7 +129,7 @@ impl Machine {
     /// Planned buckets cause no coordination messages, so while any are in flight the ranks vote as often.
     fn silent_at(&self) -> Option<Instant> {
         let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
-        (waits && self.failure.is_none()).then(|| self.last_contact + self.control.shared.settings.timeout() / 3)
+        (waits && self.failure.is_none()).then(|| self.last_contact + self.control.shared.settings.timeout() / SILENCE)
     }
 
     /// Whether an operation has been waiting for a while.
@@ -303,7 +304,7 @@ impl Machine {
                 let place = self.counts.negotiated.fetch_add(1, Ordering::Relaxed);
                 named.iter().flatten().for_each(|operation| operation.ordered(place, some_joined));
                 let patient = named.iter().flatten().all(|operation| operation.request.patient);
-                let how = Submission { timeout: None, background, patient };
+                let how = Submission { background, patient, ..Submission::default() };
                 begin::begin(&self.data, &bucket, (&named, some_joined), (number, how), None)?;
             }
             Action::Refuse(name, reason) => {

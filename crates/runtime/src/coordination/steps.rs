@@ -248,7 +248,7 @@ impl Planner {
                 .map_err(|error| RunError::Failed(format!("'{}': {error}", seen.terms.call)))?;
             let places = absent.iter().map(|slot| slot - slots.start);
             let status = Arc::new(StatusWords::new(dtype, slots.len(), irregular, places));
-            let how = Submission { timeout: Some(self.patience), background: true, patient: false };
+            let how = Submission { timeout: Some(self.patience), background: true, ..Submission::default() };
             let handle = begin::begin(&tensors, bucket, (&named, false), (0, how), Some(&status))?.on_host()?;
             paceline_os::reached!("planner: planned bucket begun");
             steps.begun.push((handle, status));

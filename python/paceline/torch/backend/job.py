@@ -81,6 +81,7 @@ class Job:
         if settings.verbose and rank == 0:
             selection_log.log_choices(world.choices())
         job = cls(engine, world, settings.timeout_s)
+        _keep(store)
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
             job.timeline, job.marks = settings.timeline, Marks(engine, job.completion)
@@ -137,6 +138,16 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+_stores: list[Store] = []
+
+
+def _keep(store: Store) -> None:
+    """Keep the store of the latest job until this process ends.
+
+    Rank 0 may serve it. Others that begin their next group while it is still ending this one find the store of this
+    one, which would be gone before they have used it; as it is kept, the next group uses it, too, as under torchrun.
+    """
+    _stores[:] = [store]
 
 
 def _close_all() -> None:
