@@ -30,6 +30,8 @@ _UNITS = {
     "traffic.hidden": "bytes per hidden element, layer and token",
     "traffic.logit": "bytes per logit",
     "traffic.weight": "bytes per parameter and microbatch",
+    "traffic.weight.gathered": "bytes per parameter and iteration",
+    "traffic.weight.written": "bytes per parameter and microbatch",
     "traffic.eager": "times the fused traffic",
     "traffic.compiled": "times the fused traffic",
     "update.fused": "times the bytes of the optimizer's states",

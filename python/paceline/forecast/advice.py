@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline._internal import units
+from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
@@ -42,11 +44,7 @@ def details(group: Group, result: Result) -> list[str]:
     scenario = group.scenarios[group.results.index(result)]
     lines, workload = [], scenario.workload
     if workload is not None and workload.pipeline > 1:
-        bubble = workload.before_s - (workload.microbatches - 1) * (workload.forward_s + workload.backward_s)
-        lines.append(
-            f"The pipeline's bubble is {units.percent(bubble / workload.compute_s)} of the computation, with "
-            f"{workload.pipeline} stages and {workload.microbatches} microbatches."
-        )
+        lines.append(_bubble(workload))
     if result.tensor_parallel_s:
         share = units.percent(result.tensor_parallel_s / result.compute_s)
         lines.append(
@@ -54,6 +52,27 @@ def details(group: Group, result: Result) -> list[str]:
             f"{units.duration(result.tensor_parallel_s)} an iteration."
         )
     return [*lines, *sharding.sentences(scenario, result, named(result, group), several=_several(group))]
+
+
+def _bubble(workload: Workload) -> str:
+    """Return how long the stages of a pipeline wait, and what more microbatches would gain."""
+    more = replace(workload, microbatches=2 * workload.microbatches)
+    return (
+        f"For {units.percent(workload.bubble_s / workload.compute_s)} of the computing time, stages wait in the "
+        f"pipeline's bubble ({workload.pipeline} stages, {workload.microbatches} microbatches): twice as many "
+        f"microbatches would make a sample {units.short(2 * workload.compute_s / more.compute_s)} times faster"
+        f"{_interleaved(workload)}."
+    )
+
+
+def _interleaved(workload: Workload) -> str:
+    """Return what twice as many virtual stages would gain, if the model can be cut so."""
+    parts = 2 * workload.virtual_stages
+    blocks = len({layer.block for layer in workload.model.layers if layer.block})
+    if parts * workload.pipeline > blocks or workload.microbatches % workload.pipeline:
+        return ""
+    gain = workload.compute_s / replace(workload, virtual_stages=parts).compute_s
+    return f", {parts} virtual stages {units.short(gain)} times" if gain > NOTEWORTHY else ""
 
 
 def _verdict(group: Group) -> list[str]:

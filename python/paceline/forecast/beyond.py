@@ -31,6 +31,8 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
     """Return the model or the first option that is outside the evidence, with the reason; empty if nothing is."""
     if scenario.workload is not None and scenario.workload.model.has_experts:
         return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
+    if scenario.workload is not None and scenario.workload.pipeline > 1:
+        return f"{_named('pipeline_parallel', scenario.workload.pipeline)}: no measurement is of a pipeline"
     fields = json.loads(low.cluster.to_json())
     waits = {name: _core.parse_time(fields[name]) for name in ("latency", "message_overhead")}
     longest = channels.constant("tcp.latency") * FURTHER

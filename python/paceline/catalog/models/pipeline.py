@@ -1,8 +1,13 @@
-"""Microbatches in flight in a pipeline: those whose activations a stage keeps until their backward passes."""
+"""A pipeline's parts, and its microbatches in flight, whose activations a stage keeps for their backward passes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+
+def ends_are_blocks(blocks: int, parts: int) -> bool:
+    """Whether a pipeline counts embeddings and head as a block each: only thus are its parts equally large."""
+    return blocks % parts != 0 and (blocks + 2) % parts == 0
 
 
 def in_flight(stage: int, stages: int, microbatches: int, part_bytes: Sequence[float]) -> list[int]:

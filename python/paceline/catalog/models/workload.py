@@ -21,7 +21,7 @@ from paceline.catalog.models.memory import (
     backward_bytes,
     memory_of,
 )
-from paceline.catalog.models.pipeline import in_flight
+from paceline.catalog.models.pipeline import ends_are_blocks, in_flight
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
@@ -113,15 +113,21 @@ class Workload:
         return self.stages[self.slowest]
 
     def _parts(self) -> list[list[Layer]]:
-        """Cut the layers into parts with as many blocks each as can be; embeddings and head are at the ends."""
+        """Cut the layers into parts with as many blocks each as can be; embeddings and head are at the ends.
+
+        Where that divides evenly, embeddings and head are counted as a block each, as for Llama 3.1 405B (Llama Team,
+        "The Llama 3 Herd of Models", 2024, section 3.3.2).
+        """
         blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
         count = self.pipeline * self.virtual_stages
-        part_of = {block: index * count // len(blocks) for index, block in enumerate(blocks)}
+        ends = ends_are_blocks(len(blocks), count)
+        part_of = {block: (index + ends) * count // (len(blocks) + 2 * ends) for index, block in enumerate(blocks)}
         parts: list[list[Layer]] = [[] for _ in range(count)]
-        last = 0
+        last, left = 0, set(blocks)
         for layer in self.model.layers:
-            # What is in no block belongs to the block before it.
-            last = part_of.get(layer.block, last)
+            # What is in no block belongs to the block before it, and to the last part after all of them.
+            last = count - 1 if not left and not layer.block else part_of.get(layer.block, last)
+            left.discard(layer.block)
             parts[last].append(layer)
         return parts
 
@@ -142,8 +148,7 @@ class Workload:
         traffic = batch / ways * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
         pointwise = line.memory(traffic * line.traffic_factor)
         loss = line.memory(batch / ways * layer.logits * efficiency("traffic.logit"))
-        # Every microbatch reads the weights in both passes and adds to their gradients.
-        weights = line.memory(layer.parameters / ways * scale * efficiency("traffic.weight"))
+        weights = line.memory(layer.parameters / ways * scale * self._weight_bytes)
         own = (pointwise + loss + weights) * _FORWARD
         forward += own
         backward += pointwise + loss + weights - own
@@ -170,6 +175,19 @@ class Workload:
         return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange)
 
     @property
+    def _weight_bytes(self) -> float:
+        """Bytes per parameter with which a microbatch reads the weights in both passes and adds to their gradients.
+
+        A pipeline gathers weights once for all microbatches, and where it is Megatron's, the products themselves add to
+        the FP32 gradients (`gradient_accumulation_fusion`).
+        """
+        if self.pipeline == 1:
+            return efficiency("traffic.weight")
+        once = efficiency("traffic.weight.gathered")
+        once += efficiency("traffic.weight.written") if self.kernels == "fused" else 0.0
+        return efficiency("traffic.weight") - once
+
+    @property
     def forward_s(self) -> float:
         """Seconds of the forward pass."""
         return sum(one.forward_s for one in self.timed)
@@ -194,8 +212,12 @@ class Workload:
         et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
         2.2).
         """
-        bubble = (self.pipeline - 1) / self.virtual_stages
-        return (self.microbatches - 1 + bubble) * (self.forward_s + self.backward_s)
+        return (self.microbatches - 1) * (self.forward_s + self.backward_s) + self.bubble_s
+
+    @property
+    def bubble_s(self) -> float:
+        """Seconds of an iteration in which a stage of a pipeline waits for others."""
+        return (self.pipeline - 1) / self.virtual_stages * (self.forward_s + self.backward_s)
 
     @property
     def compute_s(self) -> float:
