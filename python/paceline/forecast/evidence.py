@@ -143,7 +143,7 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
             "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
         )
     if question.sharded:
-        return None, "no interval: sharded training has been published for models from a configuration on a --gpu only"
+        return None, "no interval: measurements of sharded training are of models with a --gpu, not of recordings"
     return _around(
         iteration_s,
         question,

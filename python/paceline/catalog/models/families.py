@@ -367,7 +367,8 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
     if config.kind not in _FAMILIES:
         part = config.fields.get("text_config")
         own = "; save its text_config as a file, to forecast its language model alone" if isinstance(part, dict) else ""
-        raise config.wrong("model_type", f"'{config.kind[:80]}' is not known{own}; known are {', '.join(MODEL_TYPES)}")
+        known = f"`paceline record --on GPU` estimates any script; known are {', '.join(MODEL_TYPES)}"
+        raise config.wrong("model_type", f"'{config.kind[:80]}' is not known{own}; {known}")
     if config.kind == "vit":
         side, patch = config.whole("image_size", 224), config.whole("patch_size", 16)
         if side % patch:

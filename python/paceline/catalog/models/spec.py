@@ -213,7 +213,9 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
             if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
                 raise _unknown(source)
             name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
-            hint = "; --device has published rates of recordings" if option == "gpu" else ""
+            hint = ""
+            if option == "gpu":
+                hint = "; --device has published rates of recordings, and `paceline record --on GPU` estimates a script"
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
                 f"(`paceline models`){hint}",

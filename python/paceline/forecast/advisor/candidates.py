@@ -99,6 +99,8 @@ class Candidate:
     """Of an iteration: accumulated, or a pipeline's microbatches."""
     checkpointing: str
     parallel: ModelParallel = ModelParallel()
+    bucket_bytes: int | None = None
+    """None: as large as the library's."""
 
     @property
     def gpus(self) -> int:
@@ -123,7 +125,25 @@ class Candidate:
     @property
     def options(self) -> dict[str, Any]:
         """Settings of its iteration that are not those of the model."""
-        return self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
+        found = self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
+        return found if self.bucket_bytes is None else found | {"bucket_size": self.bucket_bytes}
+
+    @property
+    def label(self) -> str:
+        """The name of its sharding in tables, with the size of its buckets."""
+        return self.setup.label + self._buckets
+
+    @property
+    def words(self) -> str:
+        """The same in sentences."""
+        return self.setup.words + self._buckets
+
+    @property
+    def _buckets(self) -> str:
+        if self.bucket_bytes is None:
+            return ""
+        size = self.bucket_bytes >> 20
+        return f", {size >> 10} GiB buckets" if size % 1024 == 0 else f", {size} MiB buckets"
 
 
 @dataclass(frozen=True)

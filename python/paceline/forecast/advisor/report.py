@@ -154,7 +154,7 @@ class Answer:
                     "left_out": one.left_out,
                     "refused": one.refused or None,
                     "never_fit": [
-                        {"sharding": it.candidate.setup.label, **_how(it.candidate), "least_bytes": it.least_bytes}
+                        {"sharding": it.candidate.label, **_how(it.candidate), "least_bytes": it.least_bytes}
                         for it in one.never_fit
                     ],
                     "rows": [row.to_dict(tokens) for row in self.rows.get(one.gpus, ())],
@@ -185,7 +185,7 @@ class Answer:
         what = f"{workload.model.name} on {row.gpus} {workload.hardware.title}"
         per_gpu = _rate(row, self.tokens)
         lines = [
-            f"{what}{f' is {kind}' if kind else ''}: {row.candidate.setup.words} with {_in_words(row.candidate)}: "
+            f"{what}{f' is {kind}' if kind else ''}: {row.candidate.words} with {_in_words(row.candidate)}: "
             f"{per_gpu}, {units.duration(result.iteration_s)} an iteration of {units.count(row.global_batch, 'sample')}"
             f"{self._money(row)}; {units.size(own.memory.peak_bytes)} of the {units.size(self.job.capacity_bytes)} "
             "of a GPU."
@@ -270,7 +270,7 @@ class Answer:
         cost = row.cost(size)
         return [
             str(row.gpus),
-            one.setup.label,
+            one.label,
             *(str(value(one)) for value in shown.values()),
             str(row.global_batch),
             one.checkpointing,
@@ -329,7 +329,7 @@ def _tight(best: Row, rows: Sequence[Row]) -> str:
     other = f"none of the others listed leaves more; {units.listed(ways, 'or')} does"
     if roomier is not None:
         times = units.short(best.kept_per_s / roomier.kept_per_s)
-        other = f"{roomier.candidate.setup.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
+        other = f"{roomier.candidate.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
     return (
         f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
         f"allocator reserves beyond what is allocated: it may not fit; {other}."
@@ -339,7 +339,7 @@ def _tight(best: Row, rows: Sequence[Row]) -> str:
 def _too_tight(best: Row, faster: Row) -> str:
     """Return why a faster row is not the best."""
     return (
-        f"note: {faster.candidate.setup.words} with {_in_words(faster.candidate)} is "
+        f"note: {faster.candidate.words} with {_in_words(faster.candidate)} is "
         f"{units.short(faster.kept_per_s / best.kept_per_s)} times as fast, but leaves "
         f"{units.size(faster.sharded.room_bytes)}, and may not fit."
     )
@@ -365,7 +365,7 @@ def nothing_fits(found: Found, job: Job) -> str:
     where = units.count(found.gpus, "GPU")
     remedy = _remedy(job, one, None if result is None else result.sharded)
     return (
-        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {one.setup.words} with "
+        f"Nothing fits in {units.size(found.capacity_bytes)} on {where}: the least is {one.words} with "
         f"{_in_words(one)}, {units.size(least.least_bytes)}; {remedy}."
     )
 
@@ -419,6 +419,7 @@ def _how(one: Candidate) -> dict[str, Any]:
         "pipeline_parallel": parallel.stages,
         "virtual_stages": parallel.virtual,
         "microbatches": one.microbatches,
+        "bucket_size": one.bucket_bytes,
     }
 
 
@@ -452,6 +453,7 @@ def command(job: Job, given: Mapping[str, object], gpus: int, one: Candidate) ->
     words += [] if one.microbatches is None else ["--microbatches", str(one.microbatches)]
     words += ["--checkpointing", one.checkpointing] if one.checkpointing != "none" else []
     words += ["--accumulate", str(one.accumulate)] if one.accumulate > 1 else []
+    words += [] if one.bucket_bytes is None else ["--bucket-size", f"{one.bucket_bytes >> 20}MiB"]
     words += ["--reshard-after-forward", "no"] if one.setup.kept else []
     words += ["--no-accumulate-sync"] if one.setup.local else []
     return shlex.join(words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import NamedTuple
 
 from paceline.errors import InvalidArgumentError
@@ -24,11 +25,10 @@ from paceline.forecast.advisor.candidates import (
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
 from paceline.forecast.simulate import LONG, Result
-from paceline.forecast.sweep import execute
 
 Progress = Callable[[int, int], None]
-_BUCKETS = (1 << 26, 1 << 28, 1 << 30)
-"""Sizes that are tried instead of the library's."""
+_BUCKETS = (1 << 28, 1 << 30)
+"""Sizes that are tried beside the library's: DeepSpeed's is 1 GB of 16-bit gradients."""
 NEAR = 0.02
 """Share of a rate by which two configurations are as good as equal: forecasts are off by more than that."""
 
@@ -142,7 +142,7 @@ def _is_tight(option: Option) -> bool:
 
 
 def _is_near(option: Option, best: Option) -> bool:
-    return _rank(option)[0] <= (1 - NEAR) * _rank(best)[0]
+    return _rate(option) >= (1 - NEAR) * _rate(best)
 
 
 def _measured(job: Job, one: TooLarge) -> TooLarge:
@@ -231,16 +231,16 @@ def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
     )
 
 
-def _rank(option: Option) -> tuple[float, int]:
-    """Fastest first; of equals, the one that needs less memory."""
-    assert option.result.samples_per_s is not None
+def _rank(option: Option) -> tuple[float, int, int]:
+    """Fastest first; of equals, the one that needs less memory, then the one with the usual buckets."""
     assert option.result.sharded is not None
-    return -option.result.samples_per_s, option.result.sharded.memory.peak_bytes
+    return -_rate(option), option.result.sharded.memory.peak_bytes, option.candidate.bucket_bytes or 0
 
 
 def _rate(option: Option) -> float:
     """Samples per second of all ranks."""
-    return -_rank(option)[0]
+    assert option.result.samples_per_s is not None
+    return option.result.samples_per_s
 
 
 class Bounded(NamedTuple):
@@ -270,6 +270,12 @@ def candidates(job: Job, setup: Setup, gpus: int) -> list[Bounded]:
     return found
 
 
+def sizes_of_buckets(job: Job, setup: Setup, workers: int) -> Sequence[int | None]:
+    """Return the sizes of buckets that are tried: the given one alone, or where units are gathered, the library's."""
+    is_free = workers > 1 and shardings.kind(setup.sharding) not in shardings.GATHERED
+    return (None, *_BUCKETS) if is_free and job.sweep.get("bucket_size") is None else (None,)
+
+
 def _of_sizes(
     job: Job, setup: Setup, workers: int, parallel: ModelParallel, sizes: Iterator[tuple[int, int]]
 ) -> Iterator[Bounded]:
@@ -278,8 +284,8 @@ def _of_sizes(
         if setup.local and passes == 1:
             continue
         own = []
-        for checkpointing in job.space.checkpointings:
-            one = Candidate(workers, setup, batch, passes, checkpointing, parallel)
+        for checkpointing, size in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):
+            one = Candidate(workers, setup, batch, passes, checkpointing, parallel, size)
             workload = job.workload(one)
             rate = one.samples * workers / least_seconds(workload, one, per_node)
             own.append(Bounded(rate, least_bytes(workload, one, per_node, job.sweep.values), one))
@@ -340,20 +346,6 @@ def explain(job: Job, found: Found, most: int) -> None:
         found.options[place] = _helped(job, option)
 
 
-def _larger_buckets(job: Job, option: Option) -> dict[str, float]:
-    """Return how many times faster larger buckets would make it, if it has buckets and their size was not given."""
-    scenario = job.scenario(option.candidate)
-    if shardings.kind(option.candidate.setup.sharding) in shardings.GATHERED or "bucket_size" in scenario.options:
-        return {}
-    larger = [scenario.changed(bucket_size=size) for size in _BUCKETS]
-    results = execute([one for one in larger if one.most_messages <= LONG])
-    fit = [one for one in results if one.sharded is None or one.sharded.fits is not False]
-    best = min(fit, key=lambda one: one.iteration_s, default=None)
-    if best is None or best.bucket_size is None:
-        return {}
-    return {f"--bucket-size {best.bucket_size >> 20}MiB": option.result.iteration_s / best.iteration_s}
-
-
 def _helped(job: Job, option: Option) -> Option:
     """Return it with the relief of the network, or the larger buckets, that gain most."""
     given: dict[str, float] = {
@@ -361,7 +353,6 @@ def _helped(job: Job, option: Option) -> Option:
         for one in reliefs(job.scenario(option.candidate), option.result)
         if one.resource != "computation"
     }
-    given |= _larger_buckets(job, option)
     what = max(given, key=lambda name: given[name], default=None)
     if what is None or given[what] <= NOTEWORTHY:
         return option
