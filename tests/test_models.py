@@ -401,7 +401,7 @@ def test_the_interval_is_that_of_other_sources_training_of_transformers():
     ring = paceline.simulate("gpt2-xl", **(job | {"strategy": "tree"}))
     assert ring.interval is None and "with tree has been published" in ring.evidence
     recorded = paceline.simulate("resnet-50", workers=8, sharding="zero1", strategy="ring")
-    assert recorded.interval is None and "models from a configuration" in recorded.evidence
+    assert recorded.interval is None and "of models with a --gpu, not of recordings" in recorded.evidence
 
 
 def test_gradients_of_earlier_microbatches_are_in_memory():
