@@ -70,6 +70,9 @@ class PlanUnit:
 
     name: str
     elements: int
+    """Those that are trained."""
+    frozen: int = 0
+    """Others."""
     pull_only: bool = False
     """It has no gradients: servers distribute it and do not add to it."""
     priority: int | None = None

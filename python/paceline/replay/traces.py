@@ -31,7 +31,8 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
 
 def _sized(fields: dict[str, Any]) -> list[dict[str, Any]]:
     gradients = [gradient for worker in fields["workers"] for gradient in worker["gradients"]]
-    return gradients + [entry for entry in fields.get("distribution", []) if isinstance(entry, dict)]
+    others = [entry for entry in fields.get("distribution", []) if isinstance(entry, dict)]
+    return [*gradients, *others, *fields.get("frozen", [])]
 
 
 def _trace(fields: dict[str, Any]) -> Trace:

@@ -87,6 +87,16 @@ _SPARSE = ("qwen2_moe", "qwen3_moe")
 """Families that say which layers are mixtures of experts."""
 _LATENT = ("deepseek_v2", "deepseek_v3")
 _WINDOWED = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
+_WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss")
+"""Families whose experts have the `intermediate_size`."""
+_COUNTS = {
+    **dict.fromkeys(("mixtral", "gpt_oss"), "num_local_experts"),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "num_experts"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe"), "n_routed_experts"),
+}
+"""Fields with the number of experts."""
+_ROUTED = {"mixtral": 2, "gpt_oss": 4, "qwen2_moe": 4, "deepseek_v3": 8}
+"""Experts of a token, if the file leaves them out; 8 in other families."""
 
 
 def _layers(config: Config, tokens: int) -> list[Layer]:
@@ -105,18 +115,6 @@ def _layers(config: Config, tokens: int) -> list[Layer]:
         blocks.append(block)
     tied = config.flag("tie_word_embeddings", default=False)
     return decoder_layers(config, blocks, tied=tied, norm=1)
-
-
-_WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss")
-"""Families whose experts have the `intermediate_size`."""
-_COUNTS = {
-    **dict.fromkeys(("mixtral", "gpt_oss"), "num_local_experts"),
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "num_experts"),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe"), "n_routed_experts"),
-}
-"""Fields with the number of experts."""
-_ROUTED = {"mixtral": 2, "gpt_oss": 4, "qwen2_moe": 4, "deepseek_v2": None, "deepseek_v3": 8}
-"""Experts of a token, if the file leaves them out; 8 in other families."""
 
 
 def _block(config: Config, traits: _Traits, tokens: int) -> Block:
