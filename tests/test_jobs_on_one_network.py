@@ -98,6 +98,18 @@ def test_what_is_not_modelled_for_several_jobs_is_refused(key, plain, other):
         mix(given | {key: other})
 
 
+def test_half_the_oversubscription_is_tried_where_there_is_one():
+    def gained(over):
+        racks = {"racks": {"nodes_per_rack": 4, "oversubscription": over}}
+        jobs = [job(name, nodes="spread") for name in "ab"]
+        found = model.simulate_jobs(spec.mix({"nodes": 8, "iterations": 3, **racks, "job": jobs}, "jobs.toml"))
+        return {one.change: (one.mean_speedup, one.note) for one in found.what_if}
+
+    gain, note = gained(4.0)["half the oversubscription"]
+    assert gain == pytest.approx(2, rel=0.05) and note == "2:1"
+    assert "half the oversubscription" not in gained(1.0)
+
+
 def test_two_jobs_do_not_share_a_gpu():
     found = mix(job("a", nodes=[0, 1, 2, 3]), job("b", nodes=[3, 4, 5, 6]))
     with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 1 GPUs"):

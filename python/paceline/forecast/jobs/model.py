@@ -277,6 +277,7 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
         changes.append(("twice the bandwidth", _on(mix, faster), ""))
     except InvalidArgumentError:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
+    changes += _less_oversubscribed(mix, described)
     for feature, becomes in _WITH.items():
         if "fabric" in described:
             changes.append((f"{feature} in the switch", None, NOT_IN_A_FABRIC))
@@ -296,6 +297,20 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
             continue
         changes.append((f"{feature} in the switch", replace(_on(mix, able), jobs=jobs), ", ".join(names)))
     return changes
+
+
+def _less_oversubscribed(mix: Mix, described: Mapping[str, Any]) -> list[tuple[str, Mix | None, str]]:
+    """Return the change of racks or a fabric that have less than their nodes send."""
+    for part in ("racks", "fabric"):
+        over = described.get(part, {}).get("oversubscription", 1.0)
+        if over > 1:
+            relaxed = {**described[part], "oversubscription": max(1.0, over / 2)}
+            note = f"{max(1.0, over / 2):g}:1"
+            try:
+                return [("half the oversubscription", _on(mix, load_cluster(mix.cluster, **{part: relaxed})), note)]
+            except InvalidArgumentError:
+                return []
+    return []
 
 
 def _on(mix: Mix, cluster: Cluster) -> Mix:
