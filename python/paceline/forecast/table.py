@@ -307,6 +307,7 @@ def likely(result: Result, name: str = "") -> str:
         mean += f", {units.digits(result.samples_per_s)} samples/s"
         if name and result.scaling_efficiency is not None:
             mean += f", {units.percent(result.scaling_efficiency)} of linear scaling"
+            mean += " (a rank updates only its share)" if _efficient([result]) else ""
     who = name or (result.strategy if result.sharded is None else label(result, [result], prose=True))
     if found is None:
         return (
