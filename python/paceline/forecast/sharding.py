@@ -328,7 +328,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
         exposed = result.exposed_communication_s
         lines.append(
             f"{name} exposes {units.duration(exposed)} of communication an iteration, which is its time beyond "
-            f"computation alone: {exposed_parts(own)}."
+            f"computation alone: {exposed_parts(own, _spread(scenario))}."
             if exposed
             else f"{name} hides all of its communication."
         )
@@ -367,15 +367,21 @@ def _states(scenario: Scenario) -> str:
     return "optimizer states (Adam, as the trace does not say which)"
 
 
-def exposed_parts(own: Sharded) -> str:
-    """Return what `exposed_communication_s` consists of, in words."""
+def _spread(scenario: Scenario) -> str:
+    """Return what is assumed of how ranks differ, if nothing was said of it."""
+    assumed = scenario.core_options().get("spread")
+    return f", as times are assumed to vary by {units.percent(assumed)}" if assumed else ""
+
+
+def exposed_parts(own: Sharded, spread: str = "") -> str:
+    """Return what `exposed_communication_s` consists of, in words. `spread`: what is assumed of slow ranks."""
     parts = {
         "of all-gather": own.exposed.all_gather_s,
         "of reduce-scatter": own.exposed.reduce_scatter_s,
         "of all-reduce": own.exposed.all_reduce_s,
         "of compression": own.exposed.compression_s,
         "by which computation is slower beside NCCL's kernels": own.slowed_s,
-        "by which the slowest rank computes longer": own.straggling_s,
+        f"by which the slowest rank computes longer{spread}": own.straggling_s,
         "of the library's calls": own.calls_s,
     }
     return units.listed([f"{units.duration(seconds)} {what}" for what, seconds in parts.items() if seconds > 0])
