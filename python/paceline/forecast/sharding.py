@@ -370,7 +370,7 @@ def _states(scenario: Scenario) -> str:
 def _spread(scenario: Scenario) -> str:
     """Return what is assumed of how ranks differ, if nothing was said of it."""
     assumed = scenario.core_options().get("spread")
-    return f", as times are assumed to vary by {units.percent(assumed)}" if assumed else ""
+    return f" (times are assumed to vary by {units.percent(assumed)})" if assumed else ""
 
 
 def exposed_parts(own: Sharded, spread: str = "") -> str:
