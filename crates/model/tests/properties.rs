@@ -1,6 +1,6 @@
 //! Whatever a file contains, the result is an error of one line, or a document that is written and read back unchanged.
 use paceline_model::cluster::Channel;
-use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, import_sends};
+use paceline_model::trace::{Dtype, ImportOptions, ModuleKind, Tensor, import_sends};
 use paceline_model::{Cluster, DocumentError, Graph, Time, Trace};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -50,8 +50,11 @@ fn graph_or_error(text: &[u8]) -> Result<(), TestCaseError> {
 fn holds(trace: &Trace) -> Result<(), TestCaseError> {
     let mut order = trace.distribution.clone();
     order.sort_unstable();
-    prop_assert!((0..).zip(&order).all(|(at, &tensor)| at == tensor) && order.len() == trace.tensors.len());
-    prop_assert!(trace.tensors.iter().all(|t| t.pull_bytes > 0 && (t.bytes == 0 || t.bytes == t.pull_bytes)));
+    let is_frozen = |&index: &u32| trace.tensors[index as usize].frozen_bytes > 0;
+    let sent: Vec<u32> = (0..trace.tensors.len() as u32).filter(|index| !is_frozen(index)).collect();
+    prop_assert_eq!(order, sent);
+    let as_said = |t: &Tensor| (t.frozen_bytes > 0) != (t.pull_bytes > 0) && (t.bytes == 0 || t.bytes == t.pull_bytes);
+    prop_assert!(trace.tensors.iter().all(as_said));
     let with_gradient = trace.tensors.iter().filter(|tensor| tensor.bytes > 0).count();
     prop_assert!(!trace.workers.is_empty() && trace.batch > 0);
     for worker in &trace.workers {
