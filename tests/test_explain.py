@@ -121,6 +121,22 @@ def test_ddp_on_gpus_may_have_another_strategy():
     assert "aggregation in the switch" in changes and told["strategy"] == "native"
 
 
+@pytest.mark.parametrize("options", [("--sharding", "hsdp:2"), ("--sharding", "zero1:2")])
+def test_groups_of_ranks_are_explained_in_whole_groups(options):
+    told, _ = explained("resnet-50", "--gpus", 8, *options)
+    assert told["knee"]["tried"] % 2 == 0
+
+
+def test_a_trace_without_gradients_is_refused(tmp_path):
+    layer = {"layer": "only", "duration_s": 0.01}
+    worker = {"forward": [layer], "gradients": [], "backward_s": 0.01}
+    fields = {"format": "paceline-trace", "version": 1, "name": "none", "batch": 1, "dtype": "float32"}
+    path = tmp_path / "none.json"
+    path.write_text(json.dumps({**fields, "workers": [worker]}))
+    result = CliRunner().invoke(main, ["simulate", str(path), "--gpus", "8"])
+    assert result.exit_code == 2 and "none: has no gradients, so there is nothing to synchronise" in result.output
+
+
 def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
     text = " ".join(call("allreduce:100MB", "--workers", "8,16", "--strategy", "ring", "--explain").split())
     assert "Nothing is computed" in text

@@ -106,7 +106,7 @@ def test_mixtures_say_which_layers_are_dense():
     assert routers(decoder_sparse_step=1, mlp_only_layers=[]) == list(range(6))
     assert routers(decoder_sparse_step=2, mlp_only_layers=[]) == [1, 3, 5]
     assert routers(decoder_sparse_step=1, mlp_only_layers=[5, 0]) == [1, 2, 3, 4]
-    for wrong in ([6], [True], "all"):
+    for wrong in ([6], [True], "all", {}, 0):
         with pytest.raises(InvalidArgumentError, match=r"mlp_only_layers: .* are not whole numbers from 0 to 5"):
             routers(mlp_only_layers=wrong)
     with pytest.raises(InvalidArgumentError, match="num_experts_per_tok: 9 is more than the 4 experts"):

@@ -42,7 +42,8 @@ MEANING: Mapping[str, str] = {
     "fusion_threshold": "the most that is fused",
     "call": "what handing over a gradient adds to the backward pass",
     "agreement": "the coordinator's time for a gradient, beside the backward pass",
-    "message_overhead": "cost of a message at its sender, beside the channel's",
+    "message_overhead": "cost of a message at its sender, beside the channel's; not with `native`, which has its own, "
+    "nor with `sharp`, whose pieces cards make",
     "host_bandwidth": "rate at which a rank copies between a GPU and the network",
     "polling": "what copying a byte takes longer for each rank of the job",
     "reduction_bandwidth": "rate at which a rank adds received data",

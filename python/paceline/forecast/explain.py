@@ -123,7 +123,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
     name = named(fastest, group) if fastest.sharded is not None else fastest.strategy
     return Explanation(
         fastest,
-        _knee(scenario),
+        _knee(scenario, fastest),
         relieved,
         tuple(changes),
         f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
@@ -159,15 +159,20 @@ def _of_relief(relief: Relief) -> Change:
 # ---- the knee
 
 
-def _knee(scenario: Scenario) -> Knee:
+def _knee(scenario: Scenario, result: Result) -> Knee:
     """Find it by bisection over nodes.
 
     The gain of one more worker is taken as a share of what doubling their number gains: the difference between two
     successive numbers would depend on whether one is a power of two.
     """
-    step = int(json.loads(scenario.cluster.to_json())["gpus_per_node"])
-    [alone] = execute([_sized(scenario, 1)])
-    single = alone.samples_per_s
+    group = sharding.ranks_of_groups(scenario.options)
+    step = math.lcm(int(json.loads(scenario.cluster.to_json())["gpus_per_node"]), group)
+    if group == 1:
+        [alone] = execute([_sized(scenario, 1)])
+        single = alone.samples_per_s
+    else:
+        # One worker is no group.
+        single = (result.samples_per_s or 0.0) / (result.scaling_efficiency or 1.0) / result.workers
     if not single:
         return Knee(None, 1, _NO_COMPUTATION)
 

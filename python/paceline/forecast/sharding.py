@@ -6,6 +6,7 @@ The plan of an iteration is made and executed by the native module; docs/explana
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,13 @@ class Sharded:
 def kind(sharding: str) -> str:
     """Return `hsdp` for `hsdp:8`, and `zero1` for `zero1:8`."""
     return sharding.partition(":")[0]
+
+
+def ranks_of_groups(options: Mapping[str, Any]) -> int:
+    """Return a number of which the ranks are a multiple, because they form groups of that size."""
+    _, _, group = str(options.get("sharding") or "").partition(":")
+    again = str(options.get("reshard_after_forward"))
+    return math.lcm(int(group or 1), int(again) if again.isdigit() else 1)
 
 
 def in_every_pass(sharding: str) -> bool:

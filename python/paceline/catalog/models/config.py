@@ -73,14 +73,14 @@ class Config:
 
     def members(self, field: str, end: int) -> frozenset[int]:
         """Return whole numbers below `end`, in any order; none if the field is missing."""
-        found = self.fields.get(field) or []
+        found = [] if self.fields.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
             raise self.wrong(field, f"{_as_json(found)} are not whole numbers from 0 to {end - 1}")
         return frozenset(found)
 
     def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
         """Return so many words that are known; none if the field is missing."""
-        found = self.fields.get(field) or []
+        found = [] if self.fields.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and len(found) in (0, count)):
             raise self.wrong(field, f"{_as_json(found)} is not a list of {count}, one for each layer")
         for one in found:

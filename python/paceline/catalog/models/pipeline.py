@@ -10,6 +10,15 @@ def ends_are_blocks(blocks: int, parts: int) -> bool:
     return blocks % parts != 0 and (blocks + 2) % parts == 0
 
 
+def blocks_of_parts(blocks: int, parts: int) -> list[int]:
+    """Return the blocks of each part, of which the first ones have one more: stages take parts in turn."""
+    if ends_are_blocks(blocks, parts):
+        size = (blocks + 2) // parts
+        return [size - 1, *[size] * (parts - 2), size - 1]
+    size, more = divmod(blocks, parts)
+    return [size + (part < more) for part in range(parts)]
+
+
 def in_flight(stage: int, stages: int, microbatches: int, part_bytes: Sequence[float]) -> list[int]:
     """Return how many microbatches' activations a stage keeps of each of its parts when they need most memory.
 

@@ -21,7 +21,7 @@ from paceline.catalog.models.memory import (
     backward_bytes,
     memory_of,
 )
-from paceline.catalog.models.pipeline import ends_are_blocks, in_flight
+from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
@@ -115,13 +115,13 @@ class Workload:
     def _parts(self) -> list[list[Layer]]:
         """Cut the layers into parts with as many blocks each as can be; embeddings and head are at the ends.
 
-        Where that divides evenly, embeddings and head are counted as a block each, as for Llama 3.1 405B (Llama Team,
-        "The Llama 3 Herd of Models", 2024, section 3.3.2).
+        Where only that divides evenly, embeddings and head are counted as a block each, as for Llama 3.1 405B (Llama
+        Team, "The Llama 3 Herd of Models", 2024, section 3.3.2).
         """
         blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
         count = self.pipeline * self.virtual_stages
-        ends = ends_are_blocks(len(blocks), count)
-        part_of = {block: (index + ends) * count // (len(blocks) + 2 * ends) for index, block in enumerate(blocks)}
+        sizes = blocks_of_parts(len(blocks), count)
+        part_of = dict(zip(blocks, (part for part, size in enumerate(sizes) for _ in range(size)), strict=True))
         parts: list[list[Layer]] = [[] for _ in range(count)]
         last, left = 0, set(blocks)
         for layer in self.model.layers:

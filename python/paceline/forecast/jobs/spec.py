@@ -21,6 +21,7 @@ from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
 from paceline.catalog.library import fields_given, load_cluster
 from paceline.errors import InvalidArgumentError
+from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
@@ -41,7 +42,8 @@ _NOT_OF_A_JOB = {
 _PLAIN = {"sharding": NONE, "accumulate": 1, "compression": NONE, "sync_every": 1}
 """What jobs that share a network have of these: gradients are exchanged in every iteration, as they are."""
 SETTINGS_OF_FILES = frozenset(
-    {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN} | {one.name for one in of_place("report")} - _NOT_OF_A_JOB
+    {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN}
+    | {one.name for one in of_place("report")} - _NOT_OF_A_JOB - {*_PLAIN, *sharding.OPTIONS}
 )
 """Settings that a file of jobs has."""
 _MOST_NODES = 60_000
