@@ -348,7 +348,7 @@ def test_embeddings_and_head_count_as_blocks_where_that_makes_parts_equal():
 @pytest.mark.parametrize("checkpointing", ["selective", "full"])
 @pytest.mark.parametrize("row", MEGATRON, ids=lambda row: row[0])
 def test_megatrons_pipelines_take_as_long_as_published(row, checkpointing):
-    """V. Korthikanti et al., 2022, table 5: GPT on A100; no constant was fitted to it."""
+    """V. Korthikanti et al., 2022, table 5: GPT on A100; see docs/results/published.md."""
     _, shape, (tensor, stages, parts), (batch, microbatches), seconds = row
     fields = dict(zip(("n_embd", "n_layer", "n_head"), shape, strict=True))
     config = Config("gpt", "here", {"model_type": "gpt2", "n_positions": 2048, "vocab_size": 51_200, **fields})

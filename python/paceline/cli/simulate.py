@@ -268,16 +268,14 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     from paceline.forecast.jobs.model import simulate_jobs
 
     ctx = click.get_current_context()
-    given = [param for param in ctx.command.params if ctx.get_parameter_source(param.name or "") == _GIVEN]
-    words = [
-        "TRACE" if isinstance(param, click.Argument) else param.opts[0]
-        for param in given
-        if param.name not in ("jobs", "as_json", "timeline", "plot")
-    ]
-    if words:
-        can = next(param for param in given if words[0] in (*param.opts, "TRACE")).name in spec.SETTINGS_OF_FILES
-        remedy = f"write it into {path}" if can or words[0] == "TRACE" else "leave it out"
-        raise click.UsageError(f"{words[0]} has no effect with --jobs; {remedy}")
+    for param in ctx.command.params:
+        name = param.name or ""
+        if name in ("jobs", "as_json", "timeline", "plot") or ctx.get_parameter_source(name) != _GIVEN:
+            continue
+        is_trace = isinstance(param, click.Argument)
+        word = "TRACE" if is_trace else param.opts[0]
+        remedy = f"write it into {path}" if is_trace or name in spec.SETTINGS_OF_FILES else "leave it out"
+        raise click.UsageError(f"{word} has no effect with --jobs; {remedy}")
     if plot is not None:
         plotting.check(plot)
     if timeline is not None:

@@ -115,8 +115,8 @@ class Workload:
     def _parts(self) -> list[list[Layer]]:
         """Cut the layers into parts with as many blocks each as can be; embeddings and head are at the ends.
 
-        Where only that divides evenly, embeddings and head are counted as a block each, as for Llama 3.1 405B (Llama
-        Team, "The Llama 3 Herd of Models", 2024, section 3.3.2).
+        Where only that divides evenly, embeddings and head are counted as a block each, so that the 126 blocks of
+        Llama 3.1 405B can be cut into 16 stages.
         """
         blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
         count = self.pipeline * self.virtual_stages
