@@ -30,6 +30,7 @@ struct Mix {
 struct One {
     name: String,
     ranks_per_node: u32,
+    gpus_per_rank: u32,
     nodes: Vec<u32>,
     server_nodes: Vec<u32>,
     start_s: f64,
@@ -56,6 +57,7 @@ pub fn simulate_mix(
             name: one.name,
             trace: Arc::new(trace.0.clone()),
             ranks_per_node: one.ranks_per_node,
+            gpus_per_rank: one.gpus_per_rank,
             nodes: one.nodes,
             server_nodes: one.server_nodes,
             start: Time::from_seconds(one.start_s),

@@ -24,9 +24,10 @@ use serde::Serialize;
 
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, Computation, Found, LinkUse, Observed, Outcome, PathPart, Traffic, compose};
-use crate::prepare::{self, computes};
+use crate::prepare::{self, Prepared, computes};
 use crate::timeline::{Drawing, Line, Timeline};
 use crate::worker::workers;
+pub(crate) use by_message::followers;
 use groups::Programs;
 
 /// Plans with more messages than this (half a second) are executed by collective.
@@ -289,6 +290,24 @@ pub fn simulate_as(
     let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
     let found = found(trace, cluster, options, &plan, executed, sent, resolution);
     Ok((compose(trace, cluster, options, &plan, found)?, drawn))
+}
+
+/// The plan of one of several jobs for the event loop, message by message.
+///
+/// # Errors
+/// Those of [`simulate_as`].
+pub(crate) fn prepare_messages(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<Prepared, SimulationError> {
+    check(cluster, options)?;
+    prepare::check(trace, cluster, options)?;
+    let plan = plan_of(trace, options)?;
+    let programs = Programs::new(&plan, cluster, options)?;
+    let prepared = by_message::prepared(&plan, programs, false);
+    prepare::check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
+    Ok(prepared)
 }
 
 fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {

@@ -11,13 +11,14 @@ use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, Roles, SwitchPlace};
 use serde::Serialize;
 
+use crate::iteration::{followers, prepare_messages};
 use crate::network::switch::Memory;
 use crate::network::topology::{LinkName, NetworkLinks, Placed, PlacedJob};
 use crate::observer::{Activity, Observer};
 use crate::options::{Network, Options, SimulationError};
 use crate::prepare::{Prepared, nodes_per_switch, prepare_in, with_least_latency};
 use crate::run::{check_switch_memory, phases};
-use crate::simulation::{Job, JobPlace, Simulation, Until};
+use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
 use crate::worker::workers;
 
@@ -32,6 +33,8 @@ pub struct PlacedJobSpec {
     pub options: Options,
     /// Ranks on each of its nodes; the last may have fewer.
     pub ranks_per_node: u32,
+    /// GPUs of a rank on its node: those that share its layers.
+    pub gpus_per_rank: u32,
     /// Nodes of its workers, ascending.
     pub nodes: Vec<u32>,
     /// The node of each of its servers.
@@ -54,8 +57,12 @@ pub enum Length {
 pub struct JobOutcome {
     /// Its name.
     pub name: String,
-    /// The end of every iteration, in picoseconds from the start of the simulation.
+    /// The end of every round of iterations, in picoseconds from the start of the simulation.
     pub marks_ps: Vec<u64>,
+    /// Iterations of a round, in the last of which ranks exchange something; 1: in each.
+    pub sync_every: u32,
+    /// Of a worker in an iteration.
+    pub samples: u64,
     /// The first and the last of them between which all jobs ran.
     pub measured: (usize, usize),
     /// Degenerate cases that the user should know about.
@@ -171,6 +178,11 @@ fn racks_of(cluster: &Cluster, job: &PlacedJobSpec) -> Option<Vec<(u32, u32)>> {
     Some(racks)
 }
 
+/// Whether a job's iteration is other than that of its trace: its exchanges are then those of a plan, one after another.
+fn is_planned(job: &PlacedJobSpec) -> bool {
+    job.options.iteration.as_ref().is_some_and(|iteration| !iteration.is_plain())
+}
+
 fn prepare_jobs(
     cluster: &Cluster,
     nodes: u32,
@@ -190,7 +202,7 @@ fn prepare_jobs(
         let ranks = |local: usize| job.ranks_per_node.min(job.options.workers - local as u32 * job.ranks_per_node);
         for (local, &node) in job.nodes.iter().enumerate() {
             let (taken, by) = used.entry(node).or_insert((0, number));
-            *taken += ranks(local);
+            *taken += ranks(local) * job.gpus_per_rank;
             if *taken > cluster.gpus_per_node {
                 let other = &jobs[*by].name;
                 return Err(wrong(format!(
@@ -200,9 +212,14 @@ fn prepare_jobs(
             }
         }
         let options = Options { network, ..job.options.clone() };
+        let own = cluster_of(cluster, job);
         let racks = racks_of(cluster, job).map(|racks| racks.into_iter().map(|(_, count)| count).collect());
-        let (prepared, _) =
-            prepare_in(&job.trace, &cluster_of(cluster, job), &options, racks).map_err(|e| wrong(e.0))?;
+        let prepared = if is_planned(job) {
+            prepare_messages(&job.trace, &own, &options)
+        } else {
+            prepare_in(&job.trace, &own, &options, racks).map(|(prepared, _)| prepared)
+        };
+        let prepared = prepared.map_err(|e| wrong(e.0))?;
         check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.0))?;
         all.push(prepared);
     }
@@ -211,11 +228,9 @@ fn prepare_jobs(
 
 fn check_place(cluster: &Cluster, nodes: u32, job: &PlacedJobSpec) -> Result<(), String> {
     let wanted = job.options.workers.div_ceil(job.ranks_per_node.max(1)) as usize;
-    if job.ranks_per_node == 0 || job.ranks_per_node > cluster.gpus_per_node {
-        return Err(format!(
-            "gpus_per_node: {} GPUs on a node, which has {}",
-            job.ranks_per_node, cluster.gpus_per_node
-        ));
+    let gpus = job.ranks_per_node.saturating_mul(job.gpus_per_rank);
+    if gpus == 0 || gpus > cluster.gpus_per_node {
+        return Err(format!("gpus_per_node: {gpus} GPUs on a node, which has {}", cluster.gpus_per_node));
     }
     if job.nodes.len() != wanted {
         return Err(format!("nodes: {} are given for workers that fill {wanted}", job.nodes.len()));
@@ -260,7 +275,10 @@ fn run<O: Observer>(
     let aggregating = places.iter().filter(|place| place.roles.switches > 0).count() as u64;
     let (mut running, mut all_workers) = (Vec::new(), Vec::new());
     for (number, (job, prepared)) in jobs.iter().zip(prepared).enumerate() {
-        let (boundary, together, warm_up) = phases(prepared, &job.options);
+        let (boundary, together, warm_up) = match is_planned(job) {
+            true => (Boundary::Sums, true, 0),
+            false => phases(prepared, &job.options),
+        };
         let until = match length {
             Length::Iterations(count) => Until::Iterations(*count as usize),
             Length::Marks(marks) => Until::Mark(marks[number]),
@@ -270,7 +288,10 @@ fn run<O: Observer>(
         let mut one = Job::new(prepared, places[number], (boundary, together), (warm_up.max(1), until), memory);
         one.start = job.start.0;
         running.push(one);
-        all_workers.extend(workers(&job.trace, cluster, &job.options));
+        all_workers.extend(match is_planned(job) {
+            true => followers(&job.trace, cluster, &job.options),
+            false => workers(&job.trace, cluster, &job.options),
+        });
     }
     let job_of = (0u16..).zip(prepared).flat_map(|(job, prepared)| prepared.buckets.iter().map(move |_| job)).collect();
     let users = Users { job_of, messages: HashMap::new(), measuring: false, inner };
@@ -282,6 +303,9 @@ fn run<O: Observer>(
         .map(|(spec, job)| JobOutcome {
             name: spec.name.clone(),
             marks_ps: job.marks.iter().map(|mark| mark.time).collect(),
+            sync_every: spec.options.iteration.as_ref().map_or(1, |iteration| iteration.sync_every),
+            samples: u64::from(spec.trace.batch)
+                * u64::from(spec.options.iteration.as_ref().map_or(1, |iteration| iteration.accumulate)),
             measured: (job.marks_before, job.marks.len() - 1),
             notes: job.prepared.schedule.note().into_iter().collect(),
         })

@@ -261,7 +261,8 @@ const MAX_STATE_BYTES: usize = 4_000_000_000;
 const MAX_MESSAGES: u64 = 4_000_000_000;
 
 /// Refuses simulations that need too much memory or time before they start.
-fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
+/// Refuses programs whose state or messages are too many for the event loop.
+pub(crate) fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[String]) -> Result<(), SimulationError> {
     let Some(bucket) = buckets.iter().max_by_key(|bucket| schedule.lanes(bucket)) else { return Ok(()) };
     let lanes = schedule.lanes(bucket);
     let bytes = Lanes::bytes(schedule.roles().total(), lanes, schedule.slots(), schedule.senders());

@@ -20,6 +20,7 @@ fn job(name: &str, strategy: &str, bytes: u64, nodes: &[u32]) -> PlacedJobSpec {
         trace: Arc::new(Trace::all_reduce(bytes, 2).unwrap()),
         options: Options::new(strategy, nodes.len() as u32),
         ranks_per_node: 1,
+        gpus_per_rank: 1,
         nodes: nodes.to_vec(),
         server_nodes: Vec::new(),
         start: Time::ZERO,

@@ -11,11 +11,11 @@ use super::{Executed, duration, factors, pace};
 use crate::network::topology::NetworkLinks;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Observed, Usage};
-use crate::path::COUNT;
+use crate::path::{COUNT, Chain};
 use crate::plan_run::PlanRun;
 use crate::prepare::{Prepared, with_least_latency};
 use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
-use crate::worker::workers;
+use crate::worker::{Worker, workers};
 
 pub(super) fn execute(
     plan: &Plan,
@@ -26,20 +26,9 @@ pub(super) fn execute(
     shown: u32,
 ) -> Result<Executed, SimulationError> {
     let factors = factors(trace, cluster, options);
-    let run = PlanRun::new(plan, &programs.exchange_of, true);
     let computes = |rank: usize| plan.steps.iter().filter_map(|step| duration(&step.work, factors[rank])).sum::<u64>();
     let slowest = (0..factors.len()).max_by_key(|&rank| (computes(rank), std::cmp::Reverse(rank))).unwrap_or(0) as u32;
-    let buckets: Vec<Bucket> = programs.exchanges.iter().map(|&(_, bucket)| bucket).collect();
-    let prepared = Prepared {
-        entry: programs.entry,
-        priority: (0..buckets.len() as u32).collect(),
-        names: vec![String::new(); buckets.len()],
-        buckets,
-        element_bytes: ELEMENT_BYTES,
-        workers: vec![run],
-        exchange_only: false,
-        schedule: Box::new(programs.together()),
-    };
+    let prepared = prepared(plan, programs, true);
     let (mut simulation, end) = run_job(&prepared, trace, cluster, options)?;
     let busy = simulation.workers.iter().map(|worker| worker.busy).collect();
     let usage = Usage { wires: &simulation.wires, workers: busy, iterations: 1.0 };
@@ -51,6 +40,32 @@ pub(super) fn execute(
         }
     }
     Ok(Executed { end, slowest, spans, links: observed.links, busy: observed.busy })
+}
+
+/// The plan for the event loop, in which its exchanges are the buckets. `every_step`: whether spans are wanted.
+pub(super) fn prepared(plan: &Plan, programs: Programs, every_step: bool) -> Prepared {
+    let run = PlanRun::new(plan, &programs.exchange_of, every_step);
+    let buckets: Vec<Bucket> = programs.exchanges.iter().map(|&(_, bucket)| bucket).collect();
+    let exchanges = plan.steps.iter().zip(&programs.exchange_of).filter(|(_, exchange)| exchange.is_some());
+    Prepared {
+        entry: programs.entry,
+        priority: (0..buckets.len() as u32).collect(),
+        names: exchanges.map(|(step, _)| step.name(&plan.units)).collect(),
+        buckets,
+        element_bytes: ELEMENT_BYTES,
+        workers: vec![run],
+        exchange_only: false,
+        schedule: Box::new(programs.together()),
+    }
+}
+
+/// Workers that all have the plan of the first recorded one; others are slower or faster than it.
+pub(crate) fn followers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Worker<C>> {
+    let mut workers = workers(trace, cluster, options);
+    for worker in &mut workers {
+        worker.pace = pace(trace, std::mem::take(&mut worker.recorded));
+    }
+    workers
 }
 
 /// A collective alone, from the moment at which it begins on all ranks until the last one has ended it.
@@ -94,10 +109,7 @@ fn run_job<'a>(
     let fluid = options.network == Network::Fluid;
     let seen = with_least_latency(cluster, prepared);
     let wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed).map_err(SimulationError)?;
-    let mut workers = workers(trace, cluster, options);
-    for worker in &mut workers {
-        worker.pace = pace(trace, std::mem::take(&mut worker.recorded));
-    }
+    let workers = followers(trace, cluster, options);
     let place = JobPlace::alone(prepared.schedule.roles());
     let job = Job::new(prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), None);
     let mut simulation = Simulation::new(cluster, wires, vec![job], workers, fluid, ());

@@ -15,11 +15,13 @@ from paceline import _core
 from paceline._core import Cluster
 from paceline._internal.console import Bar
 from paceline._internal.system import cores
+from paceline._internal.units import listed
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.explain import NOT_IN_A_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
+from paceline.forecast.sharding import NONE
 from paceline.settings.table import naming_core_errors
 
 SCHEMA = 1
@@ -48,6 +50,8 @@ class JobResult:
     name: str
     trace: str
     strategy: str
+    sharding: str
+    """`none`, `zero3`, `hsdp:8`, …"""
     workers: int
     nodes: tuple[int, ...]
     server_nodes: tuple[int, ...]
@@ -135,17 +139,22 @@ class JobsResult:
 
 @dataclass(frozen=True)
 class _Ran:
-    """One simulation: for each job the ends of its iterations in picoseconds, and which of them are measured."""
+    """One simulation: for each job the ends of its rounds in picoseconds, and which of them are measured."""
 
     marks: dict[str, list[int]]
     measured: dict[str, tuple[int, int]]
+    sync_every: dict[str, int]
+    """Iterations of a round."""
+    samples: dict[str, int]
+    """Of a worker in an iteration."""
     notes: dict[str, tuple[str, ...]]
     links: list[dict[str, Any]]
     measured_s: float
 
     def mean_s(self, name: str, between: tuple[int, int] | None = None) -> float:
         first, last = between or self.measured[name]
-        return (self.marks[name][last] - self.marks[name][first]) * 1e-12 / (last - first)
+        rounds = (last - first) * self.sync_every[name]
+        return (self.marks[name][last] - self.marks[name][first]) * 1e-12 / rounds
 
 
 def _run(
@@ -168,6 +177,8 @@ def _run(
     return _Ran(
         {job["name"]: job["marks_ps"] for job in found["jobs"]},
         {job["name"]: tuple(job["measured"]) for job in found["jobs"]},
+        {job["name"]: job["sync_every"] for job in found["jobs"]},
+        {job["name"]: job["samples"] for job in found["jobs"]},
         {job["name"]: tuple(job["notes"]) for job in found["jobs"]},
         found["links"],
         found["measured_s"],
@@ -244,15 +255,16 @@ def _result(job: PlacedJob, together: _Ran, alone: _Ran) -> JobResult:
     first, last = together.measured[job.name]
     iteration_s = together.mean_s(job.name)
     summary = json.loads(job.scenario.trace.summary())
-    samples = job.scenario.workers * summary["batch"]
+    samples = job.scenario.workers * together.samples[job.name]
     return JobResult(
         name=job.name,
         trace=summary["name"],
         strategy=job.scenario.strategy.name,
+        sharding=job.scenario.options.get("sharding", NONE),
         workers=job.scenario.workers,
         nodes=job.nodes,
         server_nodes=job.server_nodes,
-        iterations=last - first,
+        iterations=(last - first) * together.sync_every[job.name],
         iteration_s=iteration_s,
         alone_s=alone.mean_s(job.name, (first, last)),
         samples_per_s=samples / iteration_s if iteration_s > 0 else 0.0,
@@ -292,7 +304,10 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
         ]
         if not names:
             used = any(feature in job.scenario.strategy.knobs for job in mix.jobs)
+            planned = [job.name for job in mix.jobs if job.is_planned and job.scenario.strategy.name in becomes]
             why = "already used" if used else "no job's strategy has a form that uses it"
+            if planned and not used:
+                why = f"not for {listed(planned)}, which {'does' if len(planned) == 1 else 'do'} more than all-reduces"
             changes.append((f"{feature} in the switch", None, why))
             continue
         changes.append((f"{feature} in the switch", replace(_on(mix, able), jobs=jobs), ", ".join(names)))
@@ -305,9 +320,10 @@ def _less_oversubscribed(mix: Mix, described: Mapping[str, Any]) -> list[tuple[s
         over = described.get(part, {}).get("oversubscription", 1.0)
         if over > 1:
             relaxed = {**described[part], "oversubscription": max(1.0, over / 2)}
+            change = "half the oversubscription" if over >= 2 else "no oversubscription"
             note = f"{max(1.0, over / 2):g}:1"
             try:
-                return [("half the oversubscription", _on(mix, load_cluster(mix.cluster, **{part: relaxed})), note)]
+                return [(change, _on(mix, load_cluster(mix.cluster, **{part: relaxed})), note)]
             except InvalidArgumentError:
                 return []
     return []
@@ -319,6 +335,6 @@ def _on(mix: Mix, cluster: Cluster) -> Mix:
 
 def _using(job: PlacedJob, becomes: Mapping[str, str]) -> PlacedJob:
     name = becomes.get(job.scenario.strategy.name)
-    if name is None:
+    if name is None or job.is_planned:
         return job
     return replace(job, scenario=job.scenario.under(find_strategy(name)))

@@ -39,11 +39,8 @@ _NOT_OF_A_JOB = {
     *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
     *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module"),
 }
-_PLAIN = {"sharding": NONE, "accumulate": 1, "compression": NONE, "sync_every": 1}
-"""What jobs that share a network have of these: gradients are exchanged in every iteration, as they are."""
 SETTINGS_OF_FILES = frozenset(
-    {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN}
-    | {one.name for one in of_place("report")} - _NOT_OF_A_JOB - {*_PLAIN, *sharding.OPTIONS}
+    {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN} | {one.name for one in of_place("report")} - _NOT_OF_A_JOB
 )
 """Settings that a file of jobs has."""
 _MOST_NODES = 60_000
@@ -59,11 +56,19 @@ class PlacedJob:
 
     name: str
     scenario: Scenario
-    gpus_per_node: int
-    """Ranks on each of its nodes."""
+    ranks_per_node: int
+    gpus_per_rank: int
+    """GPUs that share the layers of a rank."""
     nodes: tuple[int, ...]
     server_nodes: tuple[int, ...]
     start_s: float
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
+        options = self.scenario.core_options()
+        own = {name: value for name, value in options.items() if name not in ("collectives", "slowdown")}
+        return _core.is_planned(json.dumps(own))
 
     def for_core(self, seed: int | None) -> dict[str, Any]:
         """Return it in the form of the native module."""
@@ -73,7 +78,8 @@ class PlacedJob:
             options["seed"] = seed ^ zlib.crc32(self.name.encode())
         return {
             "name": self.name,
-            "ranks_per_node": self.gpus_per_node,
+            "ranks_per_node": self.ranks_per_node,
+            "gpus_per_rank": self.gpus_per_rank,
             "nodes": list(self.nodes),
             "server_nodes": list(self.server_nodes),
             "start_s": self.start_s,
@@ -142,6 +148,11 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
     inside, notes = _inside(drafts, described)
+    notes += tuple(
+        f"{draft.name}: a worker is a data-parallel rank of {draft.gpus_per_rank} GPUs"
+        for draft in drafts
+        if draft.gpus_per_rank > 1
+    )
     return Mix(
         load_cluster(cluster, bandwidth=as_rate(flow), intra_bandwidth=inside),
         nodes,
@@ -162,15 +173,22 @@ class _Draft:
     name: str
     scenario: Scenario
     gpus_per_node: int
+    """GPUs that it uses on each of its nodes."""
+    gpus_per_rank: int
     nodes: str | tuple[int, ...]
     servers: int
     """Servers that need nodes of their own."""
     start_s: float
 
     @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each of its nodes."""
+        return self.gpus_per_node // self.gpus_per_rank
+
+    @property
     def count(self) -> int:
         """Nodes for its workers."""
-        return -(-self.scenario.workers // self.gpus_per_node)
+        return -(-self.scenario.workers // self.ranks_per_node)
 
 
 def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
@@ -179,7 +197,7 @@ def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str
     A mesh limits what jobs exchange with `inside = "root"`; the jobs' nodes have one rate.
     """
     own = described["intra_bandwidth"]
-    several = [draft for draft in drafts if min(draft.gpus_per_node, draft.scenario.workers) > 1]
+    several = [draft for draft in drafts if min(draft.ranks_per_node, draft.scenario.workers) > 1]
     rates = {draft.name: json.loads(lowered(draft.scenario).cluster.to_json())["intra_bandwidth"] for draft in several}
     limited = {name: rate for name, rate in rates.items() if rate != own}
     if not limited:
@@ -233,16 +251,16 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
             "the cluster's nodes"
         )
     given = {key: value for key, value in entry.items() if key in allowed}
-    for key, plain in _PLAIN.items():
-        if given.pop(key, plain) != plain:
-            raise InvalidArgumentError(
-                f"{where}: {key}: is not modelled for several jobs, whose gradients are exchanged in every iteration, "
-                "as they are; leave it out, and forecast the job by itself"
-            )
+    if given.get("pipeline_parallel", 1) != 1:
+        raise InvalidArgumentError(
+            f"{where}: pipeline_parallel: is not modelled for several jobs, because one stage of a pipeline is "
+            "simulated; leave it out, and forecast the job by itself"
+        )
     given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
     # What libraries cost is not known to several jobs at once; that they fuse gradients is.
     given["library"] = NONE
-    given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
+    if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
+        given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
     try:
         scenarios = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
     except InvalidArgumentError as error:
@@ -258,6 +276,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
         name,
         scenario,
         gpus,
+        scenario.workload.tensor if scenario.workload is not None else 1,
         _wanted(where, entry.get("nodes", PACKED)),
         _core.nodes_for_servers(cluster, core),
         _start(where, entry.get("start", 0)),
@@ -344,7 +363,8 @@ def _place(drafts: Sequence[_Draft], nodes: int, described: Mapping[str, Any]) -
             PlacedJob(
                 draft.name,
                 draft.scenario,
-                draft.gpus_per_node,
+                draft.ranks_per_node,
+                draft.gpus_per_rank,
                 tuple(sorted(workers)),
                 tuple(servers),
                 draft.start_s,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
+from paceline.forecast.sharding import NONE
 
 _MOST_LINKS = 8
 _NOTICED = 0.005
@@ -42,10 +43,12 @@ def _rate(text: str) -> float:
 
 def _jobs(result: JobsResult) -> list[str]:
     time = units.time_unit(job.iteration_s for job in result.jobs)
+    are_sharded = any(job.sharding != NONE for job in result.jobs)
     columns = [
         Column("job", left=True),
         Column("trace", left=True),
         Column("strategy", left=True),
+        *([Column("sharding", left=True)] if are_sharded else []),
         Column("workers"),
         Column("nodes", left=True),
         Column(f"iteration\n{time[1]}"),
@@ -58,6 +61,7 @@ def _jobs(result: JobsResult) -> list[str]:
             job.name,
             job.trace,
             job.strategy,
+            *([job.sharding] if are_sharded else []),
             str(job.workers),
             _numbers([*job.nodes, *job.server_nodes]),
             units.in_unit(job.iteration_s, time),
