@@ -159,6 +159,12 @@ def test_two_jobs_do_not_share_a_gpu():
         model.simulate_jobs(found)
 
 
+def test_the_example_of_sharded_jobs():
+    found = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
+    assert {one.name: one.is_planned for one in found.jobs} == {"grouped": True, "pretraining": True, "vision": False}
+    assert model.simulate_jobs(found).jobs[1].slowdown > 2
+
+
 def test_the_command(tmp_path):
     text = EXAMPLE.read_text()
     small = tmp_path / "jobs.toml"
