@@ -67,6 +67,15 @@ PUBLISHED = {
 WITHOUT_A_BUILT_IN = {"ministral", "granite", "olmo3", "glm4_moe"}
 # B. of parameters in the paper's table 2.1.
 GPT3 = {"gpt3-1.3b": 1.3e9, "gpt3-2.7b": 2.7e9, "gpt3-6.7b": 6.7e9, "gpt3-13b": 13e9, "gpt3-175b": 175e9}
+TRANSFORMER_ENGINE = [
+    # NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md: model, GPU, GPUs, tokens, samples of a
+    # microbatch and of all ranks, (tensor-parallel GPUs, stages, parts of each), FSDP, tokens/s of a GPU.
+    ("llama-3-8b", "h100", 8, 8192, (1, 128), (1, 1, 1), True, 14_451),
+    ("llama-3-8b", "b200", 8, 8192, (2, 128), (1, 1, 1), False, 30_624),
+    ("llama-3-70b", "h100", 64, 8192, (1, 128), (4, 8, 5), False, 1_602),
+    ("llama-3-70b", "h100", 64, 8192, (1, 256), (4, 8, 5), False, 1_664),
+    ("llama-3-70b", "h100", 32, 4096, (1, 32), (4, 4, 5), False, 1_638),
+]
 MEGATRON = [
     ("22B", (6144, 48, 64), (8, 1, 1), (4, 1), {"selective": 1.10, "full": 1.42}),
     ("175B", (12_288, 96, 96), (8, 8, 3), (1, 64), {"selective": 13.75, "full": 18.13}),
@@ -281,6 +290,46 @@ def test_checkpointing_precision_and_kernels_change_times_as_they_should():
     )
     assert workload(batch=2, attention="unfused").forward_s > plain.forward_s
     assert workload(batch=4).forward_s < 2 * plain.forward_s < 1.1 * workload(batch=4).forward_s
+
+
+def test_transformer_engine_casts_where_operands_are_made():
+    def made(dtype, kernels, gpu="h100"):
+        return workload("llama-3-8b", gpu, seq=8192, dtype=dtype, kernels=kernels)
+
+    own = made("fp8", "transformer-engine")
+    line = own.roofline
+    assert line.matmul_rate(4096) == pytest.approx(2 * made("bf16", "fused").roofline.matmul_rate(4096), rel=1e-3)
+    # Attention is in 16 bits, whatever the products are.
+    arguments = (1e15, 1e9, 4096.0)
+    assert line.attention_forward(*arguments, causal=True) == made(
+        "bf16", "transformer-engine"
+    ).roofline.attention_forward(*arguments, causal=True)
+    old = made("bf16", "transformer-engine", "a100"), made("bf16", "fused", "a100")
+    assert len({one.roofline.attention_forward(*arguments, causal=True) for one in old}) == 1
+    assert own.compute_s < made("fp8", "compiled").compute_s < made("fp8", "fused").compute_s
+    assert made("bf16", "transformer-engine").compute_s < made("bf16", "fused").compute_s
+    shared = {
+        kernels: workload("llama-3-70b", seq=8192, tensor_parallel=4, kernels=kernels)
+        for kernels in ("fused", "transformer-engine")
+    }
+    # Products hide all pieces of an exchange but one.
+    assert shared["transformer-engine"].tensor_parallel_s == pytest.approx(shared["fused"].tensor_parallel_s / 4)
+    memory = {kernels: made.memory(sharding="zero1", group=8).total for kernels, made in shared.items()}
+    assert memory["transformer-engine"] == memory["fused"]
+
+
+@pytest.mark.parametrize("row", TRANSFORMER_ENGINE, ids=lambda row: f"{row[0]}-{row[1]}-{row[-1]}")
+def test_transformer_engine_is_as_fast_as_published(row):
+    model, gpu, gpus, tokens, (batch, samples), (tensor, stages, parts), is_fsdp, published = row
+    passes = samples // (batch * gpus // (tensor * stages))
+    options = {"accumulate": passes, "sharding": "zero3" if is_fsdp else "zero1"}
+    if stages > 1:
+        pipeline = {"pipeline_parallel": stages, "virtual_stages": parts, "microbatches": passes}
+        options = {**pipeline, "tensor_parallel": tensor, "sharding": "zero1"}
+    options |= {"gpu": gpu, "seq": tokens, "batch": batch, "dtype": "fp8", "kernels": "transformer-engine"}
+    result = paceline.simulate(model, None, "native", workers=gpus, **options)
+    assert result.tokens_per_s_per_gpu == pytest.approx(published, rel=0.1)
+    assert result.interval is None and "no measurement is of it" in result.evidence
 
 
 def test_small_models_are_bound_by_launches():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from paceline.catalog import names
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 
 _FILE = Path(__file__).parent / "efficiency.json"
@@ -21,10 +22,12 @@ _UNITS = {
     "matmul.hopper.bf16": _PEAK,
     "matmul.blackwell.bf16": _PEAK,
     "matmul.fp8": "share of the 16-bit share",
+    "matmul.fp8.transformer-engine": "share of the 16-bit share",
     "matmul.fp32": _PEAK,
     "matmul.consumer": _PEAK,
     "matmul.fill": "elements of the hidden size",
     "attention.flash": "share of the rate of matrix products",
+    "attention.cudnn": "share of the rate of 16-bit matrix products",
     "attention.score": "bytes per score",
     "memory.share": "share of the bandwidth",
     "traffic.hidden": "bytes per hidden element, layer and token",
@@ -34,6 +37,8 @@ _UNITS = {
     "traffic.weight.written": "bytes per parameter and microbatch",
     "traffic.eager": "times the fused traffic",
     "traffic.compiled": "times the fused traffic",
+    "traffic.transformer-engine": "times the fused traffic",
+    "traffic.weight.fp8": "bytes per parameter and microbatch",
     "update.fused": "times the bytes of the optimizer's states",
     "update.eager": "times the bytes of the optimizer's states",
     "overlap.exposed": "share of an all-reduce's time",
@@ -53,10 +58,11 @@ def efficiency(name: str) -> float:
     return value_of(all_efficiencies()[name])
 
 
-def matmul_share(architecture: str, precision: str) -> float:
+def matmul_share(architecture: str, precision: str, kernels: names.Kernels = "fused") -> float:
     """Return the share of the peak that large matrix products reach."""
     if precision == "fp8":
-        return matmul_share(architecture, "bf16") * efficiency("matmul.fp8")
+        casts = "matmul.fp8.transformer-engine" if kernels == names.TRANSFORMER_ENGINE else "matmul.fp8"
+        return matmul_share(architecture, "bf16") * efficiency(casts)
     if precision == "fp32":
         return efficiency("matmul.volta.fp32" if architecture == "volta" else "matmul.fp32")
     if architecture in ("turing", "ada"):

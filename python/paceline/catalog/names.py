@@ -69,7 +69,10 @@ Precision = Literal["fp8", "bf16", "fp16", "tf32", "fp32"]
 """Of the computation, for models from a configuration."""
 Attention = Literal["flash", "unfused"]
 Checkpointing = Literal["none", "selective", "full"]
-Kernels = Literal["eager", "fused", "compiled"]
+Kernels = Literal["eager", "fused", "compiled", "transformer-engine"]
+TRANSFORMER_ENGINE: Kernels = "transformer-engine"
+MEGATRON: tuple[Kernels, ...] = ("fused", TRANSFORMER_ENGINE)
+"""Kernels of Megatron-LM, whose pipelines, losses and gathered activations are its own; others are PyTorch's."""
 Executor = Literal["local", "ray"]
 Optimizer = Literal["adam", "sgd", "momentum"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline import _core
 from paceline._internal import units
-from paceline.catalog import channels
+from paceline.catalog import channels, names
 from paceline.forecast import compression
 from paceline.settings.table import SETTINGS, SIMULATE
 
@@ -31,6 +31,8 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
     """Return the model or the first option that is outside the evidence, with the reason; empty if nothing is."""
     if scenario.workload is not None and scenario.workload.model.has_experts:
         return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
+    if scenario.workload is not None and scenario.workload.kernels == names.TRANSFORMER_ENGINE:
+        return f"{_named('kernels', names.TRANSFORMER_ENGINE)}: no measurement is of it"
     if scenario.workload is not None and scenario.workload.pipeline > 1:
         return f"{_named('pipeline_parallel', scenario.workload.pipeline)}: no measurement is of a pipeline"
     fields = json.loads(low.cluster.to_json())

@@ -48,7 +48,7 @@ class Computation:
     @property
     def is_gathered(self) -> bool:
         """Whether each tensor-parallel GPU keeps whole inputs of products."""
-        return self.tensor > 1 and self.kernels != "fused"
+        return self.tensor > 1 and self.kernels not in names.MEGATRON
 
 
 def activation_bytes(layer: Layer, computed: Computation) -> int:
@@ -183,4 +183,6 @@ def largest_unit(model: Model) -> int:
 def _of_logits(computed: Computation) -> int:
     """Return the bytes of a logit in the loss's backward pass, beyond the FP32 value that is kept."""
     copies = 3 if computed.is_gathered else 2
-    return {"eager": copies * 4, "fused": element_bytes(computed.precision), "compiled": 0}[computed.kernels]
+    if computed.kernels in names.MEGATRON:
+        return element_bytes(computed.precision)
+    return copies * 4 if computed.kernels == "eager" else 0

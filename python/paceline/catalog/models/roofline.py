@@ -12,7 +12,7 @@ A layer takes at least as long as the host needs to launch its kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
@@ -22,6 +22,8 @@ AttentionKind = names.Attention
 Kernels = names.Kernels
 _RECOMPUTING_BACKWARD = 2.5
 """Flash attention's backward pass has 5 matrix products to the forward pass's 2 (T. Dao, FlashAttention-2, 2023)."""
+_OVERLAPPING = ("hopper", "blackwell")
+"""Architectures on which attention computes products asynchronously, beside softmax."""
 _RING_HOP_S = 3.4e-6
 """Of NCCL's ring over NVLink, protocol Simple (NVIDIA/nccl src/graph/tuning.cc)."""
 _BYTES = {"fp8": 2, "bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
@@ -44,7 +46,7 @@ class Roofline:
 
     def matmul_rate(self, hidden: float) -> float:
         """Return the FLOP/s of matrix products in a model of this hidden size."""
-        share = matmul_share(self.hardware.architecture, self.precision)
+        share = matmul_share(self.hardware.architecture, self.precision, self.kernels)
         return self.hardware.peak(self.precision) * share * hidden / (hidden + efficiency("matmul.fill"))
 
     @property
@@ -59,6 +61,7 @@ class Roofline:
             "eager": efficiency("traffic.eager"),
             "fused": 1.0,
             "compiled": efficiency("traffic.compiled"),
+            "transformer-engine": efficiency("traffic.transformer-engine"),
         }[self.kernels]
 
     def matmul(self, flops: float, moved_bytes: float, hidden: float) -> float:
@@ -71,12 +74,19 @@ class Roofline:
 
     def attention_forward(self, flops: float, scores: float, hidden: float, *, causal: bool) -> float:
         """Time of attention's forward pass; `flops` and `scores` are those without a mask."""
-        rate = self.matmul_rate(hidden)
         if self.attention == "flash":
-            return (0.5 if causal else 1.0) * flops / (rate * efficiency("attention.flash"))
+            return (0.5 if causal else 1.0) * flops / self._flash_rate(hidden)
+        rate = self.matmul_rate(hidden)
         # A third of the passes over the scores belongs to the forward pass.
         width = element_bytes(self.precision) / 2
         return flops / rate + scores * width * efficiency("attention.score") / 3 / self.memory_rate
+
+    def _flash_rate(self, hidden: float) -> float:
+        """Return the FLOP/s of flash attention: cuDNN's is in 16 bits beside products in 8."""
+        if self.kernels != names.TRANSFORMER_ENGINE or self.hardware.architecture not in _OVERLAPPING:
+            return self.matmul_rate(hidden) * efficiency("attention.flash")
+        precision = "bf16" if self.precision == "fp8" else self.precision
+        return replace(self, precision=precision).matmul_rate(hidden) * efficiency("attention.cudnn")
 
     def attention_backward(self, flops: float, scores: float, hidden: float, *, causal: bool) -> float:
         """Time of attention's backward pass."""

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from paceline._core import Trace
+from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.models.layers import Layer, Model
@@ -158,8 +159,7 @@ class Workload:
             attention = line.attention_forward(*arguments, causal=layer.attention.causal)
             forward += attention
             backward += line.attention_backward(*arguments, causal=layer.attention.causal)
-        # Two all-reduces a block and direction, which nothing hides.
-        exchange = line.all_reduce(batch * layer.tokens * layer.hidden * size, ways) if layer.block else 0.0
+        exchange = self._exchange(layer, products) if layer.block else 0.0
         forward += exchange
         backward += exchange
         again = 0.0
@@ -174,18 +174,33 @@ class Workload:
         backward = max(backward, launches * (2 + (again > 0)))
         return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange)
 
+    def _exchange(self, layer: Layer, products: float) -> float:
+        """Return what a layer's computation waits for in a pass: one all-reduce among tensor-parallel GPUs.
+
+        Nothing hides it, but Transformer Engine overlaps its halves with the products before and after them, piece by
+        piece, of which one is left; in 8 bits it gathers 8 bits.
+        """
+        moved = self.batch * layer.tokens * layer.hidden * element_bytes(self.precision)
+        if self.kernels != names.TRANSFORMER_ENGINE:
+            return self.roofline.all_reduce(moved, self.tensor)
+        whole = self.roofline.all_reduce(moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
+        return max(whole / self.tensor, whole - products)
+
     @property
     def _weight_bytes(self) -> float:
         """Bytes per parameter with which a microbatch reads the weights in both passes and adds to their gradients.
 
         A pipeline gathers weights once for all microbatches, and where it is Megatron's, the products themselves add to
-        the FP32 gradients (`gradient_accumulation_fusion`).
+        the FP32 gradients (`gradient_accumulation_fusion`), as Transformer Engine's do without a pipeline, too.
         """
-        if self.pipeline == 1:
-            return efficiency("traffic.weight")
-        once = efficiency("traffic.weight.gathered")
-        once += efficiency("traffic.weight.written") if self.kernels == "fused" else 0.0
-        return efficiency("traffic.weight") - once
+        own, is_te = efficiency("traffic.weight"), self.kernels == names.TRANSFORMER_ENGINE
+        if self.pipeline > 1:
+            own -= efficiency("traffic.weight.gathered")
+        if is_te or (self.pipeline > 1 and self.kernels in names.MEGATRON):
+            own -= efficiency("traffic.weight.written")
+        if is_te and self.precision == "fp8":
+            own -= efficiency("traffic.weight.fp8")
+        return own
 
     @property
     def forward_s(self) -> float:
@@ -270,7 +285,7 @@ class Workload:
         """Return the bytes that a stage keeps of each of its layers for a sample of every microbatch, at most."""
         parts = self._parts_of(stage)
         kept = [[one.activation_bytes for one in part] for part in parts]
-        if self.virtual_stages > 1 and self.kernels != "fused":
+        if self.virtual_stages > 1 and self.kernels not in names.MEGATRON:
             # PyTorch keeps what an interleaved part has sent until its backward pass; 1F1B lets it go.
             for layers, part in zip(kept, parts, strict=True):
                 last = part[-1].layer
@@ -284,7 +299,7 @@ class Workload:
         PyTorch's does (`output_chunks` in torch/distributed/pipelining/stage.py, unless `return_outputs=False`);
         Megatron's, with fused kernels, keeps losses.
         """
-        if self.pipeline == 1 or self.kernels == "fused":
+        if self.pipeline == 1 or self.kernels in names.MEGATRON:
             return 0
         return round(layer.logits * element_bytes(self.precision))
 
