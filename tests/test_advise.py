@@ -84,6 +84,47 @@ def test_the_best_of_each_sharding_is_that_of_brute_force(gpus, global_batch, op
     assert rates[1:] == sorted(rates[1:], reverse=True) and rates[0] >= 0.98 * max(rates)
 
 
+@pytest.fixture
+def mixture(tmp_path):
+    """Return the file of a small mixture of experts."""
+    file = tmp_path / "mixture.json"
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 256}
+    file.write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8, **sizes, **heads}))
+    return str(file)
+
+
+def test_the_best_of_each_sharding_is_that_of_brute_force_with_experts_apart(mixture):
+    options = {"memory": "120MB", "gpus_per_node": 4, "expert_parallel": "1,2,8", "tensor_parallel": "1,2"}
+    asked_job = job(16, 64, mixture, **options)
+    [found] = search.start(asked_job)
+    search.search(asked_job, found)
+    best = {}
+    for setup, rate, least, one, result in everything(asked_job, found):
+        assert least <= result.sharded.memory.peak_bytes and result.samples_per_s <= rate * (1 + 1e-9)
+        assert one.parallel.experts == 1 or one.setup.sharding != "hsdp"
+        if result.sharded.memory.peak_bytes <= asked_job.capacity_bytes:
+            best[setup] = max(best.get(setup, 0), result.samples_per_s)
+    # One that leaves room may be up to 2 % slower.
+    for option in found.options:
+        assert 0.98 * best[option.candidate.setup] <= option.result.samples_per_s <= best[option.candidate.setup]
+    assert {option.candidate.parallel.experts for option in found.options} > {1}
+
+
+def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
+    words = (mixture, "--gpu", "a100", "--network", "25Gbps", "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 64)
+    assert "experts on 8 GPUs" in " ".join(call(*words, "--expert-parallel", 8, "--memory", "150MB").split())
+    [group] = asked(*words, "--expert-parallel", "1,8", "--memory", "150MB", "--top", 20)["gpus"]
+    assert {row["expert_parallel"] for row in group["rows"]} == {1, 8}
+    for row in group["rows"]:
+        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        [result] = json.loads(again.stdout)
+        assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
+        assert result.get("expert_parallel_s", 0) > 0 or row["expert_parallel"] == 1
+    refused = call(*words[:5], "--gpus", 12, "--expert-parallel", 8, code=2)
+    assert "12 GPUs cannot be divided into groups of 8" in refused
+
+
 def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():
     for options in ({"tensor_parallel": 2}, {"param_dtype": "float32"}, {"dtype": "fp32"}, {"optimizer": "sgd"}):
         asked_job = job(8, 16, gpus_per_node=4, **options)
@@ -285,6 +326,12 @@ def test_long_simulations_are_left_out_and_said():
         ((*PIPELINES, "--gpus", 8, "--pipeline-parallel", 24), "24 stages are more than the 12 blocks"),
         ((*PIPELINES, "--gpus", 8, "--virtual-stages", 8), "2 stages of 8 parts are more than the 12 blocks"),
         ((*PIPELINES, "--gpus", 8, "--tensor-parallel", "1,5"), "--tensor-parallel: 5 does not divide"),
+        ((*SMALL, "--gpus", 8, "--expert-parallel", "1,2"), "has no effect on gpt2-small, which has no experts"),
+        (("mixtral-8x7b", "--gpu", "h100", "--gpus", 8, "--expert-parallel", 3), "3 does not divide the 8 experts"),
+        (
+            ("mixtral-8x7b", "--gpu", "h100", "--gpus", 8, "--expert-parallel", 2, "--tensor-parallel", 4),
+            "2 is not a multiple of the 4 tensor-parallel GPUs",
+        ),
         ((*PIPELINES, "--gpus", 9), "9 GPUs are not a multiple of 2, the GPUs of a data-parallel rank"),
         ((*PIPELINES, "--gpus", 64, "--virtual-stages", 2), "need a multiple of 2 of them"),
     ],

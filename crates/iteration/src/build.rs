@@ -25,9 +25,11 @@ use paceline_model::Trace;
 use paceline_model::trace::{Dtype, WorkerTrace};
 
 use crate::compression::{Legs, Method};
-use crate::options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding};
+use crate::options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding, is_of_experts};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
-use crate::units::{Bucket, Cut, Segment, buckets, handing_over, into_blocks, into_buckets, ready_order};
+use crate::units::{
+    Bucket, Cut, Segment, buckets, buckets_with_experts_apart, handing_over, into_blocks, into_buckets, ready_order,
+};
 
 /// Makes the plan of `world` ranks.
 ///
@@ -39,14 +41,15 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     let recorded = &trace.workers[options.recorded];
     let updating = (options.exchanges == Exchanges::Servers(Pull::Layer)).then(|| updating(trace, recorded));
     let worker = updating.as_ref().unwrap_or(recorded);
-    let buckets = if sharding.gathers_units() {
-        Vec::new()
-    } else {
-        buckets(trace, options.bucket_size, options.exchanges.have_servers())
+    let experts_apart = options.expert_parallel > 1;
+    let buckets = match (sharding.gathers_units(), experts_apart) {
+        (true, _) => Vec::new(),
+        (false, true) => buckets_with_experts_apart(trace, options.bucket_size),
+        (false, false) => buckets(trace, options.bucket_size, options.exchanges.have_servers()),
     };
     let cut_of = |worker: &WorkerTrace| {
         if sharding.gathers_units() {
-            return into_blocks(trace, worker, options.unit.as_deref(), options.bucket_size);
+            return into_blocks(trace, worker, options.unit.as_deref(), options.bucket_size, experts_apart);
         }
         let order = options.common_order.then(|| ready_order(trace, &trace.workers[0], &buckets));
         Ok(into_buckets(trace, worker, &buckets, order.as_deref(), options.exchanges.are_background()))
@@ -93,6 +96,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         batch: u64::from(trace.batch),
         shard: Group { size: shard_ranks, stride: 1 },
         all: Group { size: world, stride: 1 },
+        of_experts: of_experts(trace, &cut, options),
         between: Group { size: world / shard_ranks, stride: shard_ranks },
         steps: Vec::new(),
         buffers: Vec::new(),
@@ -120,7 +124,7 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         rounds: iterations > 1,
     };
     let resident = builder.resident();
-    let optimizer = worker.optimizer.scaled(1.0 / f64::from(shard_ranks)).0;
+    let optimizer = worker.optimizer.scaled(builder.share()).0;
     if iterations > 1 {
         builder.alone(u64::from(iterations - 1), optimizer);
     }
@@ -255,6 +259,7 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     if options.group.is_some() && !sharding.has_groups() {
         return wrong(format!("sharding: {} has no groups; use zero1, zero2 or hsdp", sharding.name()));
     }
+    check_experts(world, options)?;
     let group = options.group.unwrap_or(world);
     if group == 0 || !world.is_multiple_of(group) {
         return wrong(format!(
@@ -269,6 +274,46 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
             "reshard-after-forward: groups of {ranks} ranks do not divide the {group} ranks over which parameters are \
              sharded"
         ));
+    }
+    Ok(())
+}
+
+/// Whether each unit is of experts that neighbouring ranks divide among them.
+fn of_experts(trace: &Trace, cut: &Cut, options: &IterationOptions) -> Vec<bool> {
+    let mut found = vec![false; cut.units.len()];
+    if options.expert_parallel > 1 {
+        for (tensor, unit) in trace.tensors.iter().zip(&cut.unit_of) {
+            if let Some(unit) = unit.filter(|_| is_of_experts(&tensor.name)) {
+                found[unit as usize] = true;
+            }
+        }
+    }
+    found
+}
+
+fn check_experts(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
+    let ways = options.expert_parallel;
+    if ways == 1 {
+        return Ok(());
+    }
+    let wrong = |message: String| Err(IterationError(format!("expert-parallel: {message}")));
+    if ways == 0 || !world.is_multiple_of(ways) {
+        return wrong(format!("{ways} ranks with a part of the experts each do not divide {world} workers"));
+    }
+    if options.sharding == Sharding::Hsdp || options.group.is_some() {
+        return wrong(format!(
+            "is not modelled with {} in groups of ranks; shard over all of them, as with zero1 or zero3",
+            options.sharding.name()
+        ));
+    }
+    if matches!(options.reshard_after_forward, Reshard::Ranks(_)) {
+        return wrong("is not modelled with reshard-after-forward of fewer ranks; give yes or no".into());
+    }
+    if options.compression.method != Method::None || options.sync_every > 1 {
+        return wrong("is not modelled with compression or sync-every; leave them out".into());
+    }
+    if options.exchanges.have_servers() || options.collective != Collective::AllReduce {
+        return wrong("needs all-reduces between ranks; use native or ring".into());
     }
     Ok(())
 }
@@ -325,6 +370,8 @@ struct Builder<'a> {
     shard: Group,
     all: Group,
     between: Group,
+    /// Whether a unit is of experts, of which neighbouring ranks have a part each.
+    of_experts: Vec<bool>,
     steps: Vec<Step>,
     buffers: Vec<Buffer>,
     /// The last step of the compute stream.
@@ -410,9 +457,34 @@ impl Builder<'_> {
         self.elements(unit) + self.cut.frozen[unit as usize]
     }
 
+    /// Ranks that have the same parameters of a unit.
+    fn all_of(&self, unit: u32) -> Group {
+        self.apart(self.all, unit)
+    }
+
+    /// Ranks over which a unit is sharded.
+    fn shard_of(&self, unit: u32) -> Group {
+        if self.shard.size == 1 { self.shard } else { self.apart(self.shard, unit) }
+    }
+
+    /// Of a group of all ranks, those that have the same experts.
+    fn apart(&self, group: Group, unit: u32) -> Group {
+        let ways = self.options.expert_parallel;
+        if self.of_experts[unit as usize] { Group { size: group.size / ways, stride: ways } } else { group }
+    }
+
+    /// The share of a rank's parameters that it updates.
+    fn share(&self) -> f64 {
+        if self.options.expert_parallel == 1 {
+            return 1.0 / f64::from(self.shard.size);
+        }
+        let units = 0..self.cut.units.len() as u32;
+        let own = |unit: u32| self.elements(unit) as f64 / f64::from(self.shard_of(unit).size);
+        units.clone().map(own).sum::<f64>() / units.map(|unit| self.elements(unit)).sum::<u64>().max(1) as f64
+    }
+
     /// What exists during the whole iteration.
     fn resident(&mut self) -> Vec<u32> {
-        let ranks = u64::from(self.shard.size);
         let whole: u64 = (0..self.cut.units.len() as u32)
             .filter(|&unit| !self.is_pull_only(unit))
             .map(|unit| self.elements(unit))
@@ -420,7 +492,7 @@ impl Builder<'_> {
         // Every unit is padded to a multiple of the ranks.
         let shards = |of: &dyn Fn(u32) -> u64| -> u64 {
             let units = (0..self.cut.units.len() as u32).filter(|&unit| !self.is_pull_only(unit));
-            units.map(|unit| of(unit).div_ceil(ranks)).sum()
+            units.map(|unit| of(unit).div_ceil(u64::from(self.shard_of(unit).size))).sum()
         };
         let part = shards(&|unit| self.elements(unit));
         let elements = if self.options.sharding.gathers_units() {

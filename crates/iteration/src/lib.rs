@@ -21,4 +21,4 @@ pub use build::build;
 pub use compression::{Compression, Cost, Method};
 pub use options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding};
 pub use plan::{Buffer, BufferKind, Collective, Group, Plan, Step, Stream, Unit, Work};
-pub use units::{Bucket, buckets};
+pub use units::{Bucket, buckets, buckets_with_experts_apart};

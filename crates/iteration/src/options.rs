@@ -150,6 +150,9 @@ pub struct IterationOptions {
     pub unit: Option<String>,
     /// Bytes of a bucket without units; `None`: every tensor is its own.
     pub bucket_size: Option<u64>,
+    /// Ranks that have a part each of the experts of a model, neighbouring ones: tensors of experts ([`is_of_experts`]) are a
+    /// rank's own, and exchanged with those only that have the same part. 1: every rank has all experts.
+    pub expert_parallel: u32,
     /// Element type of parameters; `None`: that of the trace's gradients.
     pub param_dtype: Option<Dtype>,
     /// Element type in which gradients are exchanged; `None`: that of the trace's gradients.
@@ -194,6 +197,7 @@ impl IterationOptions {
             synchronize: None,
             unit: None,
             bucket_size: Some(DEFAULT_BUCKET),
+            expert_parallel: 1,
             param_dtype: None,
             reduce_dtype: None,
             optimizer: None,
@@ -217,8 +221,15 @@ impl IterationOptions {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let every = self.compression.method == Method::None && self.sync_every == 1;
-        self.sharding == Sharding::None && self.accumulate == 1 && self.reduce_dtype.is_none() && every
+        let whole = self.sharding == Sharding::None && self.expert_parallel == 1;
+        whole && self.accumulate == 1 && self.reduce_dtype.is_none() && every
     }
+}
+
+/// Whether a tensor of this name belongs to experts of a mixture: a part of its path is `experts`.
+#[must_use]
+pub fn is_of_experts(tensor: &str) -> bool {
+    tensor.split('.').any(|part| part == "experts")
 }
 
 /// Bytes of a bucket: DDP's `bucket_cap_mb`.

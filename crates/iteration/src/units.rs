@@ -8,7 +8,7 @@ use paceline_model::trace::WorkerTrace;
 use paceline_model::{Time, Trace};
 use paceline_schedule::buckets::fuse;
 
-use crate::options::IterationError;
+use crate::options::{IterationError, is_of_experts};
 
 /// The unit of what belongs to no block.
 pub const ROOT: &str = "root";
@@ -99,6 +99,8 @@ pub fn handing_over(worker: &WorkerTrace, workers: u32, call: Time, agreement: T
 
 /// Cuts a worker's iteration into blocks: those that match `pattern`, or else those that are numbered.
 ///
+/// `experts_apart`: whether experts are units of their own, which other ranks gather.
+///
 /// # Errors
 /// No layer matches the pattern.
 pub fn into_blocks(
@@ -106,6 +108,7 @@ pub fn into_blocks(
     worker: &WorkerTrace,
     pattern: Option<&str>,
     bucket: Option<u64>,
+    experts_apart: bool,
 ) -> Result<Cut, IterationError> {
     let names: Vec<&str> = worker.forward.iter().map(|layer| layer.name.as_str()).collect();
     let blocks = match pattern {
@@ -155,6 +158,18 @@ pub fn into_blocks(
             }
         }
     }
+    if experts_apart {
+        let mut apart: BTreeMap<u32, u32> = BTreeMap::new();
+        for (tensor, unit) in trace.tensors.iter().zip(&mut unit_of).filter(|(tensor, _)| is_of_experts(&tensor.name)) {
+            let Some(block) = *unit else { continue };
+            let own = *apart.entry(block).or_insert_with(|| {
+                units.push((format!("{}.experts", units[block as usize].0), 0));
+                units.len() as u32 - 1
+            });
+            *unit = Some(own);
+            debug_assert!(tensor.bytes > 0);
+        }
+    }
     let own = |layer: usize| vec![unit_of_layer[layer]];
     let forward = forward(worker, &unit_of, false, own);
     let mut segments: Vec<Segment> = Vec::new();
@@ -200,14 +215,31 @@ pub struct Bucket {
 /// gradient are included if servers distribute them.
 #[must_use]
 pub fn buckets(trace: &Trace, size: Option<u64>, with_servers: bool) -> Vec<Bucket> {
-    let mut groups: Vec<Vec<u32>> = match size {
-        None => (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes > 0).map(|(i, _)| vec![i]).collect(),
-        Some(_) => {
-            let order: Vec<u32> = trace.workers[0].gradients.iter().map(|g| g.tensor).collect();
-            let bytes: Vec<u64> = order.iter().map(|&t| trace.tensors[t as usize].bytes).collect();
-            fuse(&bytes, size).into_iter().map(|range| order[range].to_vec()).collect()
-        }
-    };
+    bucketed(trace, fused(trace, size, |_| true), with_servers)
+}
+
+/// The same without servers, and with experts in buckets of their own, which other ranks exchange.
+#[must_use]
+pub fn buckets_with_experts_apart(trace: &Trace, size: Option<u64>) -> Vec<Bucket> {
+    let of_experts = |tensor: u32| is_of_experts(&trace.tensors[tensor as usize].name);
+    let mut groups = fused(trace, size, |tensor| !of_experts(tensor));
+    groups.extend(fused(trace, size, of_experts));
+    bucketed(trace, groups, false)
+}
+
+/// Tensors with gradients for which `counts` holds, fused to this size.
+fn fused(trace: &Trace, size: Option<u64>, counts: impl Fn(u32) -> bool) -> Vec<Vec<u32>> {
+    if size.is_none() {
+        let own = (0u32..).zip(&trace.tensors).filter(|&(i, tensor)| tensor.bytes > 0 && counts(i));
+        return own.map(|(i, _)| vec![i]).collect();
+    }
+    let order: Vec<u32> =
+        trace.workers[0].gradients.iter().map(|g| g.tensor).filter(|&tensor| counts(tensor)).collect();
+    let bytes: Vec<u64> = order.iter().map(|&t| trace.tensors[t as usize].bytes).collect();
+    fuse(&bytes, size).into_iter().map(|range| order[range].to_vec()).collect()
+}
+
+fn bucketed(trace: &Trace, mut groups: Vec<Vec<u32>>, with_servers: bool) -> Vec<Bucket> {
     if with_servers {
         let pulled = (0u32..).zip(&trace.tensors).filter(|(_, t)| t.bytes == 0 && t.pull_bytes > 0);
         groups.extend(pulled.map(|(i, _)| vec![i]));

@@ -51,6 +51,12 @@ def details(group: Group, result: Result) -> list[str]:
             f"All-reduces between tensor-parallel GPUs, which nothing hides, are {share} of the computation, "
             f"{units.duration(result.tensor_parallel_s)} an iteration."
         )
+    if result.expert_parallel_s:
+        share = units.percent(result.expert_parallel_s / result.compute_s)
+        lines.append(
+            f"Tokens on their way to experts on other GPUs and back, which nothing hides, take {share} of the "
+            f"computation, {units.duration(result.expert_parallel_s)} an iteration."
+        )
     return [*lines, *sharding.sentences(scenario, result, named(result, group), several=_several(group))]
 
 

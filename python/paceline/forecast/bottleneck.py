@@ -205,9 +205,11 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
     workload = scenario.workload
-    if workload is not None and workload.tensor > 1 and resource in (_INSIDE, _LINKS):
-        # Tensor-parallel GPUs exchange over these links, which is in the trace.
-        scenario = _with_faster_links(scenario, workload)
+    if workload is not None and max(workload.tensor, workload.expert) > 1 and resource in (_NICS, _INSIDE, _LINKS):
+        # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
+        scenario = _with_faster_links(
+            scenario, workload, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
+        )
     if resource == _STREAMS:
         return replace(scenario, library=scenario.library.scaled("streams", 2.0))
     if resource == _LATENCY:
@@ -216,11 +218,14 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     return scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
 
 
-def _with_faster_links(scenario: Scenario, workload: Workload) -> Scenario:
-    rate = workload.hardware.bus_bandwidth
-    assert rate is not None  # checked where the model was made
-    faster = replace(workload, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
-    return replace(scenario, workload=faster, trace=faster.trace())
+def _with_faster_links(scenario: Scenario, workload: Workload, *, inside: bool, between: bool) -> Scenario:
+    faster, rate = workload, workload.hardware.bus_bandwidth
+    if inside:
+        assert rate is not None  # checked where the model was made
+        faster = replace(faster, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
+    if between and workload.links is not None:
+        faster = replace(faster, links=replace(workload.links, card=2 * workload.links.card))
+    return scenario if faster is workload else replace(scenario, workload=faster, trace=faster.trace())
 
 
 def _together(
@@ -239,11 +244,17 @@ def _together(
 
 def _kept(resource: str, result: Result, relieved: Result) -> str:
     """Return a note on what is halved besides, or that links of the new rate usually have another channel."""
-    if resource == _COMPUTE and result.tensor_parallel_s:
-        return "with tensor parallelism's all-reduces"
+    if resource == _COMPUTE and (result.tensor_parallel_s or result.expert_parallel_s):
+        return f"with {units.listed(_in_computation(result))}"
     kept = result.channel
     changes = resource == _NICS and kept not in ("none", auto(relieved.bandwidth_bps))
     return f"still over {kept.upper()}" if changes and kept == auto(result.bandwidth_bps) else ""
+
+
+def _in_computation(result: Result) -> list[str]:
+    """Return what GPUs exchange in the computation."""
+    tensor = ["tensor parallelism's all-reduces"] if result.tensor_parallel_s else []
+    return [*tensor, *(["experts' all-to-alls"] if result.expert_parallel_s else [])]
 
 
 def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
@@ -280,8 +291,9 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
         asked.append((_STREAMS, "twice as many connections between nodes", {}))
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
-    is_tensor_parallel = scenario.workload is not None and scenario.workload.tensor > 1
-    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or is_tensor_parallel:
+    model = scenario.workload
+    has_inside = model is not None and max(model.tensor, model.expert) > 1
+    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or has_inside:
         faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
         asked.append((_INSIDE, "twice the bandwidth inside the node", faster))
     for resource, field in ((_HOST, "host_bandwidth"), (_ADDITIONS, "reduction_bandwidth")):

@@ -17,12 +17,14 @@ from paceline._internal import units
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
+from paceline.catalog import nccl
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.hardware import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
+from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
@@ -324,9 +326,27 @@ class Sweep:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
+        if found is not None and found.expert > 1:
+            found = replace(found, links=self._links(found))
         if found is None:
             refuse_on_recording(named, given)
         return found
+
+    def _links(self, workload: Workload) -> Links:
+        """Return over what tokens come to the experts of other nodes. Raises InvalidArgumentError."""
+        source = workload.hardware.node if self.get("cluster") is None else self._loaded()
+        own = {name: self.get(name) for name in ("gpus_per_node",) if self.get(name) is not None}
+        rates = self.get("bandwidth") or ()
+        fields = json.loads(load_cluster(source, **own, **({"bandwidth": rates[0]} if rates else {})).to_json())
+        per_node = int(fields["gpus_per_node"])
+        if len(rates) > 1 and workload.expert > per_node:
+            raise InvalidArgumentError(
+                f"{workload.expert} GPUs are on several nodes, and what their tokens take depends on the bandwidth; "
+                f"give one {self.spelling('bandwidth')}",
+                setting="expert_parallel",
+            )
+        share = fields.get("efficiency") or nccl.constant("network.share")
+        return Links(per_node, parse_rate(fields["bandwidth"]) / 8 / per_node * share)
 
     def _gpu_of_cluster(self) -> str | None:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""

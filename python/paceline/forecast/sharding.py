@@ -162,7 +162,7 @@ def in_groups(sharding: str) -> bool:
 
 def is_plan(options: Mapping[str, Any]) -> bool:
     """Whether the iteration is a plan, and not just that of the trace."""
-    return "sharding" in options or "accumulate" in options
+    return any(name in options for name in ("sharding", "accumulate", "expert_parallel"))
 
 
 def used_by(sharding: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker", "tensor_parallel_s")
+MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker", "tensor_parallel_s", "expert_parallel_s")
 """Fields of a result that it has for a model from a configuration."""
 CALLS, SLOWED = "library calls", "slowed by NCCL"
 """Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
@@ -155,6 +155,8 @@ class Result:
     """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
     tensor_parallel_s: float | None = None
     """Seconds of its computation that are all-reduces between tensor-parallel GPUs, if there are any."""
+    expert_parallel_s: float | None = None
+    """Seconds of its computation in which tokens are on their way to experts on other GPUs and back, if any are."""
 
     compression: str | None = None
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
@@ -387,7 +389,9 @@ class Scenario:
         least_s = min(found.compute_s, found.iteration_s)
         figures: dict[str, Any] = {}
         if self.workload is not None:
-            figures |= self.workload.figures(found.samples_per_s, self.workers) | {"assumed": self.workload.assumed}
+            passes = self.options.get("accumulate", 1)
+            figures |= self.workload.figures(found.samples_per_s, self.workers, passes)
+            figures["assumed"] = self.workload.assumed
             if self.workload.tensor > 1:
                 # Its nodes are made of ranks, each of which is several GPUs.
                 rank = "one data-parallel rank per node"

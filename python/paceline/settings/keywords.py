@@ -125,6 +125,7 @@ class TraceChanges(TypedDict, total=False):
     attention: names.Attention | None
     kernels: names.Kernels | None
     tensor_parallel: int | None
+    expert_parallel: int | None
     pipeline_parallel: int | None
     microbatches: int | None
     virtual_stages: int | None

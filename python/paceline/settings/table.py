@@ -387,6 +387,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
+        name="expert_parallel",
+        flag="--expert-parallel",
+        kind=kinds.whole(1, 4096),
+        help="GPUs that have a part each of a mixture's experts, of several data-parallel ranks.",
+        default_words="1",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
+    ),
+    Setting(
         name="pipeline_parallel",
         flag="--pipeline-parallel",
         kind=kinds.whole(1, 1024),

@@ -16,8 +16,8 @@ impl Builder<'_> {
         let cut = if synchronizes { self.cut } else { self.alone };
         let gathers = if sharded { self.gathers(&cut.backward) } else { Vec::new() };
         let group = match self.reshard {
-            Reshard::Ranks(ranks) if sharded => Group { size: ranks, stride: 1 },
-            _ => self.shard,
+            Reshard::Ranks(ranks) if sharded => Some(Group { size: ranks, stride: 1 }),
+            _ => None,
         };
         let last_use = last_uses(&cut.backward, cut.units.len());
         let mut next = gathers.iter().enumerate().peekable();
@@ -38,6 +38,7 @@ impl Builder<'_> {
             begins.push(self.computed);
             while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
                 let unit = gather.unit;
+                let group = group.unwrap_or_else(|| self.shard_of(unit));
                 self.gather(&gathers, position, &begins, self.options.backward_prefetch, pass, group);
                 if let (Some(kept), Some((_, Some(step)))) =
                     (self.kept[unit as usize].take(), self.gathered[unit as usize])
@@ -161,19 +162,20 @@ impl Builder<'_> {
         if elements == 0 {
             return None;
         }
-        if self.options.sharding.gathers_units() && self.shard.size == 1 {
+        let group = self.shard_of(unit);
+        if self.options.sharding.gathers_units() && group.size == 1 {
             self.copy_gradients(unit, step, idle);
         }
-        if self.all.size == 1 && !self.options.exchanges.have_servers() {
+        if self.all_of(unit).size == 1 && !self.options.exchanges.have_servers() {
             return None;
         }
         if self.options.sharding == Sharding::None {
             return Some(self.send(unit, pass, step, 0));
         }
-        let shard = elements.div_ceil(u64::from(self.shard.size));
+        let shard = elements.div_ceil(u64::from(group.size));
         let mut sent = step;
-        if self.shard.size > 1 {
-            sent = self.exchange(Collective::ReduceScatter, self.shard, elements, unit, pass, vec![step]);
+        if group.size > 1 {
+            sent = self.exchange(Collective::ReduceScatter, group, elements, unit, pass, vec![step]);
             self.last_exchange[Stream::ReduceScatter as usize] = Some(sent);
             match self.options.sharding {
                 Sharding::Zero3 | Sharding::Hsdp => self.scatter_copies(unit, step, sent, idle),
@@ -192,7 +194,7 @@ impl Builder<'_> {
         if self.between.size > 1 {
             let summed = self.exchange(Collective::AllReduce, self.between, shard, unit, pass, vec![sent]);
             self.last_exchange[Stream::AllReduce as usize] = Some(summed);
-            if self.shard.size == 1 {
+            if group.size == 1 {
                 return Some(summed);
             }
         }
@@ -203,7 +205,7 @@ impl Builder<'_> {
     /// `_fsdp_collectives.py`): its input, into which they are copied; its output; and this rank's shard, which is the output
     /// unless that has another type.
     pub(super) fn scatter_copies(&mut self, unit: u32, step: u32, sent: u32, idle: bool) {
-        let ranks = u64::from(self.shard.size);
+        let ranks = u64::from(self.shard_of(unit).size);
         let shard = self.elements(unit).div_ceil(ranks);
         let input = self.buffer(BufferKind::Communication, shard * ranks * self.reduce.size(), Some(unit));
         self.at(sent).allocates.push(input);

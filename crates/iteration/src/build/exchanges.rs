@@ -26,7 +26,7 @@ impl Builder<'_> {
             for Sent { collective, elements, dtype } in leg.sent {
                 let in_background = self.options.exchanges.are_background();
                 let stream = if in_background { Stream::Background } else { stream_of(collective) };
-                let work = Work::Exchange { collective, group: self.all, elements, dtype };
+                let work = Work::Exchange { collective, group: self.all_of(unit), elements, dtype };
                 // A process group has one stream of NCCL, whatever the collectives.
                 let other = self.last_sent.filter(|&sent| !in_background && self.steps[sent as usize].stream != stream);
                 last = self.step(stream, work, Some(unit), pass, [before].into_iter().chain(other).collect());
@@ -94,7 +94,10 @@ impl Builder<'_> {
             && self.shard.size > 1
         {
             for unit in self.backward_order().into_iter().rev() {
-                self.exchange(Collective::AllGather, self.shard, self.elements(unit), unit, pass, vec![step]);
+                let group = self.shard_of(unit);
+                if group.size > 1 {
+                    self.exchange(Collective::AllGather, group, self.elements(unit), unit, pass, vec![step]);
+                }
             }
         }
     }

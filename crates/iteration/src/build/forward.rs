@@ -22,8 +22,9 @@ impl Builder<'_> {
         for (number, segment) in cut.forward.iter().enumerate() {
             begins.push(self.computed);
             let before = std::mem::take(&mut self.copied_from);
-            while let Some((position, _)) = next.next_if(|(_, gather)| gather.segment == number) {
-                self.gather(&gathers, position, &begins, ahead, pass, self.shard);
+            while let Some((position, gather)) = next.next_if(|(_, gather)| gather.segment == number) {
+                let group = self.shard_of(gather.unit);
+                self.gather(&gathers, position, &begins, ahead, pass, group);
             }
             if self.copied_from.is_empty() {
                 self.copied_from = before;
@@ -104,7 +105,7 @@ impl Builder<'_> {
                 let output = self.buffer(BufferKind::Communication, bytes, Some(unit));
                 self.at(sent).allocates.push(output);
                 self.copied_from.push(output);
-                if self.held != self.param && group.size == self.shard.size {
+                if self.held != self.param && group.size == self.shard_of(unit).size {
                     // The rank's shard, converted. What a smaller group gathers has been.
                     let bytes = elements.div_ceil(u64::from(group.size)) * self.param.size();
                     self.pass_by(BufferKind::Communication, bytes, Some(unit), sent);

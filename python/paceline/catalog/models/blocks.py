@@ -15,6 +15,9 @@ from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
 """Shares of a layer's memory-bound traffic: those of its activations (V. Korthikanti et al., 2022, section 4.1)."""
+_THROUGH, _WIDTHS = 5 / 21, 3.5
+"""Of an MLP's traffic, the share that is as wide as the residual stream: its norm and input. The rest is as wide as the
+MLP inside, 3.5 times as wide in the models by which the traffic was fitted."""
 LOOKUP = 0.05
 """Share for an embedding's gather and sum."""
 
@@ -247,14 +250,19 @@ def _mlp(block: Block, name: str) -> Layer:
     matrices = 1 if experts is None else experts.count
     matmuls = [Matmul(rows, hidden, ups * ffn, matrices), Matmul(rows, ffn, hidden, matrices)]
     wide = rows * ffn
-    if experts is not None and experts.shared:
-        matmuls += [Matmul(tokens, hidden, ups * experts.shared), Matmul(tokens, experts.shared, hidden)]
-        wide += tokens * experts.shared
-        passed += 1
+    traffic = _MLP
+    if experts is not None:
+        if experts.shared:
+            matmuls += [Matmul(tokens, hidden, ups * experts.shared), Matmul(tokens, experts.shared, hidden)]
+            wide += tokens * experts.shared
+        # Every copy of a token has an input and a result of its own; the rest is as wide as the experts.
+        traffic *= _THROUGH * (1 + passed) + (1 - _THROUGH) * wide / (tokens * _WIDTHS * hidden)
+        passed += bool(experts.shared)
     norm = block.norm if block.mlp_norm is None else block.mlp_norm
     through = float(tokens * hidden * ((norm > 0) + (block.after > 0) or 1))
     kept = Activations(
-        products=tokens * hidden + ups * wide,
+        # Of experts, the inputs of their first product, too: a copy of each token for each.
+        products=tokens * hidden + ups * wide + (rows * hidden if experts is not None else 0),
         # After four products of attention: the first one, and with a gate the last one, too.
         alternate=wide + tokens * passed * hidden * block.gated,
         summed=tokens * passed * hidden * block.gated,
@@ -272,7 +280,8 @@ def _mlp(block: Block, name: str) -> Layer:
         tokens,
         hidden,
         tuple(matmuls),
-        traffic=_MLP * passed,
+        traffic=traffic,
+        routed=rows if experts is not None else 0.0,
         block=name,
         kept=kept,
         dropout=block.dropout,

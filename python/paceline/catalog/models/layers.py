@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Tensor:
     shape: tuple[int, ...]
     active: float = 1.0
     """Share of it that a token uses: below 1 for experts."""
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether it is of experts of a mixture: a part of its path is `experts`."""
+        return "experts" in self.name.split(".")
 
     @property
     def size(self) -> int:
@@ -112,6 +117,8 @@ class Layer:
     """Memory-bound work per token, as a share of a whole layer's (attention and MLP: 1 together)."""
     logits: float = 0.0
     """Logits of a sample, for the loss."""
+    routed: float = 0.0
+    """Rows of a sample that go to experts: every token as often as it is routed."""
     block: str = ""
     """The block that checkpointing and sharding treat as one; empty for embeddings and heads."""
     shared: tuple[Tensor, ...] = ()
@@ -123,6 +130,19 @@ class Layer:
     def parameters(self) -> int:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
+
+
+def with_part_of_experts(layer: Layer, ways: int) -> Layer:
+    """Return a layer with one of `ways` parts of its experts, to which the tokens of as many ranks come."""
+    if ways == 1 or not layer.routed:
+        return layer
+    return replace(layer, tensors=tuple(_part(tensor, ways) for tensor in layer.tensors))
+
+
+def _part(tensor: Tensor, ways: int) -> Tensor:
+    if not tensor.is_of_experts:
+        return tensor
+    return replace(tensor, shape=(tensor.shape[0] // ways, *tensor.shape[1:]), active=tensor.active * ways)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,15 @@ def element_bytes(precision: str) -> int:
 
 
 @dataclass(frozen=True)
+class Links:
+    """What a GPU's messages to other nodes go over."""
+
+    gpus_per_node: int
+    card: float
+    """Bytes per second, each way: a GPU's share of its node's network cards, as NCCL uses them."""
+
+
+@dataclass(frozen=True)
 class Roofline:
     """A GPU at one precision. All methods return seconds."""
 
@@ -100,6 +109,15 @@ class Roofline:
         assert self.hardware.bus_bandwidth is not None
         steps = 2 * (ranks - 1)
         return steps * _RING_HOP_S + steps / ranks * moved_bytes / self.hardware.bus_bandwidth
+
+    def all_to_all(self, moved_bytes: float, ranks: int, links: Links) -> float:
+        """Time in which each GPU sends so many bytes, an equal part to each: within nodes and between them."""
+        near, inside = min(ranks, links.gpus_per_node), 0.0
+        if near > 1:
+            assert self.hardware.bus_bandwidth is not None
+            inside = moved_bytes * (near - 1) / ranks / self.hardware.bus_bandwidth
+        between = moved_bytes * (ranks - near) / ranks / links.card
+        return (ranks - 1) * _RING_HOP_S + max(inside, between)
 
     def launches(self, kernels: float) -> float:
         """Host time of so many launches; a compiled model replays a third of them."""

@@ -16,10 +16,11 @@ from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
 from paceline.catalog.models.pipeline import ends_are_blocks
+from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 
-_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches", "virtual_stages")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches", "virtual_stages", "expert_parallel")
 OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
@@ -89,6 +90,8 @@ def workload_of(  # noqa: PLR0917
     pipeline_parallel: int | None = None,
     microbatches: int | None = None,
     virtual_stages: int | None = None,
+    expert_parallel: int | None = None,
+    links: Links | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
 
@@ -106,6 +109,8 @@ def workload_of(  # noqa: PLR0917
         pipeline_parallel: Stages of a pipeline.
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
         virtual_stages: Parts of the model that each stage has: the interleaved schedule.
+        expert_parallel: GPUs that have a part each of the experts of every layer.
+        links: Over which tokens come to them.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
@@ -115,6 +120,9 @@ def workload_of(  # noqa: PLR0917
     hardware.peak(_one_of(precision, names.members(names.Precision), "dtype"))
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
+    expert = expert_parallel or 1
+    if expert > 1:
+        _check_experts(model, hardware, tensor, expert)
     return Workload(
         model,
         hardware,
@@ -130,6 +138,8 @@ def workload_of(  # noqa: PLR0917
         pipeline,
         microbatches or 1,
         virtual_stages or 1,
+        expert,
+        links,
         source=config.source or config.where,
     )
 
@@ -187,6 +197,28 @@ def _check_parallel(
             f"the interleaved schedule needs a multiple of the {pipeline} stages as microbatches, not {microbatches}; "
             f"give --microbatches {-(-microbatches // pipeline) * pipeline}",
             setting="virtual_stages",
+        )
+
+
+def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -> None:
+    """Raise InvalidArgumentError if a model's experts cannot be divided like this."""
+    found = [tensor for tensor in model.tensors() if tensor.is_of_experts]
+    if not found:
+        raise InvalidArgumentError(f"has no effect on {model.name}, which has no experts", setting="expert_parallel")
+    if found[0].shape[0] % expert:
+        raise InvalidArgumentError(
+            f"{expert} does not divide the {found[0].shape[0]} experts of {model.name}", setting="expert_parallel"
+        )
+    if expert % tensor:
+        raise InvalidArgumentError(
+            f"{expert} is not a multiple of the {tensor} tensor-parallel GPUs, each of which has a part of the experts",
+            setting="expert_parallel",
+        )
+    if hardware.bus_bandwidth is None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no NVLink, over which tokens come to the experts of a node; leave it out, or give a "
+            "device file with bus_bandwidth (`paceline gpus NAME --json`)",
+            setting="expert_parallel",
         )
 
 

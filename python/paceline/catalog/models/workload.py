@@ -12,7 +12,7 @@ from paceline._core import Trace
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
-from paceline.catalog.models.layers import Layer, Model
+from paceline.catalog.models.layers import Layer, Model, with_part_of_experts
 from paceline.catalog.models.memory import (
     Checkpointing,
     Computation,
@@ -23,7 +23,7 @@ from paceline.catalog.models.memory import (
     memory_of,
 )
 from paceline.catalog.models.pipeline import blocks_of_parts, in_flight
-from paceline.catalog.models.roofline import AttentionKind, Kernels, Roofline, element_bytes
+from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, Roofline, element_bytes
 from paceline.errors import InvalidArgumentError
 
 _WIRE = {"fp8": "bfloat16", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32"}
@@ -71,12 +71,27 @@ class Workload:
     """Of an iteration, with a pipeline."""
     virtual_stages: int = 1
     """Parts of the model that each stage of an interleaved pipeline has."""
+    expert: int = 1
+    """GPUs that have a part each of the experts of every layer."""
+    links: Links | None = None
+    """Over which their tokens come; None: no experts are divided."""
     source: str = field(default="", compare=False)
 
     @property
     def gpus(self) -> int:
         """GPUs of a data-parallel rank."""
         return self.tensor * self.pipeline
+
+    @property
+    def expert_ranks(self) -> int:
+        """Data-parallel ranks that have a part each of the experts."""
+        return max(1, self.expert // self.tensor)
+
+    @cached_property
+    def own(self) -> Model:
+        """The model as a rank has it: of the experts, its part."""
+        layers = tuple(with_part_of_experts(layer, self.expert_ranks) for layer in self.model.layers)
+        return self.model if self.expert_ranks == 1 else replace(self.model, layers=layers)
 
     @property
     def samples(self) -> int:
@@ -119,13 +134,13 @@ class Workload:
         Where only that divides evenly, embeddings and head are counted as a block each, so that the 126 blocks of
         Llama 3.1 405B can be cut into 16 stages.
         """
-        blocks = list(dict.fromkeys(layer.block for layer in self.model.layers if layer.block))
+        blocks = list(dict.fromkeys(layer.block for layer in self.own.layers if layer.block))
         count = self.pipeline * self.virtual_stages
         sizes = blocks_of_parts(len(blocks), count)
         part_of = dict(zip(blocks, (part for part, size in enumerate(sizes) for _ in range(size)), strict=True))
         parts: list[list[Layer]] = [[] for _ in range(count)]
         last, left = 0, set(blocks)
-        for layer in self.model.layers:
+        for layer in self.own.layers:
             # What is in no block belongs to the block before it, and to the last part after all of them.
             last = count - 1 if not left and not layer.block else part_of.get(layer.block, last)
             left.discard(layer.block)
@@ -141,9 +156,13 @@ class Workload:
         ways, hidden = self.tensor, layer.hidden / self.tensor
         products = 0.0
         for one in layer.matmuls:
-            weights = min(one.matrices, batch * one.rows) * one.inner * one.outer
+            is_whole = one.matrices > 1 and self.expert > 1
+            matrices = one.matrices // self.expert_ranks if is_whole else one.matrices
+            weights = min(matrices, batch * one.rows) * one.inner * one.outer
             moved = (weights + batch * one.rows * (one.inner + one.outer)) * size
-            products += line.matmul(batch * one.flops / ways, moved / ways, hidden)
+            # Experts may be narrower than the residual stream.
+            width = min(layer.hidden, one.inner, one.outer) if one.matrices > 1 else layer.hidden
+            products += line.matmul(batch * one.flops / ways, moved / ways, width if is_whole else width / ways)
         forward, backward = products, 2 * products
         scale = size / 2
         traffic = batch / ways * layer.tokens * layer.hidden * layer.traffic * scale * efficiency("traffic.hidden")
@@ -177,9 +196,14 @@ class Workload:
     def _exchange(self, layer: Layer, products: float) -> float:
         """Return what a layer's computation waits for in a pass: one all-reduce among tensor-parallel GPUs.
 
-        Nothing hides it, but Transformer Engine overlaps its halves with the products before and after them, piece by
-        piece, of which one is left; in 8 bits it gathers 8 bits.
+        Where experts are divided, tokens are sent to them and back instead, each from the GPU that has its part of the
+        sequence. Nothing hides either, but Transformer Engine overlaps an all-reduce's halves with the products before
+        and after them, piece by piece, of which one is left; in 8 bits it gathers 8 bits.
         """
+        if layer.routed and self.expert > 1:
+            assert self.links is not None
+            routed = self.batch * layer.routed * layer.hidden * element_bytes(self.precision) / self.tensor
+            return 2 * self.roofline.all_to_all(routed, self.expert, self.links)
         moved = self.batch * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != names.TRANSFORMER_ENGINE:
             return self.roofline.all_reduce(moved, self.tensor)
@@ -216,7 +240,7 @@ class Workload:
     def optimizer_s(self) -> float:
         """Seconds of the update of all parameters of the stage; a rank that updates a shard takes its share of it."""
         factor = efficiency("update.eager" if self.kernels == "eager" else "update.fused")
-        parameters = self.model.parameters if self.pipeline == 1 else sum(one.layer.parameters for one in self.timed)
+        parameters = self.own.parameters if self.pipeline == 1 else sum(one.layer.parameters for one in self.timed)
         return self.roofline.memory(parameters / self.tensor * _UPDATE_BYTES[self.optimizer] * factor)
 
     @property
@@ -242,7 +266,15 @@ class Workload:
     @property
     def tensor_parallel_s(self) -> float:
         """Seconds of an iteration's computation in which tensor-parallel GPUs of a stage exchange activations."""
-        return self.microbatches * sum(one.exchange_s for one in self.timed)
+        return self.microbatches * sum(one.exchange_s for one in self.timed if not self._is_divided(one.layer))
+
+    @property
+    def expert_parallel_s(self) -> float:
+        """Seconds of an iteration's computation in which tokens are on their way to experts and back."""
+        return self.microbatches * sum(one.exchange_s for one in self.timed if self._is_divided(one.layer))
+
+    def _is_divided(self, layer: Layer) -> bool:
+        return self.expert > 1 and layer.routed > 0
 
     @property
     def tokens(self) -> int:
@@ -264,13 +296,20 @@ class Workload:
         """Return the model FLOPs utilization of one GPU that trains so many samples per second."""
         return samples_per_s * self.model.flops / self.hardware.peak(self.precision)
 
-    def figures(self, samples_per_s: float | None, workers: int) -> dict[str, float]:
-        """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate."""
+    def figures(self, samples_per_s: float | None, workers: int, passes: int = 1) -> dict[str, float]:
+        """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate.
+
+        Args:
+            samples_per_s: Of all workers.
+            workers: Data-parallel ranks.
+            passes: Accumulated ones of an iteration.
+        """
         if samples_per_s is None:
             return {}
         own = samples_per_s / workers / self.gpus
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
-        figures |= {"tensor_parallel_s": self.tensor_parallel_s} if self.tensor > 1 else {}
+        figures |= {"tensor_parallel_s": passes * self.tensor_parallel_s} if self.tensor > 1 else {}
+        figures |= {"expert_parallel_s": passes * self.expert_parallel_s} if self.expert > 1 else {}
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
@@ -306,7 +345,7 @@ class Workload:
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         layers = tuple(one.layer for one in self.stages[stage])
         found = memory_of(
-            self.model if self.pipeline == 1 else replace(self.model, layers=layers),
+            self.own if self.pipeline == 1 else replace(self.model, layers=layers),
             self.computed,
             batch=self.batch,
             sharding=sharding,
@@ -324,6 +363,7 @@ class Workload:
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
+        words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
         return f"{self.hardware.title}, {', '.join(words)}, {self.optimizer}"

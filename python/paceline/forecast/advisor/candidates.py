@@ -28,11 +28,17 @@ class ModelParallel:
     """Of a pipeline."""
     virtual: int = 1
     """Parts of the model that each stage has."""
+    experts: int = 1
+    """GPUs that have a part each of the experts, of several ranks."""
 
     @property
     def gpus(self) -> int:
         """GPUs of a data-parallel rank."""
         return self.tensor * self.stages
+
+    def suits(self, gpus: int) -> bool:
+        """Whether so many GPUs are whole ranks, and these whole groups of them with a part each of the experts."""
+        return gpus % self.gpus == 0 and gpus // self.gpus % max(1, self.experts // self.tensor) == 0
 
     @property
     def options(self) -> dict[str, int]:
@@ -41,6 +47,7 @@ class ModelParallel:
             "tensor_parallel": self.tensor,
             "pipeline_parallel": self.stages,
             "virtual_stages": self.virtual,
+            "expert_parallel": self.experts,
         }
         return {name: value for name, value in every.items() if value > 1}
 
@@ -51,6 +58,7 @@ class ModelParallel:
             [f"{self.tensor} tensor-parallel GPUs"] * (self.tensor > 1)
             + [f"{self.stages} stages"] * (self.stages > 1)
             + [f"{self.virtual} virtual stages"] * (self.virtual > 1)
+            + [f"experts on {self.experts} GPUs"] * (self.experts > 1)
         )
 
 
@@ -162,14 +170,14 @@ class Space:
 
         One rank shards nothing; one group is no group (hsdp: zero3), and groups of one rank are none. Where gradients
         are scattered after every pass, that can be put off to the last one; zero2 then is zero1. The microbatches of a
-        pipeline are one pass, for which units are gathered once.
+        pipeline are one pass, for which units are gathered once. Experts are divided over groups of their own.
         """
         found = []
         for name in self.shardings:
             ranks = shard_ranks(name, workers, per_node)
             if workers == 1 and name != shardings.NONE:
                 continue
-            if shardings.in_groups(name) and (ranks in (1, workers) or workers % ranks):
+            if shardings.in_groups(name) and (parallel.experts > 1 or ranks in (1, workers) or workers % ranks):
                 continue
             gathered = shardings.kind(name) in shardings.GATHERED
             kept = (False, True) if gathered and parallel.stages == 1 else (gathered,)

@@ -17,7 +17,7 @@ from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, Mode
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
 
-_PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
 """Settings of `advise` that are searched, or restrict the search if they are given."""
 
@@ -99,9 +99,14 @@ class Job:
 
     def ways(self, gpus: int) -> list[ModelParallel]:
         """Return the ways to divide the model that suit a number of GPUs. Raises InvalidArgumentError if none does."""
-        found = [one for one in self.space.parallel if gpus % one.gpus == 0]
+        found = [one for one in self.space.parallel if one.suits(gpus)]
         if not found:
             least = self.space.parallel[0]
+            if gpus % least.gpus == 0:
+                raise InvalidArgumentError(
+                    f"{gpus} GPUs cannot be divided into groups of {least.experts} with a part each of the experts",
+                    setting="expert_parallel",
+                )
             raise InvalidArgumentError(
                 f"{gpus} GPUs are not a multiple of {least.gpus}, the GPUs of a data-parallel rank (tensor x pipeline)",
                 setting="tensor_parallel" if least.tensor > 1 else "pipeline_parallel",
@@ -169,7 +174,7 @@ class Job:
         return replace(self.sweep, values={**self.sweep.values, **key.options, **values})
 
     def _prepared(self, key: _Computed) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
-        suited = [gpus for gpus in self.gpus if gpus % key.parallel.gpus == 0]
+        suited = [gpus for gpus in self.gpus if key.parallel.suits(gpus)]
         prepared = prepare(self._with(key, workers=suited, sharding=list(self.space.shardings)))
         order = product(suited, self.space.shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
@@ -177,7 +182,7 @@ class Job:
 
 def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
     """Return the ways to divide the model that were asked for. Raises InvalidArgumentError."""
-    tensors, stages, parts = (values.get(name, [1]) for name in _PARALLEL)
+    tensors, stages, parts, experts = (values.get(name, [1]) for name in _PARALLEL)
     if max(stages) > 1:
         if job.space.global_batch is None:
             raise InvalidArgumentError(
@@ -196,8 +201,14 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
         job.check(ModelParallel(stages=stage))
     for part in parts:
         _check_parts(job, part, [stage for stage in stages if stage > 1])
-    every = (ModelParallel(*one) for one in product(tensors, stages, parts) if one[1] > 1 or one[2] == min(parts))
-    return tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
+    for ways in experts:
+        job.check(ModelParallel(experts=ways))
+    product_of_all = product(tensors, stages, parts, experts)
+    every = [ModelParallel(*one) for one in product_of_all if one[1] > 1 or one[2] == min(parts)]
+    found = tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
+    if not found:
+        job.check(every[0])
+    return found
 
 
 def _check_parts(job: Job, part: int, stages: Sequence[int]) -> None:

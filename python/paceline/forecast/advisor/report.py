@@ -242,6 +242,7 @@ class Answer:
             "tensor-\nparallel": lambda one: one.parallel.tensor,
             "stages": lambda one: one.parallel.stages,
             "virtual\nstages": lambda one: one.parallel.virtual,
+            "expert-\nparallel": lambda one: one.parallel.experts,
             "batch\nper rank": lambda one: one.batch,
             "passes": lambda one: one.passes,
         }
@@ -418,6 +419,7 @@ def _how(one: Candidate) -> dict[str, Any]:
         "tensor_parallel": parallel.tensor,
         "pipeline_parallel": parallel.stages,
         "virtual_stages": parallel.virtual,
+        "expert_parallel": parallel.experts,
         "microbatches": one.microbatches,
         "bucket_size": one.bucket_bytes,
     }
