@@ -51,6 +51,12 @@ def details(group: Group, result: Result) -> list[str]:
             f"All-reduces between tensor-parallel GPUs, which nothing hides, are {share} of the computation, "
             f"{units.duration(result.tensor_parallel_s)} an iteration."
         )
+    if result.context_parallel_s:
+        share = units.percent(result.context_parallel_s / result.compute_s)
+        lines.append(
+            f"For {share} of the computation, {units.duration(result.context_parallel_s)} an iteration, attention "
+            "waits for keys and values of other parts of its sequences."
+        )
     if result.expert_parallel_s:
         share = units.percent(result.expert_parallel_s / result.compute_s)
         lines.append(

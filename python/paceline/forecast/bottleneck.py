@@ -205,7 +205,11 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
     workload = scenario.workload
-    if workload is not None and max(workload.tensor, workload.expert) > 1 and resource in (_NICS, _INSIDE, _LINKS):
+    if (
+        workload is not None
+        and max(workload.tensor, workload.expert, workload.context) > 1
+        and resource in (_NICS, _INSIDE, _LINKS)
+    ):
         # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
         scenario = _with_faster_links(
             scenario, workload, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
@@ -244,7 +248,7 @@ def _together(
 
 def _kept(resource: str, result: Result, relieved: Result) -> str:
     """Return a note on what is halved besides, or that links of the new rate usually have another channel."""
-    if resource == _COMPUTE and (result.tensor_parallel_s or result.expert_parallel_s):
+    if resource == _COMPUTE and _in_computation(result):
         return f"with {units.listed(_in_computation(result))}"
     kept = result.channel
     changes = resource == _NICS and kept not in ("none", auto(relieved.bandwidth_bps))
@@ -254,7 +258,8 @@ def _kept(resource: str, result: Result, relieved: Result) -> str:
 def _in_computation(result: Result) -> list[str]:
     """Return what GPUs exchange in the computation."""
     tensor = ["tensor parallelism's all-reduces"] if result.tensor_parallel_s else []
-    return [*tensor, *(["experts' all-to-alls"] if result.expert_parallel_s else [])]
+    context = ["waiting for keys and values"] if result.context_parallel_s else []
+    return [*tensor, *(["experts' all-to-alls"] if result.expert_parallel_s else []), *context]
 
 
 def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
@@ -292,7 +297,7 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
     model = scenario.workload
-    has_inside = model is not None and max(model.tensor, model.expert) > 1
+    has_inside = model is not None and max(model.tensor, model.expert, model.context) > 1
     if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or has_inside:
         faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
         asked.append((_INSIDE, "twice the bandwidth inside the node", faster))

@@ -154,11 +154,18 @@ class Sweep:
         counts: Sequence[int] = self.get("workers") or DEFAULT_WORKERS
         own = self.gpus_per_rank
         if self.get("workers") is None:
-            return [count // own for count in counts if count % own == 0] or [1, 2, 4, 8]
+            shared = own * (self.get("context_parallel") or 1)
+            return [count // own for count in counts if count % shared == 0] or [1, 2, 4, 8]
         if wrong := [count for count in counts if count % own]:
             raise InvalidArgumentError(
                 f"{wrong[0]} GPUs are not a multiple of {own}, the GPUs of a data-parallel rank (tensor x pipeline)",
                 setting="tensor_parallel" if (self.get("tensor_parallel") or 1) > 1 else "pipeline_parallel",
+            )
+        shared = own * (self.get("context_parallel") or 1)
+        if wrong := [count for count in counts if count % shared]:
+            raise InvalidArgumentError(
+                f"{wrong[0]} GPUs are not a multiple of {shared}, the GPUs that share a sample",
+                setting="context_parallel",
             )
         return [count // own for count in counts]
 
@@ -326,24 +333,25 @@ class Sweep:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
-        if found is not None and found.expert > 1:
+        if found is not None and max(found.expert, found.context) > 1:
             found = replace(found, links=self._links(found))
         if found is None:
             refuse_on_recording(named, given)
         return found
 
     def _links(self, workload: Workload) -> Links:
-        """Return over what tokens come to the experts of other nodes. Raises InvalidArgumentError."""
+        """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
         source = workload.hardware.node if self.get("cluster") is None else self._loaded()
         own = {name: self.get(name) for name in ("gpus_per_node",) if self.get(name) is not None}
         rates = self.get("bandwidth") or ()
         fields = json.loads(load_cluster(source, **own, **({"bandwidth": rates[0]} if rates else {})).to_json())
         per_node = int(fields["gpus_per_node"])
-        if len(rates) > 1 and workload.expert > per_node:
+        shared = workload.tensor * workload.context
+        if len(rates) > 1 and max(workload.expert, shared) > per_node:
             raise InvalidArgumentError(
-                f"{workload.expert} GPUs are on several nodes, and what their tokens take depends on the bandwidth; "
-                f"give one {self.spelling('bandwidth')}",
-                setting="expert_parallel",
+                f"{max(workload.expert, shared)} GPUs are on several nodes, and what they exchange while they compute "
+                f"depends on the bandwidth; give one {self.spelling('bandwidth')}",
+                setting="expert_parallel" if workload.expert > per_node else "context_parallel",
             )
         share = fields.get("efficiency") or nccl.constant("network.share")
         return Links(per_node, parse_rate(fields["bandwidth"]) / 8 / per_node * share)
@@ -515,6 +523,8 @@ def _prepared(sweep: Sweep) -> Prepared:
     devices = [note for trace in traces for note in sweep.device_note(trace)]
     if sweep.gpus_per_rank > 1:
         notes.append(_ranks_note(sweep))
+    if (shared := sweep.get("context_parallel") or 1) > 1:
+        notes.append(f"{shared} neighbouring workers share every sample; batches are theirs together")
     recorded = [note for trace in traces for note in sweep.gloo_note(trace)]
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += sweep.recording_notes(named, trace)

@@ -33,7 +33,15 @@ SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
 COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
 """Fields of a result that it has under a coordinator."""
-MODELLED = ("assumed", "tokens_per_s_per_gpu", "mfu", "gpus_per_worker", "tensor_parallel_s", "expert_parallel_s")
+MODELLED = (
+    "assumed",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "gpus_per_worker",
+    "tensor_parallel_s",
+    "expert_parallel_s",
+    "context_parallel_s",
+)
 """Fields of a result that it has for a model from a configuration."""
 CALLS, SLOWED = "library calls", "slowed by NCCL"
 """Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
@@ -96,7 +104,7 @@ class Result:
     messages: int
     """Messages of all ranks in an iteration."""
     batch: int
-    """Samples of a worker in an iteration."""
+    """Samples of a worker in an iteration, or of all workers that share samples."""
     gradient_bytes: int
     buckets: int
     links: tuple[LinkUse, ...]
@@ -157,6 +165,8 @@ class Result:
     """Seconds of its computation that are all-reduces between tensor-parallel GPUs, if there are any."""
     expert_parallel_s: float | None = None
     """Seconds of its computation in which tokens are on their way to experts on other GPUs and back, if any are."""
+    context_parallel_s: float | None = None
+    """Seconds of its computation in which attention waits for other parts of its sequences, if ranks share samples."""
 
     compression: str | None = None
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
@@ -392,6 +402,9 @@ class Scenario:
             passes = self.options.get("accumulate", 1)
             figures |= self.workload.figures(found.samples_per_s, self.workers, passes)
             figures["assumed"] = self.workload.assumed
+            if self.workload.context > 1 and found.samples_per_s is not None:
+                # Each rank counts its part of a sample as one.
+                figures["samples_per_s"] = found.samples_per_s / self.workload.context
             if self.workload.tensor > 1:
                 # Its nodes are made of ranks, each of which is several GPUs.
                 rank = "one data-parallel rank per node"

@@ -237,19 +237,21 @@ def _label(result: Result, among: Sequence[Result], *, prose: bool) -> str:
 
 def ranks(result: Result, workload: Workload | None) -> str:
     """Return `16 workers`, or `1024 GPUs = 8 tensor x 8 pipeline x 16 data parallel`."""
-    if workload is None or workload.gpus == 1:
+    if workload is None or workload.gpus * workload.context == 1:
         return units.count(result.workers, "worker")
-    ways = {"tensor": workload.tensor, "pipeline": workload.pipeline}
+    ways = {"tensor": workload.tensor, "context": workload.context, "pipeline": workload.pipeline}
     product = [f"{number} {name}" for name, number in ways.items() if number > 1]
-    return f"{result.workers * workload.gpus} GPUs = {' x '.join([*product, f'{result.workers} data parallel'])}"
+    replicas = f"{result.workers // workload.context} data parallel"
+    return f"{result.workers * workload.gpus} GPUs = {' x '.join([*product, replicas])}"
 
 
 def _batch(result: Result, workload: Workload | None) -> str:
     """Return what a worker trains in an iteration."""
-    if workload is None or workload.gpus == 1:
+    if workload is None or workload.gpus * workload.context == 1:
         return f"batch {result.batch} per worker"
     own = f"{workload.microbatches} microbatches of " if workload.microbatches > 1 else "batch "
-    return f"{own}{workload.batch} per data-parallel rank"
+    whose = "data-parallel rank" if workload.context == 1 else f"{workload.context} context-parallel ranks"
+    return f"{own}{workload.batch} per {whose}"
 
 
 def _title(group: Group, results: Sequence[Result]) -> list[str]:

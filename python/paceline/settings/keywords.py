@@ -126,6 +126,7 @@ class TraceChanges(TypedDict, total=False):
     kernels: names.Kernels | None
     tensor_parallel: int | None
     expert_parallel: int | None
+    context_parallel: int | None
     pipeline_parallel: int | None
     microbatches: int | None
     virtual_stages: int | None

@@ -396,6 +396,15 @@ _ALL: tuple[Setting, ...] = (
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
+        name="context_parallel",
+        flag="--context-parallel",
+        kind=kinds.whole(1, 1024),
+        help="Data-parallel ranks that share every sample, each with a part of its tokens.",
+        default_words="1",
+        section=_MODEL,
+        uses=_in("simulate", "report", SIMULATE, SWEEP),
+    ),
+    Setting(
         name="pipeline_parallel",
         flag="--pipeline-parallel",
         kind=kinds.whole(1, 1024),

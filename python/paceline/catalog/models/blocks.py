@@ -152,7 +152,8 @@ def _attention(block: Block, name: str, part: str = "attention", more: tuple[Ten
     # A window bounds the keys of a query; the mask's half is left out where most queries see a full window.
     seen = keys if is_cross or block.window is None else min(keys, block.window)
     causal = block.causal and not is_cross and seen == keys
-    attention = Attention(tokens, seen, block.heads, block.head_size, causal, block.relative)
+    exchanged = 0 if is_cross or block.cached else 2 * kv
+    attention = Attention(tokens, seen, block.heads, block.head_size, causal, exchanged, block.relative)
     return Layer(
         at,
         tensors,
@@ -212,7 +213,8 @@ def _latent_attention(block: Block, latent: Latent, name: str) -> Layer:
         gradients=tokens * (2 * queries + 2 * values),
     )
     # Scores have the width of queries, results that of values.
-    attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal)
+    exchanged = heads * (size + latent.value)
+    attention = Attention(tokens, tokens, heads, (size + latent.value) // 2, block.causal, exchanged)
     return Layer(at, tensors, tokens, hidden, matmuls, attention, traffic=_ATTENTION, block=name, kept=kept)
 
 

@@ -56,6 +56,8 @@ class Attention:
     heads: int
     head_size: int
     causal: bool
+    exchanged: int = 0
+    """Elements of a token's keys and values, all heads; 0 where they are of other tokens than the queries."""
     relative: bool = False
     """Whether queries are multiplied by encodings of relative positions, too, and both scores added."""
 

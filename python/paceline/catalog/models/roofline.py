@@ -119,6 +119,14 @@ class Roofline:
         between = moved_bytes * (ranks - near) / ranks / links.card
         return (ranks - 1) * _RING_HOP_S + max(inside, between)
 
+    def pass_around(self, moved_bytes: float, ranks: int, links: Links | None, *, gpus: int) -> float:
+        """Time in which each rank sends so many bytes to its neighbour, piece by piece; `gpus`: of all of them."""
+        rate = self.hardware.bus_bandwidth
+        if links is not None and (rate is None or gpus > links.gpus_per_node):
+            rate = links.card
+        assert rate is not None
+        return (ranks - 1) * _RING_HOP_S + moved_bytes / rate
+
     def launches(self, kernels: float) -> float:
         """Host time of so many launches; a compiled model replays a third of them."""
         return kernels * self.hardware.launch_s / (3 if self.kernels == "compiled" else 1)

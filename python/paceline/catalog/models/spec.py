@@ -20,7 +20,14 @@ from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 
-_PARALLEL = ("tensor_parallel", "pipeline_parallel", "microbatches", "virtual_stages", "expert_parallel")
+_PARALLEL = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "microbatches",
+    "virtual_stages",
+    "expert_parallel",
+    "context_parallel",
+)
 OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels", "optimizer", *_PARALLEL)
 """Settings that make a workload of a model."""
 _IN_WORDS = OPTIONS[1 : -len(_PARALLEL)]
@@ -91,6 +98,7 @@ def workload_of(  # noqa: PLR0917
     microbatches: int | None = None,
     virtual_stages: int | None = None,
     expert_parallel: int | None = None,
+    context_parallel: int | None = None,
     links: Links | None = None,
 ) -> Workload:
     """Return the workload of a configuration on a GPU.
@@ -110,7 +118,8 @@ def workload_of(  # noqa: PLR0917
         microbatches: Of an iteration, each of `batch` samples, with a pipeline.
         virtual_stages: Parts of the model that each stage has: the interleaved schedule.
         expert_parallel: GPUs that have a part each of the experts of every layer.
-        links: Over which tokens come to them.
+        context_parallel: Ranks that share every sample, each with a part of its tokens.
+        links: Over which tokens come to experts, and keys and values to queries.
 
     Raises:
         InvalidArgumentError: A value is unknown, or contradicts the model or the GPU.
@@ -123,6 +132,8 @@ def workload_of(  # noqa: PLR0917
     expert = expert_parallel or 1
     if expert > 1:
         _check_experts(model, hardware, tensor, expert)
+    if context_parallel is not None and context_parallel > 1:
+        _check_context(model, hardware, context_parallel)
     return Workload(
         model,
         hardware,
@@ -139,6 +150,7 @@ def workload_of(  # noqa: PLR0917
         microbatches or 1,
         virtual_stages or 1,
         expert,
+        context_parallel or 1,
         links,
         source=config.source or config.where,
     )
@@ -219,6 +231,26 @@ def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -
             f"{hardware.title} has no NVLink, over which tokens come to the experts of a node; leave it out, or give a "
             "device file with bus_bandwidth (`paceline gpus NAME --json`)",
             setting="expert_parallel",
+        )
+
+
+def _check_context(model: Model, hardware: Hardware, context: int) -> None:
+    """Raise InvalidArgumentError if ranks cannot share a model's samples."""
+    attentions = [layer.attention for layer in model.layers if layer.attention is not None]
+    if model.family == "vit" or not all(one.exchanged for one in attentions):
+        raise InvalidArgumentError(
+            f"is not modelled for {model.name}: it is for models of text whose attention is within one sequence",
+            setting="context_parallel",
+        )
+    if model.sequence % context:
+        raise InvalidArgumentError(
+            f"{context} does not divide the {model.sequence} tokens of a sample", setting="context_parallel"
+        )
+    if hardware.bus_bandwidth is None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no NVLink, over which keys and values are passed in a node; leave it out, or give a "
+            "device file with bus_bandwidth (`paceline gpus NAME --json`)",
+            setting="context_parallel",
         )
 
 

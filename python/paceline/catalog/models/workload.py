@@ -12,7 +12,7 @@ from paceline._core import Trace
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
-from paceline.catalog.models.layers import Layer, Model, with_part_of_experts
+from paceline.catalog.models.layers import Attention, Layer, Model, with_part_of_experts
 from paceline.catalog.models.memory import (
     Checkpointing,
     Computation,
@@ -47,7 +47,9 @@ class Timed:
     activation_bytes: int
     """Kept for the backward pass, per sample."""
     exchange_s: float = 0.0
-    """Of both passes: all-reduces between tensor-parallel GPUs."""
+    """Of both passes: all-reduces between tensor-parallel GPUs, or of what goes to experts and back."""
+    context_s: float = 0.0
+    """Of both passes: waiting for keys and values of other parts of the sequence."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,10 @@ class Workload:
     """Parts of the model that each stage of an interleaved pipeline has."""
     expert: int = 1
     """GPUs that have a part each of the experts of every layer."""
+    context: int = 1
+    """Data-parallel ranks that share every sample, each with a part of its tokens."""
     links: Links | None = None
-    """Over which their tokens come; None: no experts are divided."""
+    """Over which tokens come to experts, and keys and values to queries; None: to none on other GPUs."""
     source: str = field(default="", compare=False)
 
     @property
@@ -151,7 +155,7 @@ class Workload:
         return self.parts[stage :: self.pipeline]
 
     def _timed(self, layer: Layer) -> Timed:
-        line, batch, size = self.roofline, self.batch, element_bytes(self.precision)
+        line, batch, size = self.roofline, self.batch / self.context, element_bytes(self.precision)
         # Tensor parallelism with sequence parallelism divides all work and all activations of a layer.
         ways, hidden = self.tensor, layer.hidden / self.tensor
         products = 0.0
@@ -172,12 +176,16 @@ class Workload:
         own = (pointwise + loss + weights) * _FORWARD
         forward += own
         backward += pointwise + loss + weights - own
-        attention = 0.0
+        attention, waits = 0.0, (0.0, 0.0)
         if layer.attention is not None:
             arguments = (batch / ways * layer.attention.flops, batch / ways * layer.attention.scores, hidden)
             attention = line.attention_forward(*arguments, causal=layer.attention.causal)
             forward += attention
-            backward += line.attention_backward(*arguments, causal=layer.attention.causal)
+            hidden_by = line.attention_backward(*arguments, causal=layer.attention.causal)
+            backward += hidden_by
+            waits = self._context_waits(layer.attention, attention, hidden_by)
+            forward += waits[0]
+            backward += waits[1]
         exchange = self._exchange(layer, products) if layer.block else 0.0
         forward += exchange
         backward += exchange
@@ -189,9 +197,29 @@ class Workload:
         backward += again
         exchanges = 3 if self.checkpointing == "full" else 2
         launches = line.launches(efficiency("kernels.layer") / 2 if layer.block else 2.0)
-        kept = activation_bytes(layer, self.computed)
+        kept = round(activation_bytes(layer, self.computed) / self.context)
         backward = max(backward, launches * (2 + (again > 0)))
-        return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange)
+        waited = waits[0] * (exchanges - 1) + waits[1]
+        return Timed(layer, max(forward, launches), backward, kept, exchanges * exchange, waited)
+
+    def _context_waits(self, attention: Attention, forward_s: float, backward_s: float) -> tuple[float, float]:
+        """Return what attention of a part of the sequence waits in both passes for keys and values of the others.
+
+        They are passed around in a ring (H. Liu et al., "Ring Attention with Blockwise Transformers", 2023): a part
+        arrives while the one before it is attended to. In the backward pass, their gradients follow.
+        """
+        if self.context == 1:
+            return 0.0, 0.0
+        tokens = min(attention.keys, attention.queries)
+        moved = self.batch * tokens * attention.exchanged * element_bytes(self.precision) / self.tensor
+        others = (self.context - 1) / self.context
+        gpus = self.tensor * self.context
+
+        def waits(bytes_: float, hidden_by: float) -> float:
+            whole = self.roofline.pass_around(bytes_ * others, self.context, self.links, gpus=gpus)
+            return max(0.0, whole - others * hidden_by)
+
+        return waits(moved, forward_s), waits(2 * moved, backward_s)
 
     def _exchange(self, layer: Layer, products: float) -> float:
         """Return what a layer's computation waits for in a pass: one all-reduce among tensor-parallel GPUs.
@@ -202,9 +230,10 @@ class Workload:
         """
         if layer.routed and self.expert > 1:
             assert self.links is not None
-            routed = self.batch * layer.routed * layer.hidden * element_bytes(self.precision) / self.tensor
+            share = self.batch / self.context / self.tensor
+            routed = share * layer.routed * layer.hidden * element_bytes(self.precision)
             return 2 * self.roofline.all_to_all(routed, self.expert, self.links)
-        moved = self.batch * layer.tokens * layer.hidden * element_bytes(self.precision)
+        moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
         if self.kernels != names.TRANSFORMER_ENGINE:
             return self.roofline.all_reduce(moved, self.tensor)
         whole = self.roofline.all_reduce(moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
@@ -273,6 +302,11 @@ class Workload:
         """Seconds of an iteration's computation in which tokens are on their way to experts and back."""
         return self.microbatches * sum(one.exchange_s for one in self.timed if self._is_divided(one.layer))
 
+    @property
+    def context_parallel_s(self) -> float:
+        """Seconds of an iteration's computation in which attention waits for other parts of its sequences."""
+        return self.microbatches * sum(one.context_s for one in self.timed)
+
     def _is_divided(self, layer: Layer) -> bool:
         return self.expert > 1 and layer.routed > 0
 
@@ -300,15 +334,16 @@ class Workload:
         """Return the figures of a forecast: `mfu`, and for text `tokens_per_s_per_gpu`. Empty without a rate.
 
         Args:
-            samples_per_s: Of all workers.
+            samples_per_s: Of all workers; where several share samples, each counts its part as one.
             workers: Data-parallel ranks.
             passes: Accumulated ones of an iteration.
         """
         if samples_per_s is None:
             return {}
-        own = samples_per_s / workers / self.gpus
+        own = samples_per_s / workers / self.gpus / self.context
         figures = {"mfu": self.mfu(own)} | ({"tokens_per_s_per_gpu": own * self.tokens} if self.is_text else {})
         figures |= {"tensor_parallel_s": passes * self.tensor_parallel_s} if self.tensor > 1 else {}
+        figures |= {"context_parallel_s": passes * self.context_parallel_s} if self.context > 1 else {}
         figures |= {"expert_parallel_s": passes * self.expert_parallel_s} if self.expert > 1 else {}
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
@@ -328,7 +363,8 @@ class Workload:
             # PyTorch keeps what an interleaved part has sent until its backward pass; 1F1B lets it go.
             for layers, part in zip(kept, parts, strict=True):
                 last = part[-1].layer
-                layers[-1] += 0 if last.logits else round(last.tokens * last.hidden * element_bytes(self.precision))
+                sent = last.tokens / self.context * last.hidden * element_bytes(self.precision)
+                layers[-1] += 0 if last.logits else round(sent)
         counts = in_flight(stage, self.pipeline, self.microbatches, [sum(layers) for layers in kept])
         return [size * count for layers, count in zip(kept, counts, strict=True) for size in layers]
 
@@ -340,7 +376,7 @@ class Workload:
         """
         if self.pipeline == 1 or self.kernels in names.MEGATRON:
             return 0
-        return round(layer.logits * element_bytes(self.precision))
+        return round(layer.logits / self.context * element_bytes(self.precision))
 
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
         layers = tuple(one.layer for one in self.stages[stage])
@@ -353,7 +389,8 @@ class Workload:
             optimizer=self.optimizer,
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers))
-        found = replace(found, activations=self.batch * sum(self._kept(stage)) + outputs)
+        loss = -(-found.loss // self.context)
+        found = replace(found, activations=self.batch * sum(self._kept(stage)) + outputs, loss=loss)
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
@@ -363,6 +400,7 @@ class Workload:
         words += [self.precision, f"{self.attention} attention", f"{self.kernels} kernels"]
         words += [f"{'no' if self.checkpointing == 'none' else self.checkpointing} checkpointing"]
         words += [f"{self.tensor} tensor-parallel GPUs"] if self.tensor > 1 else []
+        words += [f"samples shared by {self.context} ranks"] if self.context > 1 else []
         words += [f"experts on {self.expert} GPUs"] if self.expert > 1 else []
         order = f"1F1B, {self.virtual_stages} virtual stages" if self.virtual_stages > 1 else "1F1B"
         words += [f"{self.pipeline} stages, {self.microbatches} microbatches ({order})"] if self.pipeline > 1 else []
@@ -394,7 +432,7 @@ class Workload:
                 | ({"tensors": tensors} if tensors else {})
                 | {"activation_bytes": round(kept / self.microbatches) + self._kept_outputs(one.layer)}
                 # Of one microbatch.
-                | ({"backward_bytes": -(-backward // self.microbatches)} if backward else {})
+                | ({"backward_bytes": -(-backward // (self.microbatches * self.context))} if backward else {})
             )
         first = {tensor.name: index for index, one in reversed(list(enumerate(timed))) for tensor in one.layer.tensors}
         gradients: list[dict[str, Any]] = []

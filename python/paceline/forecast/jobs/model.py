@@ -255,7 +255,9 @@ def _result(job: PlacedJob, together: _Ran, alone: _Ran) -> JobResult:
     first, last = together.measured[job.name]
     iteration_s = together.mean_s(job.name)
     summary = json.loads(job.scenario.trace.summary())
-    samples = job.scenario.workers * together.samples[job.name]
+    samples: float = job.scenario.workers * together.samples[job.name]
+    if job.scenario.workload is not None:
+        samples /= job.scenario.workload.context
     return JobResult(
         name=job.name,
         trace=summary["name"],
