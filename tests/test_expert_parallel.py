@@ -113,12 +113,65 @@ def test_reliefs_and_words_know_the_all_to_alls():
     assert slow.expert_parallel_s > 1.8 * fast.expert_parallel_s
 
 
+def test_cards_are_those_of_a_gpu_whatever_the_cluster_calls_its_rate():
+    """On rails the rate is that of a card, elsewhere that of a node."""
+    options = {"workers": 32, "expert_parallel": 8, "gpus_per_node": 4, **JOB}
+    pod, rails = (paceline.simulate("mixtral-8x7b", name, **options) for name in ("h100-pod", "h100-rails"))
+    # Four of the pod's GPUs share what eight did.
+    assert 1 < rails.expert_parallel_s / pod.expert_parallel_s < 2.2
+
+
+def test_exchanges_within_computation_are_scaled_with_it():
+    whole = forecast(16, expert_parallel=8, sharding="zero1")
+    faster = forecast(16, expert_parallel=8, sharding="zero1", compute_speedup=4.0)
+    assert faster.expert_parallel_s == pytest.approx(whole.expert_parallel_s / 4)
+    slower = forecast(16, expert_parallel=8, sharding="zero1", samples_per_s=0.5)
+    assert slower.expert_parallel_s / slower.compute_s < 0.2
+    assert slower.expert_parallel_s > 2 * whole.expert_parallel_s
+
+
+def test_numbers_of_gpus_by_default_are_groups_with_all_experts():
+    arguments = [
+        "simulate",
+        "mixtral-8x7b",
+        "--gpu",
+        "h100",
+        "--expert-parallel",
+        "8",
+        "--strategy",
+        "native",
+        "--json",
+    ]
+    rows = json.loads(CliRunner().invoke(main, arguments).stdout)
+    assert [row["workers"] for row in rows] == [8, 16, 32, 64]
+
+
+def test_explanations_know_the_groups():
+    arguments = ["simulate", "mixtral-8x7b", "--gpu", "h100", "--gpus", "16", "--seq", "4096", "--expert-parallel", "8"]
+    run = CliRunner().invoke(main, [*arguments, "--strategy", "native", "--explain"])
+    assert run.exit_code == 0, run.output
+    assert "another strategy" in run.output and "aggregation" not in run.output
+
+
+def test_the_whole_gathered_ahead_is_a_block_with_its_experts():
+    times = [forecast(32, expert_parallel=ways, sharding="zero3").iteration_s for ways in (1, 2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+
+
 def test_jobs_may_divide_their_experts():
     given = {"trace": "mixtral-8x7b@h100:seq=4096", "workers": 16, "strategy": "native", "expert_parallel": 8}
     mix = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [given | {"sharding": "zero1"}]}, "jobs.toml")
     [found] = jobs.simulate_jobs(mix).jobs
     alone = forecast(16, expert_parallel=8, sharding="zero1", library="none", bucket_size="25MiB")
-    assert mix.jobs[0].is_planned
+    assert mix.jobs[0].is_planned and not mix.notes
+    wide = given | {"gpus_per_node": 4, "sharding": "zero1"}
+    across = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [wide]}, "jobs.toml")
+    assert "(tokens for experts) takes as long as alone, and puts no load on the shared network" in across.notes[0]
+    twice = next(one for one in jobs.simulate_jobs(across).what_if if one.change == "twice the bandwidth")
+    really = spec.mix({"cluster": "dgx-h100", "bandwidth": "6400Gbps", "iterations": 2, "job": [wide]}, "jobs.toml")
+    assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s)
+    with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modelled with hsdp"):
+        spec.mix({"cluster": "dgx-h100", "job": [given | {"sharding": "hsdp:8"}]}, "jobs.toml")
     assert found.iteration_s == pytest.approx(alone.iteration_s, rel=0.25)
 
 
@@ -126,12 +179,18 @@ def test_jobs_may_divide_their_experts():
     ("change", "message"),
     [
         ({"expert_parallel": 3}, "expert_parallel: 3 does not divide the 8 experts of mixtral-8x7b"),
-        ({"expert_parallel": 8, "workers": 12}, "expert.parallel: 8 ranks with a part of the experts.*12 workers"),
+        (
+            {"expert_parallel": 8, "workers": 12},
+            "expert_parallel: 12 GPUs are not a multiple of 8, the GPUs that have all experts",
+        ),
         ({"expert_parallel": 2, "tensor_parallel": 4}, "2 is not a multiple of the 4 tensor-parallel GPUs"),
         ({"expert_parallel": 8, "gpu": "l40s"}, "no NVLink"),
         ({"expert_parallel": 8, "sharding": "hsdp:8"}, "is not modelled with hsdp"),
         ({"expert_parallel": 8, "compression": "fp16"}, "is not modelled with compression"),
-        ({"expert_parallel": 8, "strategy": "ps"}, "needs servers"),
+        (
+            {"expert_parallel": 8, "strategy": "ps"},
+            "ps needs servers or a switch, and expert-parallel needs collectives",
+        ),
         ({"expert_parallel": 8, "gpus_per_node": 4, "bandwidth": ["100Gbps", "200Gbps"]}, "give one bandwidth"),
     ],
     ids=lambda value: str(value)[:40],

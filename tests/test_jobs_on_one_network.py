@@ -134,6 +134,17 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     [one] = found.jobs
     assert (one.nodes, one.ranks_per_node, one.scenario.workers) == ((0, 1, 2, 3), 2, 8)
     assert found.notes == ("a: a worker is a data-parallel rank of 4 GPUs",)
+    beside = {"network": "fluid", "gpus_per_node": 8, "intra_bandwidth": "200Gbps", "nodes": 4, "iterations": 2}
+    other = {"name": "b", "trace": "llama-2-7b@h100", "workers": 16, "strategy": "native", "sharding": "zero3"}
+    small = given | {"workers": 16, "sharding": "zero1"}
+    alone = {
+        ways: model.simulate_jobs(spec.mix({**beside, "job": [small | {"tensor_parallel": ways}, other]}, "jobs.toml"))
+        for ways in (1, 4)
+    }
+    # What a rank's GPUs have together is not what others get inside nodes.
+    assert alone[1].jobs[1].alone_s == alone[4].jobs[1].alone_s
+    with pytest.raises(InvalidArgumentError, match="unknown key 'memory'"):
+        spec.mix({"job": [given | {"memory": "1GB"}]}, "jobs.toml")
     full = [given | {"tensor_parallel": 4, "nodes": [0, 1, 2, 3]}, given | {"name": "b", "workers": 8, "nodes": [3]}]
     with pytest.raises(InvalidArgumentError, match="b: nodes: node 3 has 8 GPUs, which a and this job use 16 times"):
         model.simulate_jobs(spec.mix({"cluster": "dgx-h100", "job": full}, "jobs.toml"))

@@ -226,6 +226,20 @@ impl IterationOptions {
     }
 }
 
+impl IterationOptions {
+    /// What makes it another iteration than the recorded one, for messages: a sharding, or the first option that does.
+    #[must_use]
+    pub fn asked(&self) -> &'static str {
+        match self.sharding {
+            Sharding::None if self.expert_parallel > 1 => "expert-parallel",
+            Sharding::None if self.accumulate > 1 => "accumulate",
+            Sharding::None if self.sync_every > 1 => "sync-every",
+            Sharding::None if self.compression.method != Method::None => "compression",
+            sharding => sharding.name(),
+        }
+    }
+}
+
 /// Whether a tensor of this name belongs to experts of a mixture: a part of its path is `experts`.
 #[must_use]
 pub fn is_of_experts(tensor: &str) -> bool {

@@ -12,6 +12,8 @@ use crate::options::{IterationError, is_of_experts};
 
 /// The unit of what belongs to no block.
 pub const ROOT: &str = "root";
+/// What the name of a block's experts has after that of the block, where they are a unit of their own.
+pub const EXPERTS: &str = ".experts";
 
 /// A trace in terms of units.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +165,7 @@ pub fn into_blocks(
         for (tensor, unit) in trace.tensors.iter().zip(&mut unit_of).filter(|(tensor, _)| is_of_experts(&tensor.name)) {
             let Some(block) = *unit else { continue };
             let own = *apart.entry(block).or_insert_with(|| {
-                units.push((format!("{}.experts", units[block as usize].0), 0));
+                units.push((format!("{}{EXPERTS}", units[block as usize].0), 0));
                 units.len() as u32 - 1
             });
             *unit = Some(own);

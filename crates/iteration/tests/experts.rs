@@ -69,6 +69,35 @@ fn ranks_exchange_experts_with_those_that_have_the_same() {
     );
 }
 
+/// A block and its experts are gathered while the block before computes.
+#[test]
+fn experts_are_gathered_ahead_with_their_block() {
+    let plan = build(&model(), 8, &options(Sharding::Zero3, 4)).unwrap();
+    let gathers: Vec<(String, Option<String>)> = plan
+        .steps
+        .iter()
+        .filter(|step| step.stream == paceline_iteration::Stream::AllGather)
+        .map(|step| {
+            let after = step.after.first().map(|&on| plan.steps[on as usize].name(&plan.units));
+            (step.name(&plan.units).replace("all-gather ", ""), after)
+        })
+        .collect();
+    let named = |name: &str, after: &str| (name.to_owned(), (!after.is_empty()).then(|| after.to_owned()));
+    assert_eq!(
+        gathers[..5],
+        [
+            named("root", ""),
+            named("h.0", ""),
+            named("h.0.experts", ""),
+            named("h.1", "forward root"),
+            named("h.1.experts", "forward root"),
+        ]
+    );
+    let backward: Vec<_> = gathers[5..].iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(backward, ["h.1.experts", "h.1", "h.0.experts", "h.0"]);
+    assert_eq!(gathers[7].1, gathers[8].1);
+}
+
 #[test]
 fn experts_that_no_other_rank_has_stay() {
     let plan = build(&model(), 8, &options(Sharding::Zero1, 8)).unwrap();

@@ -314,8 +314,8 @@ fn clusters() {
     cluster_refused_with("\"gpus_per_node\": 8", "\"gpus_per_node\": 1025", "must lie between 1 and 1024");
     cluster_refused_with(
         "\"gpus_per_node\": 8",
-        "\"nics_per_node\": 65",
-        "nics_per_node: is 65 and must lie between 1 and 64",
+        "\"nics_per_node\": 129",
+        "nics_per_node: is 129 and must lie between 1 and 128",
     );
     cluster_refused_with("\"gpus_per_node\": 8", "\"intra_link\": \"nvswich\"", "did you mean 'nvswitch'?");
     cluster_refused_with("\"gpus_per_node\": 8", "\"gpu\": 8", "gpu: found integer `8`, expected");

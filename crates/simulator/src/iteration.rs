@@ -312,19 +312,18 @@ pub(crate) fn prepare_messages(
 
 fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let wrong = |message: String| Err(SimulationError(message));
-    let (entry, sharding) = (options.entry()?, options.iteration.as_ref().map_or(Sharding::None, |it| it.sharding));
+    let entry = options.entry()?;
+    let asked = options.iteration.as_ref().map_or("its plan", IterationOptions::asked);
     if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || entry.uses(Knob::Aggregation) {
         return wrong(format!(
-            "strategy: {} needs servers or a switch, and {} is collectives between ranks; use native, ring, \
+            "strategy: {} needs servers or a switch, and {asked} needs collectives between ranks; use native, ring, \
              halving-doubling or hierarchical",
-            entry.name,
-            sharding.name()
+            entry.name
         ));
     }
     if options.coordination.is_some() {
         return wrong(format!(
-            "coordinator: has no effect with sharding {}, whose order is fixed; leave it out",
-            sharding.name()
+            "coordinator: has no effect with {asked}, whose exchanges have a fixed order; leave it out"
         ));
     }
     if options.iterations.is_some_and(|iterations| iterations > 1) && cluster.jitter.is_none() {

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline._core import parse_time
+from paceline._core import Trace, parse_time
 from paceline._internal import units
 from paceline.catalog.channels import auto
 from paceline.catalog.library import load_cluster
-from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
@@ -43,6 +42,8 @@ _LITTLE = 1.05
 """Gain of a link's relief below which another link may be what keeps it from gaining more."""
 _MUCH = 0.1
 """Share of an iteration: exposed communication from which it is asked whether links limit together."""
+_ROUNDED = 1e-6
+"""Traces are in picoseconds."""
 _ADDED = {CALLS: "the library's calls are", SLOWED: "NCCL's kernels slow it by"}
 _SAID = 0.03
 """Share of a critical path from which it is said that communication lengthens computation."""
@@ -211,8 +212,8 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
         and resource in (_NICS, _INSIDE, _LINKS)
     ):
         # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
-        scenario = _with_faster_links(
-            scenario, workload, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
+        scenario = with_faster_links(
+            scenario, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
         )
     if resource == _STREAMS:
         return replace(scenario, library=scenario.library.scaled("streams", 2.0))
@@ -222,14 +223,30 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     return scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
 
 
-def _with_faster_links(scenario: Scenario, workload: Workload, *, inside: bool, between: bool) -> Scenario:
+def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool = True) -> Scenario:
+    """Return the scenario with twice the rate of what GPUs exchange over within the computation of a model."""
+    workload = scenario.workload
+    if workload is None:
+        return scenario
     faster, rate = workload, workload.hardware.bus_bandwidth
-    if inside:
+    if inside and max(workload.tensor, workload.expert, workload.context) > 1:
         assert rate is not None  # checked where the model was made
         faster = replace(faster, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
     if between and workload.links is not None:
         faster = replace(faster, links=replace(workload.links, card=2 * workload.links.card))
-    return scenario if faster is workload else replace(scenario, workload=faster, trace=faster.trace())
+    if faster is workload:
+        return scenario
+    # A given rate stands for all of the computation.
+    share = _computed_s(scenario.trace) / _computed_s(workload.trace())
+    trace = faster.trace()
+    if abs(share - 1) > _ROUNDED:
+        trace = trace.scaled_to_rate(faster.samples / (share * _computed_s(trace)))
+    return replace(scenario, workload=faster, trace=trace)
+
+
+def _computed_s(trace: Trace) -> float:
+    summary = json.loads(trace.summary())
+    return float(summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"])
 
 
 def _together(

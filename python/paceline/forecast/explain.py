@@ -166,6 +166,8 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
     successive numbers would depend on whether one is a power of two.
     """
     group = sharding.ranks_of_groups(scenario.options)
+    if scenario.workload is not None:
+        group = math.lcm(group, scenario.workload.expert_ranks, scenario.workload.context)
     step = math.lcm(int(json.loads(scenario.cluster.to_json())["gpus_per_node"]), group)
     if group == 1:
         [alone] = execute([_sized(scenario, 1)])
@@ -247,7 +249,8 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         if strategy != scenario.strategy and not SWITCHES & strategy.knobs - scenario.strategy.knobs
     ]
     is_sharded = result.sharded is not None and sharding.kind(result.sharded.sharding) != sharding.NONE
-    if is_sharded or compression.changes_row(result):
+    has_groups = scenario.workload is not None and scenario.workload.expert_ranks > 1
+    if is_sharded or has_groups or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able, fields)
     candidates: list[tuple[str, list[Scenario], str]] = [
         *([_over_rdma(scenario)] if result.channel == "tcp" else []),

@@ -61,7 +61,8 @@ def lowered(scenario: Scenario) -> Lowered:
     dtype = json.loads(scenario.trace.summary())["dtype"] if is_retyped else None
     has_stages = scenario.workload is not None and scenario.workload.pipeline > 1
     iteration = sharding.iteration(options, workers, per_node, dtype=dtype, has_stages=has_stages)
-    if scenario.workload is not None and scenario.workload.expert_ranks > 1:
+    # One rank by itself has nobody to exchange its part of the experts with.
+    if scenario.workload is not None and scenario.workload.expert_ranks > 1 and workers > 1:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), "expert_parallel": scenario.workload.expert_ranks}
     on_gpus = "gpu" in fields
     if hooks:

@@ -153,21 +153,33 @@ class Sweep:
         """Numbers of data-parallel ranks, at least one. Raises InvalidArgumentError if they are not whole."""
         counts: Sequence[int] = self.get("workers") or DEFAULT_WORKERS
         own = self.gpus_per_rank
+        groups = self._groups()
         if self.get("workers") is None:
-            shared = own * (self.get("context_parallel") or 1)
-            return [count // own for count in counts if count % shared == 0] or [1, 2, 4, 8]
-        if wrong := [count for count in counts if count % own]:
-            raise InvalidArgumentError(
-                f"{wrong[0]} GPUs are not a multiple of {own}, the GPUs of a data-parallel rank (tensor x pipeline)",
-                setting="tensor_parallel" if (self.get("tensor_parallel") or 1) > 1 else "pipeline_parallel",
-            )
-        shared = own * (self.get("context_parallel") or 1)
-        if wrong := [count for count in counts if count % shared]:
-            raise InvalidArgumentError(
-                f"{wrong[0]} GPUs are not a multiple of {shared}, the GPUs that share a sample",
-                setting="context_parallel",
-            )
+            whole = [count // own for count in counts if all(count % size == 0 for size, *_ in groups)]
+            return whole or ([1, 2, 4, 8] if len(groups) == 1 else [max(size for size, *_ in groups) // own])
+        for size, what, setting in groups:
+            if wrong := [count for count in counts if count % size]:
+                raise InvalidArgumentError(
+                    f"{wrong[0]} GPUs are not a multiple of {size}, the GPUs {what}", setting=setting
+                )
         return [count // own for count in counts]
+
+    def _groups(self) -> list[tuple[int, str, str]]:
+        """Return of how many GPUs their number is a multiple, what these are, and the setting that says so."""
+        tensor, own = self.get("tensor_parallel") or 1, self.gpus_per_rank
+        groups = [
+            (
+                own,
+                "of a data-parallel rank (tensor x pipeline)",
+                "tensor_parallel" if tensor > 1 else "pipeline_parallel",
+            )
+        ]
+        if (context := self.get("context_parallel") or 1) > 1:
+            groups.append((own * context, "that share a sample", "context_parallel"))
+        if (ranks := (self.get("expert_parallel") or 1) // tensor) > 1:
+            what = "that have all experts" if own == tensor else "of the stages that have all experts"
+            groups.append((own * ranks, what, "expert_parallel"))
+        return groups
 
     @property
     def gpus_per_rank(self) -> int:
@@ -354,7 +366,9 @@ class Sweep:
                 setting="expert_parallel" if workload.expert > per_node else "context_parallel",
             )
         share = fields.get("efficiency") or nccl.constant("network.share")
-        return Links(per_node, parse_rate(fields["bandwidth"]) / 8 / per_node * share)
+        # On rails, the rate is that of each GPU's card.
+        gpus = 1 if fields.get("fabric", {}).get("kind") == "rails" else per_node
+        return Links(per_node, parse_rate(fields["bandwidth"]) / 8 / gpus * share)
 
     def _gpu_of_cluster(self) -> str | None:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""

@@ -64,11 +64,18 @@ impl Builder<'_> {
     /// Units that are gathered during a pass, in order.
     pub(super) fn gathers(&self, segments: &[Segment]) -> Vec<Gather> {
         let mut missing: Vec<bool> = self.gathered.iter().map(Option::is_none).collect();
-        let mut gathers = Vec::new();
+        let mut gathers: Vec<Gather> = Vec::new();
         for (segment, part) in segments.iter().enumerate() {
             for &unit in &part.units {
                 if std::mem::replace(&mut missing[unit as usize], false) {
-                    gathers.push(Gather { unit, segment });
+                    let block = match gathers.last() {
+                        Some(before) => {
+                            let same = self.block_of[before.unit as usize] == self.block_of[unit as usize];
+                            before.block + usize::from(!same)
+                        }
+                        None => 0,
+                    };
+                    gathers.push(Gather { unit, segment, block });
                 }
             }
         }
@@ -87,7 +94,11 @@ impl Builder<'_> {
     ) {
         let unit = gathers[number].unit;
         // As far ahead as possible is the beginning of the pass, after the last computation of the one before.
-        let from = number.checked_sub(ahead as usize).map_or(0, |from| gathers[from].segment);
+        // Experts are gathered with their block.
+        let from = gathers[number]
+            .block
+            .checked_sub(ahead as usize)
+            .map_or(0, |from| gathers.iter().find(|gather| gather.block == from).map_or(0, |gather| gather.segment));
         let after = begins[from].into_iter().chain(self.unfinished.iter().copied()).collect();
         let elements = self.parameters(unit);
         let (mut buffer, mut step) = (None, None);
@@ -148,4 +159,6 @@ impl Builder<'_> {
 pub(super) struct Gather {
     pub(super) unit: u32,
     pub(super) segment: usize,
+    /// How many blocks are gathered before its own.
+    pub(super) block: usize,
 }

@@ -419,7 +419,7 @@ fn gpus_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u3
 }
 
 fn nics_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    whole(deserializer, 1..=64).map(Some)
+    whole(deserializer, 1..=128).map(Some)
 }
 
 fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraLink>, D::Error> {
@@ -523,7 +523,7 @@ fn hint(field: &str) -> Option<&'static str> {
         "node_contention" => "a share such as 0.04",
         "gpus_per_node" => "a whole number of at least 1",
         "gpu" => "a GPU's name in quotes, such as \"H100\"",
-        "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 64",
+        "nics_per_node" => "how many NICs share the node's bandwidth evenly, a whole number from 1 to 128",
         "intra_link" => "\"pcie\", \"nvlink\" or \"nvswitch\"",
         "compression_costs" => "a list of what `paceline probe --compression` measures",
         "method" => "a way of compressing, such as \"powersgd:4\"",

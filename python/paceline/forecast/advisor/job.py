@@ -15,6 +15,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
 from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.sharding import in_groups
 from paceline.forecast.simulate import Result, Scenario
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel")
@@ -118,6 +119,8 @@ class Job:
         """What is assumed."""
         [parallel, *more] = self.space.parallel
         notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
+        if max(one.experts for one in self.space.parallel) > 1:
+            notes = ["hsdp and other groups of ranks are tried where every rank has all experts", *notes]
         if more:
             notes = ["a rank has as many GPUs as tensor-parallel GPUs times stages; memory is that of one GPU", *notes]
         return tuple(notes)
@@ -203,6 +206,12 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
         _check_parts(job, part, [stage for stage in stages if stage > 1])
     for ways in experts:
         job.check(ModelParallel(experts=ways))
+    grouped = [one for one in values.get("sharding", ()) if in_groups(one)]
+    if grouped and min(experts) > 1:
+        raise InvalidArgumentError(
+            f"{grouped[0]} is not modelled with experts on several GPUs; leave it out, or add 1 to --expert-parallel",
+            setting="sharding",
+        )
     product_of_all = product(tensors, stages, parts, experts)
     every = [ModelParallel(*one) for one in product_of_all if one[1] > 1 or one[2] == min(parts)]
     found = tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))

@@ -19,6 +19,7 @@ from paceline._internal.units import listed
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.bottleneck import with_faster_links
 from paceline.forecast.explain import NOT_IN_A_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.sharding import NONE
@@ -288,7 +289,8 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     changes: list[tuple[str, Mix | None, str]] = []
     try:
         faster = load_cluster(mix.cluster, bandwidth=f"{twice:.0f}bps")
-        changes.append(("twice the bandwidth", _on(mix, faster), ""))
+        jobs = tuple(replace(job, scenario=with_faster_links(job.scenario, inside=False)) for job in mix.jobs)
+        changes.append(("twice the bandwidth", replace(_on(mix, faster), jobs=jobs), ""))
     except InvalidArgumentError:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
     changes += _less_oversubscribed(mix, described)

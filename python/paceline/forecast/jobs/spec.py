@@ -20,12 +20,13 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
 from paceline.catalog.library import fields_given, load_cluster
+from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
-from paceline.settings.table import SETTINGS, SIMULATE, of_place
+from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors, of_place
 
 MOST_JOBS = 12
 """Each pair is simulated, and the table has a column for each job."""
@@ -37,7 +38,7 @@ _TOP = ("cluster", "nodes", *_CLUSTER, *_FIELDS, *_SHARED, "job")
 _OWN = ("name", "trace", "workers", "strategy", "nodes", "gpus_per_node", "start")
 _NOT_OF_A_JOB = {
     *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
-    *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module"),
+    *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module", "memory"),
 }
 SETTINGS_OF_FILES = frozenset(
     {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN} | {one.name for one in of_place("report")} - _NOT_OF_A_JOB
@@ -66,9 +67,7 @@ class PlacedJob:
     @property
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
-        options = self.scenario.core_options()
-        own = {name: value for name, value in options.items() if name not in ("collectives", "slowdown")}
-        return _core.is_planned(json.dumps(own))
+        return _is_planned(json.dumps(self.scenario.core_options()))
 
     def for_core(self, seed: int | None) -> dict[str, Any]:
         """Return it in the form of the native module."""
@@ -85,6 +84,12 @@ class PlacedJob:
             "start_s": self.start_s,
             "options": options,
         }
+
+
+def _is_planned(options: str) -> bool:
+    # What NCCL's collectives take and slow down is of no job, whose messages are simulated.
+    own = {name: value for name, value in json.loads(options).items() if name not in ("collectives", "slowdown")}
+    return _core.is_planned(json.dumps(own))
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,12 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         for draft in drafts
         if draft.gpus_per_rank > 1
     )
+    notes += tuple(
+        f"{draft.name}: what its GPUs exchange while they compute ({what}) takes as long as alone, and puts no load on "
+        "the shared network"
+        for draft in drafts
+        if (what := _beside(draft.scenario.workload))
+    )
     return Mix(
         load_cluster(cluster, bandwidth=as_rate(flow), intra_bandwidth=inside),
         nodes,
@@ -197,7 +208,10 @@ def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str
     A mesh limits what jobs exchange with `inside = "root"`; the jobs' nodes have one rate.
     """
     own = described["intra_bandwidth"]
-    several = [draft for draft in drafts if min(draft.ranks_per_node, draft.scenario.workers) > 1]
+    # Ranks of several GPUs have the links of all of them, which are theirs alone.
+    several = [
+        draft for draft in drafts if min(draft.ranks_per_node, draft.scenario.workers) > 1 and draft.gpus_per_rank == 1
+    ]
     rates = {draft.name: json.loads(lowered(draft.scenario).cluster.to_json())["intra_bandwidth"] for draft in several}
     limited = {name: rate for name, rate in rates.items() if rate != own}
     if not limited:
@@ -210,6 +224,16 @@ def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str
         f"inside nodes, {units.listed(others)} {'gets' if len(others) == 1 else 'get'} only the {slowest} that the "
         f"mesh leaves to {units.listed(sorted(limited))}: jobs on one network have one rate there",
     )
+
+
+def _beside(workload: Workload | None) -> str:
+    """Return what GPUs of several nodes exchange within the computation of a model; empty if nothing."""
+    if workload is None or workload.links is None:
+        return ""
+    per_node, shared = workload.links.gpus_per_node, workload.tensor * workload.context
+    what = ["tokens for experts"] * (workload.expert > per_node)
+    what += ["keys and values"] * (workload.context > 1 and shared > per_node)
+    return " and ".join(what)
 
 
 def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
@@ -263,14 +287,18 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
         given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
     try:
         scenarios = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
+        cores = [json.dumps(scenario.core_options()) for scenario in scenarios]
+        for one, core in zip(scenarios, cores, strict=True):
+            if _is_planned(core):
+                with naming_core_errors():
+                    _core.iteration_plan(one.trace, core)
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)
         raise
     if len(scenarios) != 1:
         raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
-    [scenario] = scenarios
-    core = json.dumps(scenario.core_options())
+    [scenario], [core] = scenarios, cores
     return _Draft(
         where,
         name,
@@ -340,7 +368,8 @@ def _place(drafts: Sequence[_Draft], nodes: int, described: Mapping[str, Any]) -
         if len(draft.nodes) not in (draft.count, draft.count + draft.servers):
             besides = f" and {units.count(draft.servers, 'server')}" if draft.servers else ""
             raise InvalidArgumentError(
-                f"{draft.where}: nodes: {len(draft.nodes)} are given, but {draft.scenario.workers} workers with "
+                f"{draft.where}: nodes: {len(draft.nodes)} are given, but "
+                f"{draft.scenario.workers * draft.gpus_per_rank} workers with "
                 f"{units.count(draft.gpus_per_node, 'GPU')} on each node{besides} need {draft.count + draft.servers}"
             )
         for node in draft.nodes:
