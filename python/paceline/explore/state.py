@@ -20,11 +20,11 @@ _MOST = 1e15
 LIMITS: dict[str, tuple[float, float]] = {
     "workers": (1, MOST_WORKERS),
     "servers": (1, 32),
-    "bandwidth_gbps": (0.1, 3200),
+    "bandwidth_gbps": (0.1, 60_000),
     "latency_us": (0, 1000),
     "compute_speedup": (0.1, 20),
     "bucket_mb": (0, 1024),
-    "gpus_per_node": (1, 16),
+    "gpus_per_node": (1, 72),
     "straggler": (1, 10),
 }
 

@@ -66,11 +66,16 @@ pub(crate) fn optional_time<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 pub(crate) fn tensor_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match u64::deserialize(deserializer)? {
         0 => Err(D::Error::custom("is 0; a tensor has at least one element")),
-        bytes if bytes > MAX_TENSOR_BYTES => {
-            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes?")))
-        }
-        bytes => Ok(bytes),
+        bytes => plausible_bytes(bytes, "bytes"),
     }
+}
+
+/// Refuses more bytes than anything has. `what`: what they should be.
+pub(crate) fn plausible_bytes<E: Error>(bytes: u64, what: &str) -> Result<u64, E> {
+    if bytes > MAX_TENSOR_BYTES {
+        return Err(E::custom(format!("{bytes} is more than 1e15 (a petabyte); are they {what}?")));
+    }
+    Ok(bytes)
 }
 
 /// An integer within a range.

@@ -6,7 +6,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, Trace};
 use crate::document::fields::{
-    MAX_TENSOR_BYTES, check_name, name, number, optional_time, tensor_bytes, text, time, whole,
+    check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time, whole,
 };
 use crate::document::shown;
 use crate::document::strict::{from_map, list, names, object, objects};
@@ -136,21 +136,11 @@ fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 }
 
 fn bytes_of_states<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    match u64::deserialize(deserializer)? {
-        bytes if bytes > MAX_TENSOR_BYTES => {
-            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes?")))
-        }
-        bytes => Ok(Some(bytes)),
-    }
+    plausible_bytes(u64::deserialize(deserializer)?, "bytes").map(Some)
 }
 
 fn bytes_of_sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    match u64::deserialize(deserializer)? {
-        bytes if bytes > MAX_TENSOR_BYTES => {
-            Err(D::Error::custom(format!("{bytes} is more than 1e15 (a petabyte); are they bytes of one sample?")))
-        }
-        bytes => Ok(Some(bytes)),
-    }
+    plausible_bytes(u64::deserialize(deserializer)?, "bytes of one sample").map(Some)
 }
 
 /// More dimensions than any framework has.
@@ -190,6 +180,7 @@ pub(super) fn hint(field: &str) -> Option<&'static str> {
         "duration_s" => "how long the layer runs, in seconds",
         "activation_bytes" => "the bytes of a sample that the layer keeps for the backward pass, a whole number",
         "backward_bytes" => "the bytes of a sample that only the layer's backward pass needs, a whole number",
+        "optimizer_bytes" => "the bytes of the optimizer's states, a whole number",
         "tensors" => "a list of the names of the tensors that the layer needs",
         "tensor" => "the tensor's name, in quotes",
         "ready_s" => "the seconds from the start of the backward pass to this gradient",
