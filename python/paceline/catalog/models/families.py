@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -364,6 +365,20 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
 
     Raises InvalidArgumentError, which names file and field.
     """
+    key = json.dumps([config.name, config.where, config.prefix, config.fields], default=repr), sequence
+    if key not in _MADE:
+        while len(_MADE) >= _MOST_MADE:
+            _MADE.pop(next(iter(_MADE)), None)
+        _MADE[key] = _made(config, sequence)
+    return _MADE[key]
+
+
+_MADE: dict[tuple[str, int | None], Model] = {}
+_MOST_MADE = 16
+"""Searches ask for the same model thousands of times."""
+
+
+def _made(config: Config, sequence: int | None) -> Model:
     if config.kind not in _FAMILIES:
         part = config.fields.get("text_config")
         own = "; save its text_config as a file, to forecast its language model alone" if isinstance(part, dict) else ""

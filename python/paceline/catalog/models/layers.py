@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,15 @@ class Layer:
     kept: Activations = field(default_factory=Activations)
     dropout: bool = False
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
 
 
-def with_part_of_experts(layer: Layer, ways: int) -> Layer:
+def _with_part_of_experts(layer: Layer, ways: int) -> Layer:
     """Return a layer with one of `ways` parts of its experts, to which the tokens of as many ranks come."""
-    if ways == 1 or not layer.routed:
+    if not layer.routed:
         return layer
     return replace(layer, tensors=tuple(_part(tensor, ways) for tensor in layer.tensors))
 
@@ -162,10 +163,21 @@ class Model:
         for layer in self.layers:
             yield from layer.tensors
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Number of parameters; tied ones count once."""
         return sum(tensor.size for tensor in self.tensors())
+
+    @cached_property
+    def _with_parts(self) -> dict[int, Model]:
+        return {1: self}
+
+    def with_part_of_experts(self, ways: int) -> Model:
+        """Return the model with one of `ways` parts of its experts; the same one for the same number."""
+        if ways not in self._with_parts:
+            layers = tuple(_with_part_of_experts(layer, ways) for layer in self.layers)
+            self._with_parts[ways] = replace(self, layers=layers)
+        return self._with_parts[ways]
 
     @property
     def active_parameters(self) -> int:

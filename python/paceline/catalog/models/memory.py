@@ -136,6 +136,7 @@ def memory_of(
     group: int = 1,
     optimizer: Optimizer = "adam",
     units_in_flight: int = 2,
+    activations: int | None = None,
 ) -> Memory:
     """Return the memory of all GPUs of a rank.
 
@@ -148,6 +149,7 @@ def memory_of(
         group: Ranks that share a copy; with `none`, more than one makes DDP's buckets.
         optimizer: `adam` keeps 2 FP32 states, `momentum` 1, `sgd` none.
         units_in_flight: Blocks that are gathered at once with `zero3`.
+        activations: Bytes that are kept for the backward pass, if not what all layers keep of a microbatch.
 
     Raises:
         InvalidArgumentError: An unknown sharding.
@@ -160,6 +162,9 @@ def memory_of(
     master = 4 if held == 2 else 0
     states = count * (master + 4 * _STATES[optimizer])
     unit = largest_unit(model)
+    if activations is None:
+        activations = batch * sum(activation_bytes(layer, computed) for layer in model.layers)
+    last = [layer for layer in model.layers if layer.block == model.layers[-1].block]
     return Memory(
         parameters=-(-count * held // (group if level >= 3 else 1)),
         # DDP's buckets hold a copy.
@@ -167,8 +172,9 @@ def memory_of(
         optimizer=-(-states // (group if level >= 1 else 1)),
         # Parameters of the units in flight, and the gradients of one.
         gathered=unit * size * (units_in_flight + 1) if level >= 3 and group > 1 else 0,
-        activations=batch * sum(activation_bytes(layer, computed) for layer in model.layers),
-        loss=batch * backward_bytes(model.layers, computed)[-1],
+        activations=activations,
+        # What is recomputed before it is of its own block.
+        loss=batch * backward_bytes(last, computed)[-1],
     )
 
 

@@ -12,7 +12,7 @@ from paceline._core import Trace
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware
-from paceline.catalog.models.layers import Attention, Layer, Model, with_part_of_experts
+from paceline.catalog.models.layers import Attention, Layer, Model
 from paceline.catalog.models.memory import (
     Checkpointing,
     Computation,
@@ -91,11 +91,10 @@ class Workload:
         """Data-parallel ranks that have a part each of the experts."""
         return max(1, self.expert // self.tensor)
 
-    @cached_property
+    @property
     def own(self) -> Model:
         """The model as a rank has it: of the experts, its part."""
-        layers = tuple(with_part_of_experts(layer, self.expert_ranks) for layer in self.model.layers)
-        return self.model if self.expert_ranks == 1 else replace(self.model, layers=layers)
+        return self.model.with_part_of_experts(self.expert_ranks)
 
     @property
     def samples(self) -> int:
@@ -115,7 +114,16 @@ class Workload:
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
         """Layers of each part of the model with their durations, for one microbatch; stages take the parts in turn."""
-        return tuple(tuple(self._timed(layer) for layer in part) for part in self._parts())
+        known: dict[Any, Timed] = {}
+
+        def timed(layer: Layer) -> Timed:
+            # Blocks are alike but for their names.
+            key = replace(layer, name="", tensors=(), shared=(), block="block" * bool(layer.block)), layer.parameters
+            if key not in known:
+                known[key] = self._timed(layer)
+            return replace(known[key], layer=layer)
+
+        return tuple(tuple(timed(layer) for layer in part) for part in self._parts())
 
     @cached_property
     def stages(self) -> tuple[tuple[Timed, ...], ...]:
@@ -387,10 +395,11 @@ class Workload:
             sharding=sharding,
             group=group,
             optimizer=self.optimizer,
+            activations=self.batch * sum(self._kept(stage)),
         )
         outputs = self.samples * sum(map(self._kept_outputs, layers))
         loss = -(-found.loss // self.context)
-        found = replace(found, activations=self.batch * sum(self._kept(stage)) + outputs, loss=loss)
+        found = replace(found, activations=found.activations + outputs, loss=loss)
         return found if self.tensor == 1 else Memory(*(-(-size // self.tensor) for size in vars(found).values()))
 
     @property
