@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import paceline
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -528,7 +529,7 @@ def test_a_model_without_a_published_shape_has_that_of_a_gpt(tmp_path):
         {"id": "b", "model": "GPT3-5B", "params": "5B"},
         {"id": "c", "model": "GPT3-5B", "params": "n/s"},
         {"id": "d", "model": "ResNet-10B", "params": "10B"},
-        {"id": "e", "model": "Llama 4 9B", "params": "9B", "strategy": "FSDP, CP 2"},
+        {"id": "e", "model": "Llama 4 9B", "params": "9B", "strategy": "FSDP, EP 2"},
         {"id": "f", "model": "MPT-1b", "seq_len": "16384"},
         {"id": "g", "model": "Transformer-XL large", "seq_len": "n/s"},
     ]
@@ -542,7 +543,26 @@ def test_a_model_without_a_published_shape_has_that_of_a_gpt(tmp_path):
     assert found["f"].case.workload.tokens == 16_384
     assert found["g"].case.workload.tokens == 384
     reasons = {row.id: why for row, why in result.skipped}
-    assert {name: why.split()[0] for name, why in reasons.items()} == {"c": "unknown", "d": "unknown", "e": "context"}
+    assert {name: why.split()[0] for name, why in reasons.items()} == {"c": "unknown", "d": "unknown", "e": "expert"}
+
+
+def test_ranks_that_share_samples_are_forecast_as_simulate_does(tmp_path):
+    row = {
+        **{"id": "a", "source": "NeMo 24.07", "system": "NeMo", "model": "Llama 3 70B", "params": "70B", "gpus": "64"},
+        **{"strategy": "TP 4, PP 4, VP 5, CP 2, distributed optimizer", "precision": "fp8", "gpu": "H100 80GB"},
+        **{"seq_len": "8192", "global_batch_or_tokens": "128 seq", "notes": "mbs 1", "gpus_per_node": "8"},
+        **{"value": "1524", "unit": "tokens/s/GPU", "inter_bw": "n/s"},
+    }
+    (found,) = trained(tmp_path, row).trained
+    own = found.case.workload
+    assert (own.context, own.tensor, own.pipeline, own.kernels) == (2, 4, 4, "transformer-engine")
+    result = paceline.simulate(
+        *("llama-3-70b", None, "native"),
+        **{"workers": 64, "gpu": "h100", "seq": 8192, "dtype": "fp8", "kernels": "transformer-engine"},
+        **{"tensor_parallel": 4, "pipeline_parallel": 4, "virtual_stages": 5, "microbatches": 64},
+        **{"context_parallel": 2, "sharding": "zero1"},
+    )
+    assert 8192 * found.forecast == pytest.approx(result.tokens_per_s_per_gpu, rel=2e-3)
 
 
 def test_rates_of_computation_count_recomputation_where_the_row_says_so(tmp_path):

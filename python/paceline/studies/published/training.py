@@ -43,7 +43,7 @@ _SPEEDUPS = (0.25, 4.0)
 _ANCHOR_PRECISION = 1e-4
 
 
-_ONE_NODE, _PARALLEL = "training on one node", "training with tensor or pipeline parallelism"
+_ONE_NODE, _PARALLEL = "training on one node", "training with tensor, pipeline or context parallelism"
 _MODERN, _OLDER = "training on several nodes, A100 and newer", "training on several nodes, older"
 _ASSUMED = "training of models whose shape is assumed"
 _PARTS = (_ONE_NODE, _MODERN, _OLDER, _PARALLEL, _ASSUMED)
@@ -223,7 +223,8 @@ def forecast(case: Case, row: Mapping[str, str], speedup: float = 1.0, anchor: s
     assert result.samples_per_s is not None
     return Trained(
         case,
-        result.samples_per_s / case.gpus,
+        # Ranks that share samples count their parts.
+        result.samples_per_s / case.gpus / case.workload.context,
         sharding,
         "; ".join(assumed),
         speedup,
@@ -320,7 +321,7 @@ def parts(found: Sequence[Trained]) -> list[tuple[str, list[Trained]]]:
 def _part(case: Case) -> str:
     if not case.has_shape:
         return _ASSUMED
-    if case.workload.gpus > 1:
+    if case.workload.gpus * case.workload.context > 1:
         return _PARALLEL
     if case.gpus <= transformers.ONE_NODE:
         return _ONE_NODE

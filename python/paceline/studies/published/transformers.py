@@ -7,6 +7,7 @@ rows on one node are compared with it, and the constants of efficiency.json are 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import statistics
@@ -15,16 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline._core import parse_rate
 from paceline._internal.files import why_unread
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.catalog.library import load_cluster
 from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.families import with_context
 from paceline.catalog.models.memory import Checkpointing
-from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
+from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, element_bytes
 from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.nccl import overlap_slowdown
+from paceline.catalog.nccl import constant, overlap_slowdown
 from paceline.errors import InvalidArgumentError
 
 ONE_NODE = 8
@@ -89,7 +92,7 @@ class Case:
     @property
     def forecast(self) -> float:
         """Samples per second and GPU."""
-        return self.workload.batch * self.accumulate / self.step_s
+        return self.workload.batch * self.accumulate / self.workload.context / self.step_s
 
     @property
     def error(self) -> float:
@@ -156,6 +159,7 @@ _TENSOR = re.compile(r"(?:tensor[- ]parallel(?:ism)?(?: size)?|\btp)[ =]?(\d+)",
 _PIPELINE = re.compile(r"(?:pipeline[- ]parallel(?:ism)?(?: size)?|\bpp)[ =]?(\d+)", re.IGNORECASE)
 _VIRTUAL = re.compile(r"(?:virtual(?: pipeline)?(?: stages| size)?|\bvp)[ =]?(\d+)", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:context[- ]parallel(?:ism)?(?: size)?|\bcp)[ =]?(\d+)", re.IGNORECASE)
+_EXPERT = re.compile(r"(?:expert[- ]parallel(?:ism)?(?: size)?|\bep)[ =]?(\d+)", re.IGNORECASE)
 _LANGUAGE_MODELS = re.compile(
     r"gpt|llama|bert|\bopt\b|bloom|nemotron|palm|internlm|qwen|gemma|falcon|olmo|megatron|turing|mistral|baichuan"
 )
@@ -239,15 +243,17 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         raise _CannotCompareError("no sequence length")
     notes = row["notes"].lower()
     words = f"{row['strategy']}; {row['notes']}"
-    tensor, pipeline, virtual, context = (
+    tensor, pipeline, virtual, context, expert = (
         int(found[1]) if (found := pattern.search(words)) is not None else 1
-        for pattern in (_TENSOR, _PIPELINE, _VIRTUAL, _CONTEXT)
+        for pattern in (_TENSOR, _PIPELINE, _VIRTUAL, _CONTEXT, _EXPERT)
     )
-    if context > 1:
-        raise _CannotCompareError("context parallelism")
-    own = tensor * pipeline
+    if expert > 1:
+        raise _CannotCompareError("expert parallelism")
+    own = tensor * pipeline * context
     if own < 1 or gpus % own or (own > 1 and most <= ONE_NODE):
-        raise _CannotCompareError(f"{tensor} tensor-parallel GPUs in {pipeline} stages, of {gpus} GPUs")
+        raise _CannotCompareError(
+            f"{tensor} tensor-parallel and {context} context-parallel GPUs in {pipeline} stages, of {gpus} GPUs"
+        )
     batch, accumulate = _batch(row, gpus // own, int(sequence))
     if pipeline > 1 and accumulate == 1:
         # A pipeline cuts its batch; torchtitan's microbatches have one sample unless it is told otherwise.
@@ -271,6 +277,8 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         pipeline_parallel=pipeline,
         microbatches=accumulate if pipeline > 1 else None,
         virtual_stages=virtual,
+        context_parallel=context,
+        links=_links(hardware) if context > 1 else None,
     )
     sharding = _sharding(row["strategy"])
     size = element_bytes(precision)
@@ -292,6 +300,13 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         "; ".join(assumed),
         has_shape,
     )
+
+
+def _links(hardware: Hardware) -> Links:
+    """Return what a GPU of the usual nodes has of their cards."""
+    fields = json.loads(load_cluster(hardware.node).to_json())
+    gpus = int(fields["gpus_per_node"])
+    return Links(gpus, parse_rate(fields["bandwidth"]) / 8 / gpus * constant("network.share"))
 
 
 def _hardware(row: Mapping[str, str]) -> Hardware:
