@@ -78,6 +78,10 @@ def test_samples_are_those_of_the_ranks_together():
     memory, whole = shared.sharded.memory, alone.sharded.memory
     assert memory.activations_bytes == pytest.approx(whole.activations_bytes / 4, rel=1e-3)
     assert memory.optimizer_bytes == whole.optimizer_bytes
+    given = forecast(sharding="zero1", context_parallel=4, samples_per_s=0.25)
+    # Less what it updates of its shard alone.
+    assert 0.9 < given.compute_s < 1.0
+    assert given.samples_per_s == pytest.approx(16 * 0.25, rel=0.1)
     passes = forecast(sharding="zero1", context_parallel=4, accumulate=2)
     assert passes.samples_per_s == pytest.approx(16 / 4 * 2 / passes.iteration_s)
 

@@ -394,7 +394,9 @@ class Sweep:
                 raise InvalidArgumentError(
                     f"has no effect on {workload.model.name}, whose times are computed; leave it out", setting="device"
                 )
-            return adjusted(trace, samples_per_s=self.get("samples_per_s"))
+            rate = self.get("samples_per_s")
+            # Of whole samples, of which a rank computes a part of each that it shares.
+            return adjusted(trace, samples_per_s=None if rate is None else rate * workload.context)
         changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
         return adjusted(trace, **changes)
 
