@@ -147,6 +147,7 @@ def test_experts_and_samples_are_divided_together():
         ({"context_parallel": 3}, "3 does not divide the 32768 tokens"),
         ({"context_parallel": 32}, "16 GPUs are not a multiple of 32, the GPUs that share a sample"),
         ({"context_parallel": 2, "gpu": "l40s"}, "no NVLink"),
+        ({"context_parallel": 4, "gpus_per_node": 6}, "groups of 4 GPUs do not divide the 6 of a node"),
         ({"context_parallel": 16, "gpus_per_node": 8, "bandwidth": ["1Gbps", "2Gbps"]}, "give one bandwidth"),
         ({"context_parallel": 2, "trace": "vit-huge", "seq": None}, "is not modelled for vit-huge"),
         ({"context_parallel": 2, "trace": "t5-3b", "seq": 512}, "is not modelled for t5-3b"),

@@ -32,9 +32,9 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
     if scenario.workload is not None and scenario.workload.model.has_experts:
         return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
     if scenario.workload is not None and scenario.workload.kernels == names.TRANSFORMER_ENGINE:
-        return f"{_named('kernels', names.TRANSFORMER_ENGINE)}: no measurement is of it"
+        return f"{_named('kernels', names.TRANSFORMER_ENGINE)}: too few measurements are of it"
     if scenario.workload is not None and scenario.workload.context > 1:
-        return f"{_named('context_parallel', scenario.workload.context)}: no measurement is of it"
+        return f"{_named('context_parallel', scenario.workload.context)}: too few measurements are of it"
     if scenario.workload is not None and scenario.workload.pipeline > 1:
         return f"{_named('pipeline_parallel', scenario.workload.pipeline)}: no measurement is of a pipeline"
     fields = json.loads(low.cluster.to_json())

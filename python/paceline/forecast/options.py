@@ -365,6 +365,15 @@ class Sweep:
                 f"depends on the bandwidth; give one {self.spelling('bandwidth')}",
                 setting="expert_parallel" if workload.expert > per_node else "context_parallel",
             )
+        on_several = max(self.workers) * workload.gpus > per_node
+        for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
+            # Some of its groups would be on two nodes, others on one.
+            if on_several and 1 < size < per_node and per_node % size:
+                raise InvalidArgumentError(
+                    f"groups of {size} GPUs do not divide the {per_node} of a node; see "
+                    f"{self.spelling('gpus_per_node')}",
+                    setting=setting,
+                )
         share = fields.get("efficiency") or nccl.constant("network.share")
         # On rails, the rate is that of each GPU's card.
         gpus = 1 if fields.get("fabric", {}).get("kind") == "rails" else per_node

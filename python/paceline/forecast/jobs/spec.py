@@ -159,6 +159,11 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         if draft.gpus_per_rank > 1
     )
     notes += tuple(
+        f"{draft.name}: {draft.scenario.workload.context} neighbouring workers share every sample"
+        for draft in drafts
+        if draft.scenario.workload is not None and draft.scenario.workload.context > 1
+    )
+    notes += tuple(
         f"{draft.name}: what its GPUs exchange while they compute ({what}) takes as long as alone, and puts no load on "
         "the shared network"
         for draft in drafts
