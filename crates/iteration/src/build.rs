@@ -28,8 +28,7 @@ use crate::compression::{Legs, Method};
 use crate::options::{Exchanges, IterationError, IterationOptions, Optimizer, Pull, Reshard, Sharding, is_of_experts};
 use crate::plan::{Buffer, BufferKind, Collective, FORMAT, Group, Plan, Step, Stream, Unit, VERSION, Work};
 use crate::units::{
-    Bucket, Cut, EXPERTS, Segment, buckets, buckets_with_experts_apart, handing_over, into_blocks, into_buckets,
-    ready_order,
+    Bucket, Cut, Segment, buckets, buckets_with_experts_apart, handing_over, into_blocks, into_buckets, ready_order,
 };
 
 /// Makes the plan of `world` ranks.
@@ -98,7 +97,6 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
         shard: Group { size: shard_ranks, stride: 1 },
         all: Group { size: world, stride: 1 },
         of_experts: of_experts(trace, &cut, options),
-        block_of: block_of(&cut, experts_apart),
         between: Group { size: world / shard_ranks, stride: shard_ranks },
         steps: Vec::new(),
         buffers: Vec::new(),
@@ -293,18 +291,6 @@ fn of_experts(trace: &Trace, cut: &Cut, options: &IterationOptions) -> Vec<bool>
     found
 }
 
-/// The block of each unit: experts that are a unit of their own are part of the block around them.
-fn block_of(cut: &Cut, experts_apart: bool) -> Vec<u32> {
-    let own = |(number, (name, _)): (u32, &(String, u64))| {
-        let around = name
-            .strip_suffix(EXPERTS)
-            .filter(|_| experts_apart)
-            .and_then(|block| cut.units.iter().position(|(name, _)| name == block));
-        around.map_or(number, |block| block as u32)
-    };
-    (0u32..).zip(&cut.units).map(own).collect()
-}
-
 fn check_experts(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
     let ways = options.expert_parallel;
     if ways == 1 {
@@ -386,8 +372,6 @@ struct Builder<'a> {
     between: Group,
     /// Whether a unit is of experts, of which neighbouring ranks have a part each.
     of_experts: Vec<bool>,
-    /// The block that a unit is part of: of experts, that around them.
-    block_of: Vec<u32>,
     steps: Vec<Step>,
     buffers: Vec<Buffer>,
     /// The last step of the compute stream.

@@ -224,9 +224,7 @@ impl IterationOptions {
         let whole = self.sharding == Sharding::None && self.expert_parallel == 1;
         whole && self.accumulate == 1 && self.reduce_dtype.is_none() && every
     }
-}
 
-impl IterationOptions {
     /// What makes it another iteration than the recorded one, for messages: a sharding, or the first option that does.
     #[must_use]
     pub fn asked(&self) -> &'static str {

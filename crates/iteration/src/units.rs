@@ -12,14 +12,14 @@ use crate::options::{IterationError, is_of_experts};
 
 /// The unit of what belongs to no block.
 pub const ROOT: &str = "root";
-/// What the name of a block's experts has after that of the block, where they are a unit of their own.
-pub const EXPERTS: &str = ".experts";
 
 /// A trace in terms of units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Name and elements of each unit.
     pub units: Vec<(String, u64)>,
+    /// The block that each unit is part of: that around it for experts that are a unit of their own, else itself.
+    pub block_of: Vec<u32>,
     /// Elements of each unit that are not trained.
     pub frozen: Vec<u64>,
     /// Those of no unit.
@@ -160,12 +160,14 @@ pub fn into_blocks(
             }
         }
     }
+    let mut block_of: Vec<u32> = (0..units.len() as u32).collect();
     if experts_apart {
         let mut apart: BTreeMap<u32, u32> = BTreeMap::new();
         for (tensor, unit) in trace.tensors.iter().zip(&mut unit_of).filter(|(tensor, _)| is_of_experts(&tensor.name)) {
             let Some(block) = *unit else { continue };
             let own = *apart.entry(block).or_insert_with(|| {
-                units.push((format!("{}{EXPERTS}", units[block as usize].0), 0));
+                units.push((format!("{}.experts", units[block as usize].0), 0));
+                block_of.push(block);
                 units.len() as u32 - 1
             });
             *unit = Some(own);
@@ -189,6 +191,7 @@ pub fn into_blocks(
     let frozen = frozen_of(trace, worker, &unit_of_layer, units.len());
     Ok(Cut {
         units: with_elements(units, &unit_of, trace),
+        block_of,
         frozen,
         frozen_elsewhere: 0,
         unit_of,
@@ -304,7 +307,16 @@ pub fn into_buckets(
     let backward = with_memory(backward, &forward, trace, worker, &unit_of);
     let units = buckets.iter().map(|bucket| (bucket.name.clone(), bucket.elements)).collect();
     let elsewhere = trace.tensors.iter().map(|tensor| tensor.frozen_bytes / trace.dtype.size()).sum();
-    Cut { units, frozen: vec![0; buckets.len()], frozen_elsewhere: elsewhere, unit_of, root: None, forward, backward }
+    Cut {
+        units,
+        block_of: (0..buckets.len() as u32).collect(),
+        frozen: vec![0; buckets.len()],
+        frozen_elsewhere: elsewhere,
+        unit_of,
+        root: None,
+        forward,
+        backward,
+    }
 }
 
 /// The order in which a worker's buckets become ready.

@@ -205,12 +205,7 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     """Return the scenario with twice as much of a resource."""
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
-    workload = scenario.workload
-    if (
-        workload is not None
-        and max(workload.tensor, workload.expert, workload.context) > 1
-        and resource in (_NICS, _INSIDE, _LINKS)
-    ):
+    if resource in (_NICS, _INSIDE, _LINKS):
         # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
         scenario = with_faster_links(
             scenario, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
@@ -229,7 +224,7 @@ def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool 
     if workload is None:
         return scenario
     faster, rate = workload, workload.hardware.bus_bandwidth
-    if inside and max(workload.tensor, workload.expert, workload.context) > 1:
+    if inside and workload.has_exchanges:
         assert rate is not None  # checked where the model was made
         faster = replace(faster, hardware=replace(workload.hardware, bus_bandwidth=2 * rate))
     if between and workload.links is not None:
@@ -314,7 +309,7 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str,
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
     model = scenario.workload
-    has_inside = model is not None and max(model.tensor, model.expert, model.context) > 1
+    has_inside = model is not None and model.has_exchanges
     if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or has_inside:
         faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
         asked.append((_INSIDE, "twice the bandwidth inside the node", faster))

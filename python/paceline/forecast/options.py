@@ -17,7 +17,6 @@ from paceline._internal import units
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
-from paceline.catalog import nccl
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
@@ -354,10 +353,9 @@ class Sweep:
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
         source = workload.hardware.node if self.get("cluster") is None else self._loaded()
-        own = {name: self.get(name) for name in ("gpus_per_node",) if self.get(name) is not None}
-        rates = self.get("bandwidth") or ()
-        fields = json.loads(load_cluster(source, **own, **({"bandwidth": rates[0]} if rates else {})).to_json())
-        per_node = int(fields["gpus_per_node"])
+        rates = self.get("bandwidth") or [None]
+        found = Links.of(load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0]))
+        per_node = found.gpus_per_node
         shared = workload.tensor * workload.context
         if len(rates) > 1 and max(workload.expert, shared) > per_node:
             raise InvalidArgumentError(
@@ -374,10 +372,7 @@ class Sweep:
                     f"{self.spelling('gpus_per_node')}",
                     setting=setting,
                 )
-        share = fields.get("efficiency") or nccl.constant("network.share")
-        # On rails, the rate is that of each GPU's card.
-        gpus = 1 if fields.get("fabric", {}).get("kind") == "rails" else per_node
-        return Links(per_node, parse_rate(fields["bandwidth"]) / 8 / gpus * share)
+        return found
 
     def _gpu_of_cluster(self) -> str | None:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""

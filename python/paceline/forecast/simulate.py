@@ -403,10 +403,11 @@ class Scenario:
         if self.workload is not None:
             passes = self.options.get("accumulate", 1)
             figures |= self.workload.figures(found.samples_per_s, self.workers, passes)
-            # Computation that is said to be faster has faster exchanges within it.
-            pass_s = self.workload.before_s + self.workload.forward_s + self.workload.backward_s
-            faster = (found.forward_s + found.backward_s) / (passes * pass_s)
-            figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
+            if self.workload.has_exchanges:
+                # Computation that is said to be faster has faster exchanges within it.
+                pass_s = self.workload.before_s + self.workload.forward_s + self.workload.backward_s
+                faster = (found.forward_s + found.backward_s) / (passes * pass_s)
+                figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
             figures["assumed"] = self.workload.assumed
             if self.workload.context > 1 and found.samples_per_s is not None:
                 # Each rank counts its part of a sample as one.

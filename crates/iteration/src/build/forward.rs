@@ -70,7 +70,7 @@ impl Builder<'_> {
                 if std::mem::replace(&mut missing[unit as usize], false) {
                     let block = match gathers.last() {
                         Some(before) => {
-                            let same = self.block_of[before.unit as usize] == self.block_of[unit as usize];
+                            let same = self.cut.block_of[before.unit as usize] == self.cut.block_of[unit as usize];
                             before.block + usize::from(!same)
                         }
                         None => 0,

@@ -12,11 +12,14 @@ A layer takes at least as long as the host needs to launch its kernels.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
+from paceline._core import Cluster, parse_rate
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
 from paceline.catalog.hardware import Hardware
+from paceline.catalog.nccl import constant
 
 AttentionKind = names.Attention
 Kernels = names.Kernels
@@ -42,6 +45,16 @@ class Links:
     gpus_per_node: int
     card: float
     """Bytes per second, each way: a GPU's share of its node's network cards, as NCCL uses them."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Links:
+        """Return those of a cluster's nodes."""
+        fields = json.loads(cluster.to_json())
+        per_node = int(fields["gpus_per_node"])
+        # On rails, the rate is that of each GPU's card.
+        sharing = 1 if fields.get("fabric", {}).get("kind") == "rails" else per_node
+        share = fields.get("efficiency") or constant("network.share")
+        return cls(per_node, parse_rate(fields["bandwidth"]) / 8 / sharing * share)
 
 
 @dataclass(frozen=True)

@@ -169,12 +169,8 @@ def _check_parallel(
     model: Model, hardware: Hardware, tensor: int, pipeline: int, *, microbatches: int | None, parts: int | None
 ) -> None:
     """Raise InvalidArgumentError if a model cannot be cut like this."""
-    if tensor > 1 and hardware.bus_bandwidth is None:
-        raise InvalidArgumentError(
-            f"{hardware.title} has no NVLink, and tensor-parallel GPUs need one; leave it out, or give a device file "
-            "with bus_bandwidth (`paceline gpus NAME --json`)",
-            setting="tensor_parallel",
-        )
+    if tensor > 1:
+        _check_nvlink(hardware, ", and tensor-parallel GPUs need one", "tensor_parallel")
     heads = {layer.attention.heads for layer in model.layers if layer.attention is not None}
     if any(count % tensor for count in heads):
         raise InvalidArgumentError(
@@ -212,6 +208,16 @@ def _check_parallel(
         )
 
 
+def _check_nvlink(hardware: Hardware, why: str, setting: str) -> None:
+    """Raise InvalidArgumentError if a GPU has no NVLink; `why`: what for."""
+    if hardware.bus_bandwidth is None:
+        raise InvalidArgumentError(
+            f"{hardware.title} has no NVLink{why}; leave it out, or give a device file with bus_bandwidth "
+            "(`paceline gpus NAME --json`)",
+            setting=setting,
+        )
+
+
 def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -> None:
     """Raise InvalidArgumentError if a model's experts cannot be divided like this."""
     found = [tensor for tensor in model.tensors() if tensor.is_of_experts]
@@ -226,12 +232,7 @@ def _check_experts(model: Model, hardware: Hardware, tensor: int, expert: int) -
             f"{expert} is not a multiple of the {tensor} tensor-parallel GPUs, each of which has a part of the experts",
             setting="expert_parallel",
         )
-    if hardware.bus_bandwidth is None:
-        raise InvalidArgumentError(
-            f"{hardware.title} has no NVLink, over which tokens come to the experts of a node; leave it out, or give a "
-            "device file with bus_bandwidth (`paceline gpus NAME --json`)",
-            setting="expert_parallel",
-        )
+    _check_nvlink(hardware, ", over which tokens come to the experts of a node", "expert_parallel")
 
 
 def _check_context(model: Model, hardware: Hardware, context: int) -> None:
@@ -246,12 +247,7 @@ def _check_context(model: Model, hardware: Hardware, context: int) -> None:
         raise InvalidArgumentError(
             f"{context} does not divide the {model.sequence} tokens of a sample", setting="context_parallel"
         )
-    if hardware.bus_bandwidth is None:
-        raise InvalidArgumentError(
-            f"{hardware.title} has no NVLink, over which keys and values are passed in a node; leave it out, or give a "
-            "device file with bus_bandwidth (`paceline gpus NAME --json`)",
-            setting="context_parallel",
-        )
+    _check_nvlink(hardware, ", over which keys and values are passed in a node", "context_parallel")
 
 
 def is_recorded(name: str) -> bool:

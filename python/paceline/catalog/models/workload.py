@@ -92,6 +92,11 @@ class Workload:
         return max(1, self.expert // self.tensor)
 
     @property
+    def has_exchanges(self) -> bool:
+        """Whether GPUs exchange something within its computation."""
+        return max(self.tensor, self.expert, self.context) > 1
+
+    @property
     def own(self) -> Model:
         """The model as a rank has it: of the experts, its part."""
         return self.model.with_part_of_experts(self.expert_ranks)

@@ -7,6 +7,7 @@ import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class PlacedJob:
     server_nodes: tuple[int, ...]
     start_s: float
 
-    @property
+    @cached_property
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
         return _is_planned(json.dumps(self.scenario.core_options()))

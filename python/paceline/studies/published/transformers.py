@@ -7,7 +7,6 @@ rows on one node are compared with it, and the constants of efficiency.json are 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import statistics
@@ -16,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline._core import parse_rate
 from paceline._internal.files import why_unread
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
@@ -27,7 +25,7 @@ from paceline.catalog.models.memory import Checkpointing
 from paceline.catalog.models.roofline import AttentionKind, Kernels, Links, element_bytes
 from paceline.catalog.models.spec import workload_of
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.nccl import constant, overlap_slowdown
+from paceline.catalog.nccl import overlap_slowdown
 from paceline.errors import InvalidArgumentError
 
 ONE_NODE = 8
@@ -278,7 +276,7 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         microbatches=accumulate if pipeline > 1 else None,
         virtual_stages=virtual,
         context_parallel=context,
-        links=_links(hardware) if context > 1 else None,
+        links=Links.of(load_cluster(hardware.node)) if context > 1 else None,
     )
     sharding = _sharding(row["strategy"])
     size = element_bytes(precision)
@@ -300,13 +298,6 @@ def _case(row: Mapping[str, str], most: int) -> Case:
         "; ".join(assumed),
         has_shape,
     )
-
-
-def _links(hardware: Hardware) -> Links:
-    """Return what a GPU of the usual nodes has of their cards."""
-    fields = json.loads(load_cluster(hardware.node).to_json())
-    gpus = int(fields["gpus_per_node"])
-    return Links(gpus, parse_rate(fields["bandwidth"]) / 8 / gpus * constant("network.share"))
 
 
 def _hardware(row: Mapping[str, str]) -> Hardware:
