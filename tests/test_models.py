@@ -413,6 +413,11 @@ def test_a_rank_may_be_several_gpus():
     parallel = {"tensor_parallel": 4, "pipeline_parallel": 2, "microbatches": 4}
     result = paceline.simulate("llama-2-7b", None, "ring", workers=32, **parallel, **job)
     assert (result.workers, result.gpus_per_worker, result.batch) == (4, 8, 4)
+    assert {name: result.to_dict()[name] for name in (*parallel, "virtual_stages", "context_parallel")} == {
+        **parallel,
+        "virtual_stages": 1,
+        "context_parallel": 1,
+    }
     assert result.tokens_per_s_per_gpu == pytest.approx(result.samples_per_s * 2048 / 32)
     assert "gpus_per_worker" not in paceline.simulate("llama-2-7b", None, "ring", workers=4, **job).to_dict()
     for change, message in (

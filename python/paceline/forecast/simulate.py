@@ -43,6 +43,12 @@ MODELLED = (
     "tensor_parallel_s",
     "expert_parallel_s",
     "context_parallel_s",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_stages",
+    "microbatches",
+    "context_parallel",
+    "expert_parallel",
 )
 """Fields of a result that it has for a model from a configuration."""
 CALLS, SLOWED = "library calls", "slowed by NCCL"
@@ -169,7 +175,18 @@ class Result:
     """Seconds of its computation in which tokens are on their way to experts on other GPUs and back, if any are."""
     context_parallel_s: float | None = None
     """Seconds of its computation in which attention waits for other parts of its sequences, if ranks share samples."""
-
+    tensor_parallel: int | None = None
+    """GPUs that share every layer of such a model; 1: none do. So are the next ones."""
+    pipeline_parallel: int | None = None
+    """Stages."""
+    virtual_stages: int | None = None
+    """Parts of a stage."""
+    microbatches: int | None = None
+    """Of an iteration; `batch` has the samples of all of them."""
+    context_parallel: int | None = None
+    """Ranks that share every sample; `batch` has those that they train together."""
+    expert_parallel: int | None = None
+    """Ranks that share the experts."""
     compression: str | None = None
     """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
     sync_every: int | None = None
@@ -408,7 +425,7 @@ class Scenario:
                 pass_s = self.workload.before_s + self.workload.forward_s + self.workload.backward_s
                 faster = (found.forward_s + found.backward_s) / (passes * pass_s)
                 figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
-            figures["assumed"] = self.workload.assumed
+            figures |= {"assumed": self.workload.assumed, **self.workload.parallelism}
             if self.workload.context > 1 and found.samples_per_s is not None:
                 # Each rank counts its part of a sample as one.
                 figures["samples_per_s"] = found.samples_per_s / self.workload.context

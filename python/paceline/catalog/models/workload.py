@@ -360,6 +360,18 @@ class Workload:
         figures |= {"expert_parallel_s": passes * self.expert_parallel_s} if self.expert > 1 else {}
         return figures if self.gpus == 1 else figures | {"gpus_per_worker": self.gpus}
 
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """How many ways each layer, the model, sequences and experts are divided, by the names of the settings."""
+        return {
+            "tensor_parallel": self.tensor,
+            "pipeline_parallel": self.pipeline,
+            "virtual_stages": self.virtual_stages,
+            "microbatches": self.microbatches,
+            "context_parallel": self.context,
+            "expert_parallel": self.expert,
+        }
+
     def memory(self, *, sharding: str = "none", group: int = 1) -> Memory:
         """Return the memory of one GPU by kind, of the stage that needs most; not all of it is needed at once.
 
