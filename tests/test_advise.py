@@ -122,7 +122,45 @@ def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
         assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
         assert result.get("expert_parallel_s", 0) > 0 or row["expert_parallel"] == 1
     refused = call(*words[:5], "--gpus", 12, "--expert-parallel", 8, code=2)
-    assert "12 GPUs cannot be divided into groups of 8" in refused
+    assert "12 GPUs in nodes of 8 cannot be divided into groups of 8" in refused
+
+
+def test_the_best_of_each_sharding_is_that_of_brute_force_with_shared_samples():
+    asked_job = job(16, 32, memory="900MB", gpus_per_node=4, context_parallel="1,2,8", tensor_parallel="1,2")
+    [found] = search.start(asked_job)
+    search.search(asked_job, found)
+    best, seen = {}, set()
+    for setup, rate, least, one, result in everything(asked_job, found):
+        seen.add((one.parallel.tensor, one.parallel.context))
+        assert one.global_batch == 32
+        assert least <= result.sharded.memory.peak_bytes and result.samples_per_s <= rate * (1 + 1e-9)
+        if result.sharded.memory.peak_bytes <= asked_job.capacity_bytes:
+            best[setup] = max(best.get(setup, 0), result.samples_per_s)
+    assert seen == {(tensor, context) for tensor in (1, 2) for context in (1, 2, 8)}
+    for option in found.options:
+        assert 0.98 * best[option.candidate.setup] <= option.result.samples_per_s <= best[option.candidate.setup]
+
+
+def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
+    words = (*SMALL, "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 2, "--checkpointing", "none", "--top", 20)
+    [group] = asked(*words, "--context-parallel", "8,16")["gpus"]
+    assert {row["context_parallel"] for row in group["rows"]} <= {8, 16} and len(group["rows"]) > 3
+    for row in group["rows"]:
+        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        [result] = json.loads(again.stdout)
+        for name in ("iteration_s", "samples_per_s", "context_parallel"):
+            assert result[name] == row[name]
+        assert row["batch"] * row["accumulate"] * 16 // row["context_parallel"] == 2
+    assert "samples shared by 8 ranks" in " ".join(call(*words, "--context-parallel", 8).split())
+    assert "are not a multiple of 16 data-parallel ranks; give 16" in " ".join(call(*words, code=2).split())
+
+
+def test_ranks_that_share_samples_are_whole_nodes_or_a_part_of_one():
+    words = (*SMALL, "--gpus", "4,12", "--gpus-per-node", 6, "--batch", 1)
+    found = asked(*words, "--context-parallel", 4)["gpus"]
+    assert found[0]["rows"] and "12 GPUs in nodes of 6 cannot be divided into groups of 4" in found[1]["refused"]
+    both = asked(*words, "--context-parallel", "1,4")["gpus"][1]
+    assert {row["context_parallel"] for row in both["rows"]} == {1}
 
 
 def test_the_bounds_hold_with_tensor_parallel_ranks_and_other_element_types():

@@ -402,7 +402,7 @@ _ALL: tuple[Setting, ...] = (
         help="Data-parallel ranks that share every sample, each with a part of its tokens.",
         default_words="1",
         section=_MODEL,
-        uses=_in("simulate", "report", SIMULATE, SWEEP),
+        uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
         name="pipeline_parallel",

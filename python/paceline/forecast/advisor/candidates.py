@@ -30,15 +30,28 @@ class ModelParallel:
     """Parts of the model that each stage has."""
     experts: int = 1
     """GPUs that have a part each of the experts, of several ranks."""
+    context: int = 1
+    """Ranks that share every sample."""
 
     @property
     def gpus(self) -> int:
         """GPUs of a data-parallel rank."""
         return self.tensor * self.stages
 
-    def suits(self, gpus: int) -> bool:
-        """Whether so many GPUs are whole ranks, and these whole groups of them with a part each of the experts."""
-        return gpus % self.gpus == 0 and gpus // self.gpus % max(1, self.experts // self.tensor) == 0
+    @property
+    def group(self) -> int:
+        """GPUs of whole ranks that have all experts, and whole samples."""
+        return self.gpus * self.context * max(1, self.experts // self.tensor)
+
+    def suits(self, gpus: int, per_node: int) -> bool:
+        """Whether so many GPUs are whole ranks, and these whole groups, of which none has a part of a node."""
+        if gpus % self.gpus:
+            return False
+        sizes = [size for size in (self.experts, self.tensor * self.context) if size > 1]
+        if gpus > per_node and any(per_node % size for size in sizes if size < per_node):
+            return False
+        ranks = gpus // self.gpus
+        return ranks % max(1, self.experts // self.tensor) == 0 and ranks % self.context == 0
 
     @property
     def options(self) -> dict[str, int]:
@@ -48,6 +61,7 @@ class ModelParallel:
             "pipeline_parallel": self.stages,
             "virtual_stages": self.virtual,
             "expert_parallel": self.experts,
+            "context_parallel": self.context,
         }
         return {name: value for name, value in every.items() if value > 1}
 
@@ -59,6 +73,7 @@ class ModelParallel:
             + [f"{self.stages} stages"] * (self.stages > 1)
             + [f"{self.virtual} virtual stages"] * (self.virtual > 1)
             + [f"experts on {self.experts} GPUs"] * (self.experts > 1)
+            + [f"samples shared by {self.context} ranks"] * (self.context > 1)
         )
 
 
@@ -102,7 +117,7 @@ class Candidate:
     """Data-parallel ranks."""
     setup: Setup
     batch: int
-    """Samples of a pass."""
+    """Samples of a pass, of all ranks that share them."""
     passes: int
     """Of an iteration: accumulated, or a pipeline's microbatches."""
     checkpointing: str
@@ -126,9 +141,9 @@ class Candidate:
         return self.passes if self.microbatches is None else 1
 
     @property
-    def samples(self) -> int:
-        """Samples of a rank in an iteration."""
-        return self.batch * self.passes
+    def global_batch(self) -> int:
+        """Samples of all ranks in an iteration."""
+        return self.batch * self.passes * self.workers // self.parallel.context
 
     @property
     def options(self) -> dict[str, Any]:
@@ -200,13 +215,16 @@ class Space:
                     return
                 batch *= 2
             return
-        if self.global_batch % workers:
-            near = max(1, round(self.global_batch / workers)) * workers
+        groups = workers // parallel.context
+        several = f"{groups} {'groups of ranks that share samples' if parallel.context > 1 else 'data-parallel ranks'}"
+        each = several.replace("data-parallel ", "")
+        if self.global_batch % groups:
+            near = max(1, round(self.global_batch / groups)) * groups
             raise InvalidArgumentError(
-                f"--global-batch: {self.global_batch} samples are not a multiple of {workers} data-parallel ranks; "
-                f"give {near}, or other --gpus"
+                f"--global-batch: {self.global_batch} samples are not a multiple of {several}; give {near}, or other "
+                "--gpus"
             )
-        own = self.global_batch // workers
+        own = self.global_batch // groups
         sizes = [
             (batch, own // batch)
             for batch in _divisors(own)
@@ -217,7 +235,7 @@ class Space:
             sizes = [(batch, passes) for batch, passes in sizes if passes % parallel.stages == 0]
             if not sizes:
                 raise InvalidArgumentError(
-                    f"--global-batch: {own} samples of each of {workers} ranks are not microbatches for "
+                    f"--global-batch: {own} samples of each of {each} are not microbatches for "
                     f"{parallel.stages} stages with {parallel.virtual} virtual stages, which need a multiple of "
                     f"{parallel.stages} of them; leave out --virtual-stages, or give a larger --global-batch"
                 )
@@ -225,8 +243,8 @@ class Space:
             given = [f"--batch {self.batch}"] * (self.batch is not None)
             given += [f"--accumulate {self.accumulate}"] * (self.accumulate is not None)
             raise InvalidArgumentError(
-                f"--global-batch: {own} samples of each of {workers} ranks cannot be made with {' and '.join(given)}; "
-                "leave one of them out"
+                f"--global-batch: {own} samples of each of {each} cannot be made with {' and '.join(given)}; leave one "
+                "of them out"
             )
         yield from sizes
 

@@ -18,7 +18,7 @@ from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.sharding import in_groups
 from paceline.forecast.simulate import Result, Scenario
 
-_PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel")
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
 """Settings of `advise` that are searched, or restrict the search if they are given."""
 
@@ -100,13 +100,16 @@ class Job:
 
     def ways(self, gpus: int) -> list[ModelParallel]:
         """Return the ways to divide the model that suit a number of GPUs. Raises InvalidArgumentError if none does."""
-        found = [one for one in self.space.parallel if one.suits(gpus)]
+        found = [one for one in self.space.parallel if one.suits(gpus, self.gpus_per_node)]
         if not found:
             least = self.space.parallel[0]
             if gpus % least.gpus == 0:
+                what = f"{least.experts} with a part each of the experts"
+                if least.experts == 1:
+                    what = f"{least.tensor * least.context} that share samples"
                 raise InvalidArgumentError(
-                    f"{gpus} GPUs cannot be divided into groups of {least.experts} with a part each of the experts",
-                    setting="expert_parallel",
+                    f"{gpus} GPUs in nodes of {self.gpus_per_node} cannot be divided into groups of {what}",
+                    setting="context_parallel" if least.experts == 1 else "expert_parallel",
                 )
             raise InvalidArgumentError(
                 f"{gpus} GPUs are not a multiple of {least.gpus}, the GPUs of a data-parallel rank (tensor x pipeline)",
@@ -121,6 +124,8 @@ class Job:
         notes = self._prepared(self._plain(ModelParallel() if more else parallel))[1]
         if max(one.experts for one in self.space.parallel) > 1:
             notes = ["hsdp and other groups of ranks are tried where every rank has all experts", *notes]
+        if max(one.context for one in self.space.parallel) > 1 and more:
+            notes = ["the batch of ranks that share samples is that of all of them together", *notes]
         if more:
             notes = ["a rank has as many GPUs as tensor-parallel GPUs times stages; memory is that of one GPU", *notes]
         return tuple(notes)
@@ -173,19 +178,25 @@ class Job:
             self._workloads[key] = found
         return self._workloads[key]
 
+    def _suited(self, parallel: ModelParallel) -> list[int]:
+        """Return the numbers of GPUs that a way to divide the model suits."""
+        # A model that is not divided suits all nodes, and says how many GPUs they have.
+        per_node = self.gpus_per_node if parallel.group > 1 else 1
+        return [gpus for gpus in self.gpus if parallel.suits(gpus, per_node)]
+
     def _with(self, key: _Computed, **values: Any) -> Sweep:  # noqa: ANN401
-        return replace(self.sweep, values={**self.sweep.values, **key.options, **values})
+        suited = self._suited(key.parallel) or [key.parallel.group]
+        return replace(self.sweep, values={**self.sweep.values, **key.options, "workers": suited, **values})
 
     def _prepared(self, key: _Computed) -> tuple[dict[tuple[int, str], Scenario], list[str]]:
-        suited = [gpus for gpus in self.gpus if key.parallel.suits(gpus)]
-        prepared = prepare(self._with(key, workers=suited, sharding=list(self.space.shardings)))
-        order = product(suited, self.space.shardings)
+        prepared = prepare(self._with(key, sharding=list(self.space.shardings)))
+        order = product(self._suited(key.parallel), self.space.shardings)
         return dict(zip(order, prepared.scenarios, strict=True)), prepared.notes
 
 
 def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
     """Return the ways to divide the model that were asked for. Raises InvalidArgumentError."""
-    tensors, stages, parts, experts = (values.get(name, [1]) for name in _PARALLEL)
+    tensors, stages, parts, experts, contexts = (values.get(name, [1]) for name in _PARALLEL)
     if max(stages) > 1:
         if job.space.global_batch is None:
             raise InvalidArgumentError(
@@ -206,13 +217,15 @@ def _parallel(job: Job, values: Mapping[str, Any]) -> tuple[ModelParallel, ...]:
         _check_parts(job, part, [stage for stage in stages if stage > 1])
     for ways in experts:
         job.check(ModelParallel(experts=ways))
+    for ranks in contexts:
+        job.check(ModelParallel(context=ranks))
     grouped = [one for one in values.get("sharding", ()) if in_groups(one)]
     if grouped and min(experts) > 1:
         raise InvalidArgumentError(
             f"{grouped[0]} is not modelled with experts on several GPUs; leave it out, or add 1 to --expert-parallel",
             setting="sharding",
         )
-    product_of_all = product(tensors, stages, parts, experts)
+    product_of_all = product(tensors, stages, parts, experts, contexts)
     every = [ModelParallel(*one) for one in product_of_all if one[1] > 1 or one[2] == min(parts)]
     found = tuple(one if one.stages > 1 else replace(one, virtual=1) for one in every if job.divides(one))
     if not found:

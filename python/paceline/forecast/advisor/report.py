@@ -48,7 +48,7 @@ class Row:
     @property
     def global_batch(self) -> int:
         """Samples of an iteration."""
-        return self.candidate.samples * self.candidate.workers
+        return self.candidate.global_batch
 
     @property
     def kept_per_s(self) -> float:
@@ -243,6 +243,7 @@ class Answer:
             "stages": lambda one: one.parallel.stages,
             "virtual\nstages": lambda one: one.parallel.virtual,
             "expert-\nparallel": lambda one: one.parallel.experts,
+            "context-\nparallel": lambda one: one.parallel.context,
             "batch\nper rank": lambda one: one.batch,
             "passes": lambda one: one.passes,
         }
@@ -339,9 +340,10 @@ def _tight(best: Row, rows: Sequence[Row]) -> str:
 
 def _too_tight(best: Row, faster: Row) -> str:
     """Return why a faster row is not the best."""
+    times = units.short(faster.kept_per_s / best.kept_per_s)
     return (
         f"note: {faster.candidate.words} with {_in_words(faster.candidate)} is "
-        f"{units.short(faster.kept_per_s / best.kept_per_s)} times as fast, but leaves "
+        f"{'about' if times == '1' else f'{times} times'} as fast, but leaves "
         f"{units.size(faster.sharded.room_bytes)}, and may not fit."
     )
 
@@ -386,7 +388,7 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
         return f"it may with more freedom: leave out {units.listed(given)}"
     activations = own.memory.activations_bytes if own is not None else None
     if own is not None and activations and activations > own.memory.peak_bytes / 2:
-        return "most of it is activations: shorter sequences (--seq), or --tensor-parallel"
+        return "most of it is activations: shorter sequences (--seq), --context-parallel or --tensor-parallel"
     ways = ["more GPUs"] + ["--tensor-parallel"] * (job.space.parallel == (ModelParallel(),))
     ways += ["GPUs with more memory"]
     ways += ["an optimizer with fewer states (--optimizer)"] * (workload.optimizer != "sgd")
@@ -420,6 +422,7 @@ def _how(one: Candidate) -> dict[str, Any]:
         "pipeline_parallel": parallel.stages,
         "virtual_stages": parallel.virtual,
         "expert_parallel": parallel.experts,
+        "context_parallel": parallel.context,
         "microbatches": one.microbatches,
         "bucket_size": one.bucket_bytes,
     }

@@ -287,7 +287,7 @@ def _of_sizes(
         for checkpointing, size in product(job.space.checkpointings, sizes_of_buckets(job, setup, workers)):
             one = Candidate(workers, setup, batch, passes, checkpointing, parallel, size)
             workload = job.workload(one)
-            rate = one.samples * workers / least_seconds(workload, one, per_node)
+            rate = one.global_batch / least_seconds(workload, one, per_node)
             own.append(Bounded(rate, least_bytes(workload, one, per_node, job.sweep.values), one))
         yield from own
         if job.space.global_batch is None and all(one.least_bytes > job.capacity_bytes for one in own):
