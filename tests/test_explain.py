@@ -143,11 +143,23 @@ def test_a_bare_all_reduce_has_no_knee_and_no_error_of_a_trace():
     assert "one more adds" not in text and "trace's own error" not in text
 
 
-def test_a_fabric_has_no_help_in_the_switch():
-    _, changes = explained("allreduce:1MB", "--cluster", "fat-tree-k16", "--workers", 8, "--strategy", "ring")
+@pytest.mark.parametrize(
+    ("cluster", "helps"),
+    [
+        ("fat-tree-k16", {"aggregation": "sharp"}),
+        ("leaf-spine-25g", {"aggregation": "sharp", "multicast": "ring-multicast"}),
+        ("tpu-v4-torus", {}),
+    ],
+)
+def test_switches_of_some_fabrics_help(cluster, helps):
+    _, changes = explained("allreduce:100MB", "--cluster", cluster, "--workers", 64, "--strategy", "ring")
     for kind in ("multicast", "aggregation"):
-        assert changes[f"{kind} in the switch"]["note"].startswith("a fabric's switches have none")
-        assert changes[f"{kind} in the switch"]["iteration_s"] is None
+        note, took = (changes[f"{kind} in the switch"][name] for name in ("note", "iteration_s"))
+        if kind in helps:
+            assert note == helps[kind] and took > 0
+        else:
+            assert note == "it is not modelled in fabrics of this kind" and took is None
+    assert "multicast and aggregation in the switch" not in changes
 
 
 def test_hundreds_of_gpus_are_explained_as_well():

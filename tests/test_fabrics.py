@@ -43,3 +43,27 @@ def test_built_in_fabrics_are_used_and_name_their_links(name: str) -> None:
     assert "nodeN" in _run("clusters", name)
     result = paceline.simulate("allreduce:1MB", name, strategy="halving-doubling", workers=64)
     assert result.iteration_s > 0
+
+
+def test_sums_are_made_in_the_switches_of_a_fabric() -> None:
+    able = {"multicast": False, "aggregation": True}
+    fabrics = (LEAVES, {"kind": "fat-tree", "radix": 8, "oversubscription": 1.0})
+    for fabric in fabrics:
+        cluster = paceline.load_cluster(fabric=fabric, switch=able)
+        found = paceline.simulate("allreduce:100MB", cluster, strategy="sharp", workers=16, detail=True)
+        used = [one.name for one in found.busy or () if "-" in one.name and one.busy_s > 0]
+        assert used and found.iteration_s < 0.75 * paceline.simulate("allreduce:100MB", cluster, workers=16).iteration_s
+    with pytest.raises(paceline.InvalidArgumentError, match=r"ps-aggregation adds up in one switch, .*; use sharp"):
+        paceline.simulate("allreduce:1MB", cluster, strategy="ps-aggregation", workers=4, servers=1)
+    with pytest.raises(paceline.InvalidArgumentError, match="sharp needs aggregation in the switch"):
+        paceline.simulate("allreduce:1MB", paceline.load_cluster(fabric=LEAVES), strategy="sharp", workers=4)
+    for fabric, switch, message in (
+        (
+            fabrics[1],
+            {"multicast": True},
+            "multicast is modelled in one switch, racks and leaf-spine fabrics, not in fat-tree",
+        ),
+        ({"kind": "torus", "dimensions": [4, 4]}, able, r"aggregation is modelled in .* and fat trees, not in torus"),
+    ):
+        with pytest.raises(paceline.InvalidArgumentError, match=message):
+            paceline.load_cluster(fabric=fabric, switch=switch)

@@ -210,9 +210,15 @@ def test_changes_that_do_not_exist_are_left_out_with_a_note():
 
     of_a_fabric = changes(cluster="fat-tree-k16")
     assert not of_a_fabric["twice the bandwidth"][0]
-    for feature in ("multicast", "aggregation"):
-        missing, note = of_a_fabric[f"{feature} in the switch"]
-        assert missing and note.startswith("a fabric's switches have none")
+    assert of_a_fabric["multicast in the switch"] == (True, "it is not modelled in fabrics of this kind")
+    assert of_a_fabric["aggregation in the switch"] == (False, "a: sharp, b: sharp")
+    # Servers have no switch that adds up for them there, but one that multicasts.
+    with_servers = {"strategy": "ps", "servers": 1}
+    jobs = [job("a"), {**job("b"), **with_servers}]
+    found = model.simulate_jobs(spec.mix({"cluster": "leaf-spine-25g", "job": jobs}, "jobs.toml")).what_if
+    notes = {one.change: one.note for one in found}
+    assert notes["aggregation in the switch"] == "a: sharp"
+    assert notes["multicast in the switch"] == "a: ring-multicast, b: ps-multicast"
     assert changes(bandwidth="900000Tbps")["twice the bandwidth"] == (True, "more than the highest rate of a cluster")
 
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
-use paceline_schedule::{Collective, Knobs, Topology};
+use paceline_schedule::{Collective, Knobs, Stand, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
@@ -275,7 +275,11 @@ fn switches(strategy: &str, nodes: u32, nodes_per_rack: Option<u32>) -> PyResult
     let topology = Topology::flat(nodes).in_racks(nodes_per_rack);
     let schedule =
         paceline_schedule::build(strategy, &topology, &Knobs::default()).map_err(|e| user_error(e.to_string()))?;
-    let racks: Vec<_> = (0..schedule.roles().switches).map(|number| schedule.switch_place(number).rack).collect();
+    let rack = |number| match schedule.switch_place(number).stand {
+        Stand::Rack(rack) => Some(rack),
+        Stand::Pod(_) | Stand::Top => None,
+    };
+    let racks: Vec<_> = (0..schedule.roles().switches).map(rack).collect();
     Ok(json!(racks).to_string())
 }
 

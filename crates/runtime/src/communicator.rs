@@ -585,6 +585,7 @@ fn topology(shared: &EngineShared, ranks: &[u32]) -> Topology {
         ranks_per_node: if regular { per_node as u32 } else { 1 },
         servers: shared.settings.servers,
         racks: None,
+        pods: None,
         switch_radix: None,
         switch_memory: None,
     };

@@ -29,5 +29,5 @@ pub use plan::{
     Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build,
     build_collective, find, look_up, registry,
 };
-pub use schedule::{Least, Link, Links, Roles, Schedule, SwitchPlace, Volume};
+pub use schedule::{Least, Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -24,22 +24,36 @@ pub struct Topology {
     pub switch_memory: Option<u64>,
     /// Nodes under each switch of the lowest level, in order; `None`: all are under one.
     pub racks: Option<Arc<[u32]>>,
+    /// Racks of each pod, whose switches are connected by others than those that connect the pods; `None`: there are none.
+    pub pods: Option<Arc<[u32]>>,
 }
 
 impl Topology {
     /// `workers` on one node each, one server, an unlimited switch.
     #[must_use]
     pub fn flat(workers: u32) -> Topology {
-        Topology { workers, ranks_per_node: 1, servers: 1, switch_radix: None, switch_memory: None, racks: None }
+        Topology {
+            workers,
+            ranks_per_node: 1,
+            servers: 1,
+            switch_radix: None,
+            switch_memory: None,
+            racks: None,
+            pods: None,
+        }
     }
 
     /// The same in racks of this many nodes; `None`: all are in one.
     #[must_use]
     pub fn in_racks(self, nodes_per_rack: Option<u32>) -> Topology {
-        let nodes = self.nodes();
-        let sizes =
-            |each: u32| (0..nodes).step_by(each.max(1) as usize).map(|first| each.max(1).min(nodes - first)).collect();
-        Topology { racks: nodes_per_rack.map(sizes), ..self }
+        Topology { racks: nodes_per_rack.map(|each| in_parts(self.nodes(), each)), ..self }
+    }
+
+    /// The same with so many racks in each pod; `None`, or without racks: there are no pods.
+    #[must_use]
+    pub fn in_pods(self, racks_per_pod: Option<u32>) -> Topology {
+        let racks = self.racks.as_ref().map(|racks| racks.len() as u32);
+        Topology { pods: racks_per_pod.and_then(|each| Some(in_parts(racks?, each))), ..self }
     }
 
     /// Nodes with workers.
@@ -53,6 +67,12 @@ impl Topology {
     pub fn ranks_on(&self, node: u32) -> u32 {
         (self.workers - node * self.ranks_per_node).min(self.ranks_per_node)
     }
+}
+
+/// The sizes of the parts, of which the last one may be smaller.
+fn in_parts(whole: u32, each: u32) -> Arc<[u32]> {
+    let each = each.max(1);
+    (0..whole).step_by(each as usize).map(|first| each.min(whole - first)).collect()
 }
 
 /// How a bucket is cut into messages.
@@ -355,6 +375,10 @@ pub fn build_collective(
     if topology.racks.as_ref().is_some_and(|racks| racks.contains(&0) || racks.iter().sum::<u32>() != topology.nodes())
     {
         return wrong("racks: a rack has at least one node, and every node is in one");
+    }
+    let racks = topology.racks.as_ref().map_or(0, |racks| racks.len() as u32);
+    if topology.pods.as_ref().is_some_and(|pods| pods.contains(&0) || pods.iter().sum::<u32>() != racks) {
+        return wrong("pods: a pod has at least one rack, and every rack is in one");
     }
     if topology.switch_radix.is_some_and(|radix| radix < 2) {
         return wrong("switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more");

@@ -32,8 +32,19 @@ pub struct SwitchPlace {
     pub level: u32,
     /// The root's level.
     pub levels: u32,
-    /// The rack whose switch it is; `None`: it connects the racks.
-    pub rack: Option<u32>,
+    /// The switch of the network that it is, or a part of.
+    pub stand: Stand,
+}
+
+/// A switch of the network, on the way up from the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// That of this rack.
+    Rack(u32),
+    /// One that connects the racks of this pod.
+    Pod(u32),
+    /// One that connects all pods, or all racks.
+    Top,
 }
 
 /// The cost of one bucket in closed form: the oracle of the programs, documented in docs/explanation/models.md.
@@ -93,7 +104,7 @@ pub trait Schedule: Send + Sync {
 
     /// Where a switch stands; a single one is half-way between any two nodes.
     fn switch_place(&self, number: u32) -> SwitchPlace {
-        SwitchPlace { id: number, parent: None, level: 1, levels: 1, rack: None }
+        SwitchPlace { id: number, parent: None, level: 1, levels: 1, stand: Stand::Top }
     }
 
     /// Lanes of a bucket; 0 if there is nothing to do.

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use paceline_model::cluster::ServerPlace;
+use paceline_model::cluster::{Fabric, ServerPlace};
 use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::{Knob, Roles, SwitchPlace};
+use paceline_schedule::{Knob, Roles, Stand, SwitchPlace};
 use serde::Serialize;
 
 use crate::iteration::{followers, prepare_messages};
@@ -16,7 +16,7 @@ use crate::network::switch::Memory;
 use crate::network::topology::{LinkName, NetworkLinks, Placed, PlacedJob};
 use crate::observer::{Activity, Observer};
 use crate::options::{Network, Options, SimulationError};
-use crate::prepare::{Prepared, nodes_per_switch, prepare_in, with_least_latency};
+use crate::prepare::{Prepared, RacksAndPods, nodes_per_switch, prepare_in, with_least_latency};
 use crate::run::{check_switch_memory, phases};
 use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
@@ -178,6 +178,19 @@ fn racks_of(cluster: &Cluster, job: &PlacedJobSpec) -> Option<Vec<(u32, u32)>> {
     Some(racks)
 }
 
+/// The same for pods and the job's racks in them.
+fn pods_of(cluster: &Cluster, racks: &[(u32, u32)]) -> Option<Vec<(u32, u32)>> {
+    let per_pod = cluster.fabric.as_ref().and_then(Fabric::switches_per_pod)?;
+    let mut pods: Vec<(u32, u32)> = Vec::new();
+    for &(rack, _) in racks {
+        match pods.last_mut() {
+            Some((pod, count)) if *pod == rack / per_pod => *count += 1,
+            _ => pods.push((rack / per_pod, 1)),
+        }
+    }
+    Some(pods)
+}
+
 /// Whether a job's iteration is other than that of its trace: its exchanges are then those of a plan, one after another.
 fn is_planned(job: &PlacedJobSpec) -> bool {
     job.options.iteration.as_ref().is_some_and(|iteration| !iteration.is_plain())
@@ -213,11 +226,14 @@ fn prepare_jobs(
         }
         let options = Options { network, ..job.options.clone() };
         let own = cluster_of(cluster, job);
-        let racks = racks_of(cluster, job).map(|racks| racks.into_iter().map(|(_, count)| count).collect());
+        let racks = racks_of(cluster, job);
+        let pods = racks.as_deref().and_then(|racks| pods_of(cluster, racks));
+        let counts = |parts: Vec<(u32, u32)>| parts.into_iter().map(|(_, count)| count).collect();
+        let within = RacksAndPods { racks: racks.map(counts), pods: pods.map(counts) };
         let prepared = if is_planned(job) {
             prepare_messages(&job.trace, &own, &options)
         } else {
-            prepare_in(&job.trace, &own, &options, racks).map(|(prepared, _)| prepared)
+            prepare_in(&job.trace, &own, &options, within).map(|(prepared, _)| prepared)
         };
         let prepared = prepared.map_err(|e| wrong(e.0))?;
         check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.0))?;
@@ -370,11 +386,16 @@ fn placed(
                 };
             }
         }
-        let racks = racks_of(cluster, job);
+        let racks = racks_of(cluster, job).unwrap_or_default();
+        let pods = pods_of(cluster, &racks).unwrap_or_default();
         for number in 0..place.roles.switches {
             let own = prepared.schedule.switch_place(number);
-            let rack = own.rack.and_then(|rack| Some(racks.as_ref()?[rack as usize].0));
-            switches.push(SwitchPlace { id: own.id + first_id, rack, ..own });
+            let stand = match own.stand {
+                Stand::Rack(rack) => Stand::Rack(racks[rack as usize].0),
+                Stand::Pod(pod) => Stand::Pod(pods[pod as usize].0),
+                Stand::Top => Stand::Top,
+            };
+            switches.push(SwitchPlace { id: own.id + first_id, stand, ..own });
         }
         first_id += place.roles.switches;
         let at_least = with_least_latency(cluster, prepared);

@@ -3,6 +3,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use paceline_iteration::{IterationOptions, Plan, Step, Work, buckets};
+use paceline_model::cluster::Fabric;
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{
     Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective,
@@ -41,7 +42,15 @@ pub(crate) fn prepare(
     cluster: &Cluster,
     options: &Options,
 ) -> Result<(Prepared, Plan), SimulationError> {
-    prepare_in(trace, cluster, options, None)
+    prepare_in(trace, cluster, options, RacksAndPods::default())
+}
+
+/// Where the nodes of one of several jobs are: how many in each of its racks, and how many of these in each of its pods. By
+/// default they fill one after the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RacksAndPods {
+    pub racks: Option<Arc<[u32]>>,
+    pub pods: Option<Arc<[u32]>>,
 }
 
 /// The same for nodes in other racks than the cluster's: those of one of several jobs.
@@ -49,9 +58,9 @@ pub(crate) fn prepare_in(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    racks: Option<Arc<[u32]>>,
+    within: RacksAndPods,
 ) -> Result<(Prepared, Plan), SimulationError> {
-    let (prepared, plan) = plan_in(trace, cluster, options, racks)?;
+    let (prepared, plan) = plan_in(trace, cluster, options, within)?;
     let roles = prepared.schedule.roles().total();
     if roles > MAX_ROLES {
         return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
@@ -66,14 +75,16 @@ pub(crate) fn schedule_of(
     options: &Options,
     element_bytes: u64,
     buckets: usize,
-    racks: Option<Arc<[u32]>>,
+    within: RacksAndPods,
 ) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
     let entry = options.entry()?;
     let mut knobs = knobs(options, element_bytes, buckets)?;
     knobs.rates = Some(rates(cluster, element_bytes));
     let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
     let mut topology = topology(options.workers, servers, cluster, element_bytes);
-    topology.racks = racks.or(topology.racks);
+    if within.racks.is_some() {
+        (topology.racks, topology.pods) = (within.racks, within.pods);
+    }
     let schedule =
         build_collective(options.collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
     Ok((entry, schedule))
@@ -81,29 +92,29 @@ pub(crate) fn schedule_of(
 
 /// The same for a world of any size.
 pub(crate) fn plan(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(Prepared, Plan), SimulationError> {
-    plan_in(trace, cluster, options, None)
+    plan_in(trace, cluster, options, RacksAndPods::default())
 }
 
 fn plan_in(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    racks: Option<Arc<[u32]>>,
+    within: RacksAndPods,
 ) -> Result<(Prepared, Plan), SimulationError> {
     check(trace, cluster, options)?;
     let element_bytes = trace.dtype.size();
     let iteration = executed(trace, options)?;
-    let grouped = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
-    let (entry, schedule) = schedule_of(cluster, options, element_bytes, grouped.len(), racks)?;
+    let fused = buckets(trace, iteration.bucket_size, iteration.exchanges.have_servers());
+    let (entry, schedule) = schedule_of(cluster, options, element_bytes, fused.len(), within)?;
 
     let bucket = |(id, bucket): (u32, &paceline_iteration::Bucket)| Bucket {
         id,
         len: bucket.elements,
         pull_only: bucket.pull_only,
     };
-    let list = (0u32..).zip(&grouped).map(bucket).collect();
-    let priority = grouped.iter().map(|bucket| bucket.priority).collect();
-    let names = grouped.into_iter().map(|bucket| bucket.name).collect();
+    let list = (0u32..).zip(&fused).map(bucket).collect();
+    let priority = fused.iter().map(|bucket| bucket.priority).collect();
+    let names = fused.into_iter().map(|bucket| bucket.name).collect();
     let computed = scaled(trace, options);
     let of = |recorded| planned(&computed, options, &IterationOptions { recorded, ..iteration.clone() });
     let bucket_of = |step: &Step| step.unit.filter(|_| matches!(step.work, Work::Exchange { .. }));
@@ -141,6 +152,12 @@ pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Resu
     if entry.uses(Knob::Aggregation) && !cluster.switch.aggregation {
         return wrong(format!(
             "strategy: {} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
+            entry.name, cluster.name
+        ));
+    }
+    if entry.uses(Knob::Aggregation) && entry.uses(Knob::Servers) && cluster.fabric.is_some() {
+        return wrong(format!(
+            "strategy: {} adds up in one switch, and those of cluster '{}' form a fabric; use sharp",
             entry.name, cluster.name
         ));
     }
@@ -190,14 +207,16 @@ pub(crate) fn topology(workers: u32, servers: u32, cluster: &Cluster, element_by
         switch_radix: cluster.switch.radix,
         switch_memory: cluster.switch.memory.map(|bytes| bytes / element_bytes),
         racks: None,
+        pods: None,
     }
     .in_racks(nodes_per_switch(cluster))
+    .in_pods(cluster.fabric.as_ref().and_then(Fabric::switches_per_pod))
 }
 
 /// Nodes under one switch of the lowest level; `None`: all.
 pub(crate) fn nodes_per_switch(cluster: &Cluster) -> Option<u32> {
-    let of_fabric = cluster.fabric.as_ref().map(paceline_model::cluster::Fabric::nodes_per_switch);
-    cluster.racks.map(|racks| racks.nodes_per_rack).or(of_fabric.filter(|&nodes| nodes > 1))
+    let in_levels = cluster.fabric.as_ref().filter(|fabric| fabric.shape.can_aggregate());
+    cluster.racks.map(|racks| racks.nodes_per_rack).or(in_levels.map(Fabric::nodes_per_switch))
 }
 
 /// The rates of the cluster's links, for strategies whose choice depends on them.

@@ -1,7 +1,7 @@
 //! Networks of several switches, against closed forms.
-use paceline_model::cluster::{Degraded, Fabric, Routing, Shape};
+use paceline_model::cluster::{Degraded, Fabric, Racks, Routing, Shape};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Knob, find, registry};
+use paceline_schedule::{ChunkBytes, Knob, find, registry};
 use paceline_simulator::{Network, Options, Outcome, simulate};
 use proptest::prelude::*;
 
@@ -187,6 +187,101 @@ fn mistakes_are_named() {
     assert!(refused(&torus, 7).contains("7 nodes do not fit into the torus"), "{}", refused(&torus, 7));
 }
 
+/// A fabric whose switches can do all that is modelled.
+fn able(shape: Shape) -> Cluster {
+    let mut cluster = cluster(shape, Routing::Ecmp);
+    let shape = &cluster.fabric.as_ref().unwrap().shape;
+    (cluster.switch.multicast, cluster.switch.aggregation) = (shape.can_multicast(), shape.can_aggregate());
+    cluster
+}
+
+/// Sums take (S + (2D-1)c)/B + a over D levels in pieces of c; a grows with the switches up and down, of which the last one
+/// is passed once.
+#[test]
+fn sums_go_up_a_tree_of_the_fabric() {
+    const CHUNK: f64 = 10_000.0;
+    for (shape, workers, levels) in [
+        (leaf_spine(8, 2, 1.0), 8, 1.0),
+        (leaf_spine(4, 4, 1.0), 12, 2.0),
+        (leaf_spine(1, 1, 1.0), 6, 2.0),
+        (Shape::FatTree { radix: 4, oversubscription: 1.0 }, 2, 1.0),
+        (Shape::FatTree { radix: 4, oversubscription: 1.0 }, 4, 2.0),
+        (Shape::FatTree { radix: 4, oversubscription: 1.0 }, 16, 3.0),
+        (Shape::FatTree { radix: 6, oversubscription: 2.0 }, 50, 3.0),
+    ] {
+        let mut cluster = able(shape);
+        cluster.latency = Time(3 * US);
+        cluster.fabric.as_mut().unwrap().hop_latency = Time(US / 2);
+        for network in BOTH {
+            let chunk = Some(ChunkBytes::Size(CHUNK as u64));
+            let options = Options { network, chunk, ..Options::new("sharp", workers) };
+            let time = simulate(&Trace::all_reduce(4_000_000, 1).unwrap(), &cluster, &options).unwrap().iteration_s;
+            let moved = (4e6 + (2.0 * levels - 1.0) * CHUNK) * 8.0 / 10e9;
+            near(time, moved + 3e-6 + (2.0 * levels - 1.0) * 0.5e-6, 1e-6);
+        }
+    }
+}
+
+/// Of the links between two levels, a tree uses one: where it is slower than a NIC, sums are, too.
+#[test]
+fn a_tree_has_one_link_to_each_switch_above() {
+    let cluster = able(leaf_spine(4, 8, 1.0));
+    for network in BOTH {
+        let found = run(&cluster, "sharp", 8, 40_000_000, network);
+        near(found.iteration_s, 2.0 * 4e7 * 8.0 / 10e9, 0.03);
+        let used = |from: &str| {
+            found.busy.as_ref().unwrap().iter().filter(|one| one.name.starts_with(from) && one.busy_s > 0.0).count()
+        };
+        assert_eq!((used("leaf0-spine"), used("leaf1-spine"), used("spine0-leaf"), used("spine1-leaf")), (1, 1, 2, 0));
+    }
+}
+
+/// Racks with as many uplinks as nodes, and leaves with as many spines, carry a multicast alike.
+#[test]
+fn multicasts_go_down_a_tree_of_the_fabric() {
+    let in_racks = Cluster {
+        racks: Some(Racks { nodes_per_rack: 4, oversubscription: 1.0 }),
+        fabric: None,
+        ..able(leaf_spine(4, 4, 1.0))
+    };
+    for strategy in ["ps-multicast", "ring-multicast"] {
+        for network in BOTH {
+            let time = |cluster: &Cluster| run(cluster, strategy, 12, 1_000_000, network).iteration_s;
+            let (leaves, racks) = (time(&able(leaf_spine(4, 4, 1.0))), time(&in_racks));
+            near(leaves, racks, if network == Network::Fluid { 0.35 } else { 1e-6 });
+            let mut slow = able(leaf_spine(4, 4, 1.0));
+            slow.fabric.as_mut().unwrap().hop_latency = Time(500 * US);
+            let flat = run(&slow, strategy, 3, 1_000_000, network).iteration_s;
+            assert!(time(&slow) >= leaves + 3.0 * 500e-6 && flat < time(&slow));
+        }
+    }
+}
+
+#[test]
+fn a_tree_avoids_what_is_removed() {
+    let whole = able(leaf_spine(2, 2, 1.0));
+    let time = |cluster: &Cluster| run(cluster, "sharp", 4, 4_000_000, Network::Fifo);
+    let other = time(&degraded(whole.clone(), &[("leaf1-spine0", 0.0)]));
+    assert_eq!(other.iteration_s, time(&whole).iteration_s);
+    assert!(other.busy.unwrap().iter().all(|one| one.name != "leaf0-spine0" || one.busy_s == 0.0));
+    // Messages still have a way over a third leaf; no tree has.
+    let apart = degraded(whole, &[("leaf0-spine0", 0.0), ("leaf1-spine1", 0.0)]);
+    assert!(refused(&apart, 6).contains("no switch is left that reaches all others, for multicasts and aggregation"));
+    let mut plain = apart;
+    (plain.switch.multicast, plain.switch.aggregation) = (false, false);
+    assert!(run(&plain, "ring", 6, 4_000_000, Network::Fifo).iteration_s > 0.0);
+}
+
+#[test]
+fn servers_that_add_up_in_one_switch_have_none_in_a_fabric() {
+    let wanted = Options::new("ps-aggregation", 4);
+    let trace = Trace::all_reduce(4096, 1).unwrap();
+    let error = simulate(&trace, &able(leaf_spine(2, 2, 1.0)), &wanted).unwrap_err().to_string();
+    assert!(
+        error.contains("ps-aggregation adds up in one switch, and those of cluster 'flat' form a fabric; use sharp")
+    );
+}
+
 prop_compose! {
     fn shapes()(
         kind in 0..5,
@@ -215,7 +310,7 @@ proptest! {
         strategy in prop::sample::select(
             registry()
                 .iter()
-                .filter(|entry| !entry.uses(Knob::Multicast) && !entry.uses(Knob::Aggregation))
+                .filter(|entry| !(entry.uses(Knob::Servers) && entry.uses(Knob::Aggregation)))
                 .map(|entry| entry.name)
                 .collect::<Vec<_>>()
         ),
@@ -228,10 +323,15 @@ proptest! {
         let mut cluster = cluster(shape, if adaptive { Routing::Adaptive } else { Routing::Ecmp });
         cluster.gpus_per_node = gpus_per_node;
         cluster.intra_bandwidth = Rate(40e9);
-        cluster.fabric.as_mut().unwrap().hop_latency = Time(US / 2);
+        let fabric = cluster.fabric.as_mut().unwrap();
+        fabric.hop_latency = Time(US / 2);
+        (cluster.switch.multicast, cluster.switch.aggregation) = (fabric.shape.can_multicast(), fabric.shape.can_aggregate());
+        let entry = find(strategy).unwrap();
+        prop_assume!(cluster.switch.multicast || !entry.uses(Knob::Multicast));
+        prop_assume!(cluster.switch.aggregation || !entry.uses(Knob::Aggregation));
         let network = if fluid { Network::Fluid } else { Network::Fifo };
         let options = Options { network, servers, seed, ..Options::new(strategy, workers) };
-        let nodes = u64::from(workers.div_ceil(gpus_per_node) + if find(strategy).unwrap().uses(Knob::Servers) { servers } else { 0 });
+        let nodes = u64::from(workers.div_ceil(gpus_per_node) + if entry.uses(Knob::Servers) { servers } else { 0 });
         prop_assume!(cluster.fabric.as_ref().unwrap().capacity().is_none_or(|most| nodes <= most));
         let trace = Trace::all_reduce(4 * bytes, 1).unwrap();
         let outcome = simulate(&trace, &cluster, &options).unwrap();

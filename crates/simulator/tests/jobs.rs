@@ -1,9 +1,9 @@
 //! Several jobs on one network, against what is known without simulating.
 use std::sync::Arc;
 
-use paceline_model::cluster::Racks;
+use paceline_model::cluster::{Fabric, Racks, Routing, Shape};
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Knob, registry};
+use paceline_schedule::{ChunkBytes, Knob, registry};
 use paceline_simulator::jobs::{JobsOutcome, Length, PlacedJobSpec, server_nodes, simulate_jobs};
 use paceline_simulator::{Network, Options, simulate};
 
@@ -91,6 +91,46 @@ fn two_equal_jobs_on_one_link_get_half_of_it() {
     let shared: Vec<_> = together.links.iter().filter(|link| link.jobs.len() == 2).collect();
     assert_eq!(shared.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().len(), 4, "{shared:?}");
     assert!(shared.iter().all(|link| link.name.starts_with("rack") && link.busy > 0.99), "{shared:?}");
+}
+
+/// Sums of two jobs go up trees of their own, as long as there are as many spines.
+#[test]
+fn two_trees_share_a_spine_only_if_there_is_one() {
+    for (spines, oversubscription, slower) in [(1, 2.0, 2.0), (2, 1.0, 1.0)] {
+        let shape = Shape::LeafSpine { nodes_per_leaf: 2, spines, oversubscription };
+        let fabric = Fabric { shape, routing: Routing::Ecmp, hop_latency: Time::ZERO, link_bandwidth: None };
+        let cluster = Cluster { fabric: Some(fabric), latency: Time::ZERO, ..cluster() };
+        let mut jobs = [job("a", "sharp", 8_000_000, &[0, 2, 4]), job("b", "sharp", 8_000_000, &[1, 3, 5])];
+        jobs.iter_mut().for_each(|job| job.options.chunk = Some(ChunkBytes::Size(40_000)));
+        for network in BOTH {
+            let alone = mean(&run(&cluster, &jobs[..1], network), 0);
+            let together = run(&cluster, &jobs, network);
+            for number in 0..2 {
+                let slowdown = mean(&together, number) / alone;
+                assert!((slowdown / slower - 1.0).abs() < 0.03, "{spines} spines, {network:?}: {slowdown}");
+            }
+            let shared = together.links.iter().filter(|link| link.jobs.len() == 2);
+            assert_eq!(shared.count(), if spines == 1 { 6 } else { 0 });
+        }
+    }
+}
+
+/// A job's tree is over the leaves, or the pods, in which it has nodes.
+#[test]
+fn the_tree_of_a_job_is_where_its_nodes_are() {
+    let shape = Shape::FatTree { radix: 4, oversubscription: 1.0 };
+    let fabric = Fabric { shape, routing: Routing::Ecmp, hop_latency: Time(1_000_000), link_bandwidth: None };
+    let cluster = Cluster { fabric: Some(fabric), latency: Time::ZERO, ..cluster() };
+    // Edges of two nodes, pods of two edges.
+    for (nodes, switches) in [(&[4, 5][..], 1.0), (&[4, 6], 3.0), (&[0, 1, 12, 15], 5.0), (&[3, 9], 5.0)] {
+        let mut one = job("one", "sharp", 4_000_000, nodes);
+        one.options.chunk = Some(ChunkBytes::Size(4_000));
+        for network in BOTH {
+            let found = mean(&simulate_jobs(&cluster, 16, &[one.clone()], network, &Length::Iterations(3)).unwrap(), 0);
+            let expected = (4e6 + switches * 4e3) * 8.0 / 10e9 + switches * 1e-6;
+            assert!((found / expected - 1.0).abs() < 1e-6, "{nodes:?} {network:?}: {found} {expected}");
+        }
+    }
 }
 
 /// All strategies with several GPUs per node, in racks, two of them at once: everything ends and nobody is faster than

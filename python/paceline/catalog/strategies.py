@@ -123,11 +123,33 @@ def check_knobs(strategies: Iterable[Strategy], given: Iterable[str]) -> None:
 
 
 def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Strategy], list[Strategy]]:
-    """Return the strategies that the cluster's switch supports, and the others."""
-    switch = json.loads(cluster.to_json()).get("switch", {})
+    """Return the strategies that the cluster's switches support, and the others."""
     able: list[Strategy] = []
     unable: list[Strategy] = []
     for strategy in strategies:
-        needs = {"multicast", "aggregation"} & strategy.knobs
-        (able if all(switch.get(need, True) for need in needs) else unable).append(strategy)
+        (unable if lacks(strategy, cluster) else able).append(strategy)
     return able, unable
+
+
+def lacks(strategy: Strategy, cluster: Cluster) -> str:
+    """Return what a strategy needs that the cluster's switches do not have; empty if nothing."""
+    fields = json.loads(cluster.to_json())
+    needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not fields["switch"].get(kind, True)]
+    if needs:
+        return (
+            f"needs {' and '.join(needs)} in the switch, which cluster '{fields['name']}' does not have (switch in its "
+            "file)"
+        )
+    if "fabric" in fields and strategy.knobs >= {"servers", "aggregation"}:
+        return f"adds up in one switch, and those of cluster '{fields['name']}' form a fabric; use sharp"
+    return ""
+
+
+def with_switch(cluster: Cluster, *kinds: str) -> Cluster | None:
+    """Return the cluster with switches that multicast or aggregate; None if its fabric is not modelled with that."""
+    fields = json.loads(cluster.to_json())
+    fields["switch"] = {**fields["switch"], **dict.fromkeys(kinds, True)}
+    try:
+        return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+    except InvalidArgumentError:
+        return None

@@ -13,7 +13,7 @@ from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.channels import with_channel
 from paceline.catalog.library import load_cluster
-from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible
+from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
 from paceline.forecast.advice import details, subject
@@ -29,7 +29,7 @@ _MOST_WORKERS = 4096
 _NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 1 - 1e-9
-NOT_IN_A_FABRIC = "a fabric's switches have none: it is modelled in one switch"
+NOT_IN_THIS_FABRIC = "it is not modelled in fabrics of this kind"
 """Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 32))
 
@@ -290,10 +290,9 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
     """Return the best strategy that uses the switch."""
     if kind in scenario.strategy.knobs:
         return f"{kind} in the switch", [], "already used"
-    fields = json.loads(scenario.cluster.to_json())
-    if "fabric" in fields:
-        return f"{kind} in the switch", [], NOT_IN_A_FABRIC
-    able = load_cluster(scenario.cluster, switch={**fields["switch"], kind: True})
+    able = with_switch(scenario.cluster, kind)
+    if able is None:
+        return f"{kind} in the switch", [], NOT_IN_THIS_FABRIC
     changed = scenario.changed(cluster=able)
     own = {kind} | (SWITCHES & scenario.strategy.knobs)
     using = [
@@ -306,12 +305,13 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
 
 def _help_of_both(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
     """Return the best strategy that uses all that a switch can do, if none is used yet."""
-    fields = json.loads(scenario.cluster.to_json())
-    if "fabric" in fields or SWITCHES & scenario.strategy.knobs:
+    able = with_switch(scenario.cluster, *SWITCHES)
+    if able is None or SWITCHES & scenario.strategy.knobs:
         return []
-    able = load_cluster(scenario.cluster, switch={**fields["switch"], **dict.fromkeys(SWITCHES, True)})
     changed = scenario.changed(cluster=able)
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if strategy.knobs >= SWITCHES]
+    if not using:
+        return []
     what = f"{units.listed(sorted(SWITCHES, reverse=True))} in the switch"
     return [(what, [changed.under(strategy) for strategy in using], "")]
 

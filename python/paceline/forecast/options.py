@@ -28,7 +28,7 @@ from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.placement import read_placement
-from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy
+from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy, lacks
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
@@ -707,12 +707,7 @@ def _only_feasible(
     name = json.loads(cluster.to_json())["name"]
     for strategy in unable:
         if strategy in by_name:
-            needs = " and ".join(sorted({"multicast", "aggregation"} & strategy.knobs))
-            raise InvalidArgumentError(
-                f"{strategy.name} needs {needs} in the switch, which cluster '{name}' does not have "
-                "(switch in its file)",
-                setting="strategy",
-            )
+            raise InvalidArgumentError(f"{strategy.name} {lacks(strategy, cluster)}", setting="strategy")
     if not unable:
         return able, []
     names = units.listed([strategy.name for strategy in unable])

@@ -51,6 +51,18 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// Whether its switches can add up what passes them: whether they form levels, with one NIC a node.
+    #[must_use]
+    pub fn can_aggregate(&self) -> bool {
+        matches!(self, Shape::LeafSpine { .. } | Shape::FatTree { .. })
+    }
+
+    /// Whether multicasts in it are modelled.
+    #[must_use]
+    pub fn can_multicast(&self) -> bool {
+        matches!(self, Shape::LeafSpine { .. })
+    }
+
     /// The name that users type.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -140,6 +152,15 @@ impl Fabric {
             Shape::FatTree { radix, oversubscription } => (f64::from(radix / 2) * oversubscription).round() as u32,
             Shape::Dragonfly { nodes_per_router, .. } => nodes_per_router,
             Shape::Torus { .. } => 1,
+        }
+    }
+
+    /// Switches with nodes that others connect below the level that connects all; `None`: there is no such level.
+    #[must_use]
+    pub fn switches_per_pod(&self) -> Option<u32> {
+        match self.shape {
+            Shape::FatTree { radix, .. } => Some(radix / 2),
+            _ => None,
         }
     }
 

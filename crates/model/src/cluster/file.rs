@@ -332,14 +332,19 @@ impl ClusterFile {
         let default = Cluster::default();
         let switch = self.switch.unwrap_or_default();
         let fabric = self.fabric.map(FabricFile::checked).transpose()?;
-        if fabric.is_some() {
-            if self.racks.is_some() {
-                return Err(Problem::new("fabric", "describes the racks, too; leave out one of fabric and racks"));
+        if fabric.is_some() && self.racks.is_some() {
+            return Err(Problem::new("fabric", "describes the racks, too; leave out one of fabric and racks"));
+        }
+        if let Some(Fabric { shape, .. }) = &fabric {
+            let wrong = |what: &str, places: &str| {
+                let name = shape.name();
+                Err(Problem::new("switch", format!("{what} is modelled in {places}, not in {name}; set it to false")))
+            };
+            if switch.multicast == Some(true) && !shape.can_multicast() {
+                return wrong("multicast", "one switch, racks and leaf-spine fabrics");
             }
-            if switch.multicast == Some(true) || switch.aggregation == Some(true) {
-                let message =
-                    "multicast and aggregation are modelled in one switch, not in a fabric; set both to false";
-                return Err(Problem::new("switch", message));
+            if switch.aggregation == Some(true) && !shape.can_aggregate() {
+                return wrong("aggregation", "one switch, racks, leaf-spine fabrics and fat trees");
             }
         }
         let one_switch = fabric.is_none();

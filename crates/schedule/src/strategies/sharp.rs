@@ -7,11 +7,11 @@
 //! `hierarchical`, as in NCCL's CollNet.
 //!
 //! A node sends each byte once and receives it once, where a ring sends it 2(N-1)/N times. The leaves of the tree are
-//! the racks' switches, its root the spine. A switch that takes fewer children than it has (its radix) becomes several,
+//! the racks' switches, its root the spine; between them stand those of the pods, if there are any. A switch that takes fewer children than it has (its radix) becomes several,
 //! one level more. Up and down are separate roles of a switch, because its ports are full duplex: a piece on its way
 //! down never waits for one on its way up.
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
-use crate::schedule::{Link, Links, Roles, Schedule, SwitchPlace, Volume};
+use crate::schedule::{Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 use crate::strategies::node::{NodePart, hops};
 use crate::strategies::tree;
@@ -70,27 +70,57 @@ struct Switch {
     parent: u32,
     /// Edges to the nodes below, at most.
     level: u32,
-    /// The rack it stands in; `None`: the spine.
-    rack: Option<u32>,
+    stand: Stand,
+}
+
+/// What switches are added above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Nodes,
+    Switches,
+    /// Switches of another level of the network, and at least one switch is needed.
+    Racks,
 }
 
 /// Adds switches above `count` neighbours from `first` on until one is left.
-fn join(all: &mut Vec<Switch>, mut first: u32, mut count: u32, mut leaf: bool, radix: u32, rack: Option<u32>) {
-    while count > 1 || leaf {
+fn join(all: &mut Vec<Switch>, mut first: u32, mut count: u32, mut below: Below, radix: u32, stand: Stand) {
+    while count > 1 || below != Below::Switches {
+        let leaf = below == Below::Nodes;
         let groups = count.div_ceil(radix);
         let each = count.div_ceil(groups);
         let start = all.len() as u32;
         for group in 0..count.div_ceil(each) {
             let (first, children) = (first + group * each, each.min(count - group * each));
-            let below = if leaf {
+            let highest = if leaf {
                 0
             } else {
                 (first..first + children).map(|child| all[child as usize].level).max().unwrap_or(0)
             };
-            all.push(Switch { first, children, leaf, parent: 0, level: below + 1, rack });
+            all.push(Switch { first, children, leaf, parent: 0, level: highest + 1, stand });
         }
-        (first, count, leaf) = (start, all.len() as u32 - start, false);
+        (first, count, below) = (start, all.len() as u32 - start, Below::Switches);
     }
+}
+
+/// Adds switches above each of these parts, of neighbours from `first` on; the first of their highest ones, which follow all
+/// others, so that they are neighbours.
+fn join_each(
+    all: &mut Vec<Switch>,
+    mut first: u32,
+    parts: &[u32],
+    below: Below,
+    radix: u32,
+    stand: impl Fn(u32) -> Stand,
+) -> u32 {
+    let mut tops = Vec::with_capacity(parts.len());
+    for (part, &size) in (0u32..).zip(parts) {
+        join(all, first, size, below, radix, stand(part));
+        first += size;
+        tops.extend(all.pop());
+    }
+    let first = all.len() as u32;
+    all.extend(tops);
+    first
 }
 
 /// The tree over the nodes; empty if there is a single node.
@@ -101,17 +131,15 @@ fn switches(topology: &Topology) -> Vec<Switch> {
     }
     let radix = topology.switch_radix.unwrap_or(u32::MAX);
     let racks = topology.racks.as_deref().unwrap_or(std::slice::from_ref(&nodes));
-    let (mut all, mut tops) = (Vec::new(), Vec::new());
-    let mut next = 0;
-    for (rack, &size) in (0u32..).zip(racks) {
-        join(&mut all, next, size, true, radix, topology.racks.is_some().then_some(rack));
-        next += size;
-        // The racks' highest switches follow all others, so that they are neighbours.
-        tops.extend(all.pop());
+    let in_rack = |rack| if topology.racks.is_some() { Stand::Rack(rack) } else { Stand::Top };
+    let mut all = Vec::new();
+    let mut first = join_each(&mut all, 0, racks, Below::Nodes, radix, in_rack);
+    let mut count = racks.len() as u32;
+    if let Some(pods) = topology.pods.as_deref().filter(|_| count > 1) {
+        first = join_each(&mut all, first, pods, Below::Racks, radix, Stand::Pod);
+        count = pods.len() as u32;
     }
-    let first = all.len() as u32;
-    all.extend(tops);
-    join(&mut all, first, racks.len() as u32, false, radix, None);
+    join(&mut all, first, count, Below::Switches, radix, Stand::Top);
     for number in 0..all.len() {
         let Switch { first, children, leaf, .. } = all[number];
         all[number].parent = all[number].parent.max(if number + 1 == all.len() { number as u32 } else { 0 });
@@ -261,9 +289,9 @@ impl Schedule for Sharp {
     fn switch_place(&self, number: u32) -> SwitchPlace {
         let count = self.tree.len() as u32;
         let id = number % count;
-        let Switch { parent, level, rack, .. } = self.tree[id as usize];
+        let Switch { parent, level, stand, .. } = self.tree[id as usize];
         let parent = (id + 1 < count).then_some(parent);
-        SwitchPlace { id, parent, level, levels: self.levels, rack }
+        SwitchPlace { id, parent, level, levels: self.levels, stand }
     }
 
     fn lanes(&self, bucket: &Bucket) -> u32 {
@@ -350,7 +378,12 @@ impl Schedule for Sharp {
             return (!alone).then(|| "sharp on a single node has no switch: only the reduction inside the node".into());
         }
         let mut notes = Vec::new();
-        let natural = 1 + u32::from(self.topology.racks.as_ref().is_some_and(|racks| racks.len() > 1));
+        let has_several = |parts: &Option<std::sync::Arc<[u32]>>| parts.as_ref().is_some_and(|parts| parts.len() > 1);
+        let natural = match (has_several(&self.topology.racks), has_several(&self.topology.pods)) {
+            (false, _) => 1,
+            (true, false) => 2,
+            (true, true) => 3,
+        };
         if let Some(radix) = self.topology.switch_radix.filter(|_| self.levels > natural) {
             notes.push(format!("a switch adds up at most {radix}: the tree has {} levels", self.levels));
         }
@@ -382,12 +415,32 @@ mod tests {
     }
 
     #[test]
+    fn pods_have_switches_of_their_own() {
+        let stands = |nodes, per_rack, per_pod| {
+            let topology = Topology::flat(nodes).in_racks(Some(per_rack)).in_pods(Some(per_pod));
+            switches(&topology).iter().map(|switch| (switch.level, switch.stand)).collect::<Vec<_>>()
+        };
+        let (rack, pod) = (|number| (1, Stand::Rack(number)), |number| (2, Stand::Pod(number)));
+        // A single rack needs none, a single pod nothing above it; a pod of one rack has one of its own.
+        assert_eq!(stands(4, 4, 2), [rack(0)]);
+        assert_eq!(stands(8, 4, 2), [rack(0), rack(1), pod(0)]);
+        assert_eq!(stands(12, 4, 2), [rack(0), rack(1), rack(2), pod(0), pod(1), (3, Stand::Top)]);
+    }
+
+    #[test]
     fn every_switch_but_the_root_has_a_parent_above_it() {
         for nodes in 2..40 {
-            for per_rack in [None, Some(1), Some(3), Some(8)] {
+            for (per_rack, per_pod) in [
+                (None, None),
+                (Some(1), None),
+                (Some(3), None),
+                (Some(8), None),
+                (Some(2), Some(3)),
+                (Some(1), Some(1)),
+            ] {
                 for radix in [None, Some(2), Some(5)] {
                     let topology = Topology { switch_radix: radix, ..Topology::flat(nodes) };
-                    let all = switches(&topology.in_racks(per_rack));
+                    let all = switches(&topology.in_racks(per_rack).in_pods(per_pod));
                     let (root, rest) = all.split_last().unwrap();
                     assert_eq!(root.parent as usize, rest.len());
                     let mut children = vec![0; all.len()];

@@ -11,7 +11,7 @@ use paceline_schedule::{Bucket, Link, Links, Schedule};
 use super::constants::Constants;
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, PathPart};
-use crate::prepare::schedule_of;
+use crate::prepare::{RacksAndPods, schedule_of};
 use crate::run::simulate;
 
 /// More ranks than these take the strategy's closed form.
@@ -82,7 +82,7 @@ impl<'a> Collective<'a> {
             stragglers: Vec::new(),
             ..cluster.clone()
         };
-        let (entry, schedule) = schedule_of(&cluster, &options, element_bytes, 1, None)?;
+        let (entry, schedule) = schedule_of(&cluster, &options, element_bytes, 1, RacksAndPods::default())?;
         let mut made = Collective {
             trace,
             strategy: entry.name,

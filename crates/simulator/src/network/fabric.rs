@@ -7,6 +7,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
 use paceline_model::cluster::{Fabric as Description, Routing, Shape};
+use paceline_schedule::Stand;
 
 use crate::path::Part;
 
@@ -159,7 +160,20 @@ struct Neighbour {
     switch: u32,
 }
 
+/// A tree of switches over all that have nodes, one of them on each level above: by which sums are made, or copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// The number of each pod's switch among those of the pod.
+    in_pod: u32,
+    /// The number of the switch at the top among those that connect all.
+    top: u32,
+}
+
 pub(crate) struct Fabric {
+    /// Trees whose links all exist; neighbours share as few of them as possible. Only where switches form levels.
+    trees: Vec<Tree>,
+    /// The first switch of a pod and how many each has, and the first of those that connect all.
+    levels: (u32, u32, u32),
     pub routing: Routing,
     pub hop_latency: u64,
     /// Switches are crossed between two links and at both ends; in a torus, nodes are switches.
@@ -196,7 +210,14 @@ impl Fabric {
                 neighbours[edge.from as usize].push(Neighbour { link, switch: edge.to });
             }
         }
-        Fabric {
+        let first = |kinds: [SwitchKind; 2]| {
+            graph.switches.iter().position(|switch| kinds.contains(&switch.kind)).unwrap_or(0) as u32
+        };
+        let in_pod = description.switches_per_pod().unwrap_or(0);
+        let levels = (first([SwitchKind::Aggregation; 2]), in_pod, first([SwitchKind::Spine, SwitchKind::Core]));
+        let mut fabric = Fabric {
+            trees: Vec::new(),
+            levels,
             routing: description.routing,
             hop_latency: description.hop_latency.0,
             torus: matches!(description.shape, Shape::Torus { .. }),
@@ -208,7 +229,65 @@ impl Fabric {
             known: RefCell::default(),
             links: RefCell::default(),
             first_of: RefCell::default(),
+        };
+        if description.shape.can_aggregate() {
+            let tops = graph.switches.len() as u32 - levels.2;
+            // With pods, the switches of a pod take turns.
+            let tree = |number: u32| match in_pod {
+                0 => Tree { in_pod: 0, top: number },
+                _ => Tree { in_pod: number % in_pod, top: number % in_pod * in_pod + number / in_pod },
+            };
+            fabric.trees = (0..tops).map(tree).filter(|&tree| fabric.is_whole(tree)).collect();
         }
+        fabric
+    }
+
+    /// Whether every link of a tree over all switches with nodes exists.
+    fn is_whole(&self, tree: Tree) -> bool {
+        let (_, in_pod, _) = self.levels;
+        let mut racks = self.switch_of.clone();
+        racks.dedup();
+        racks.into_iter().all(|rack| match in_pod {
+            0 => self.between(tree, Stand::Rack(rack), Stand::Top).is_some(),
+            _ => {
+                let pod = Stand::Pod(rack / in_pod);
+                self.between(tree, Stand::Rack(rack), pod).is_some() && self.between(tree, pod, Stand::Top).is_some()
+            }
+        })
+    }
+
+    /// Tree number `number`, counted over and over; `None`: none has all its links.
+    pub fn tree(&self, number: u32) -> Option<Tree> {
+        self.trees.get(number as usize % self.trees.len().max(1)).copied()
+    }
+
+    /// The link from a switch of a tree to another one.
+    pub fn between(&self, tree: Tree, from: Stand, to: Stand) -> Option<u32> {
+        let (first_of_pods, in_pod, first_top) = self.levels;
+        let switch = |stand| match stand {
+            Stand::Rack(rack) => rack,
+            Stand::Pod(pod) => first_of_pods + pod * in_pod + tree.in_pod,
+            Stand::Top => first_top + tree.top,
+        };
+        let to = switch(to);
+        let found = self.neighbours[switch(from) as usize].iter().find(|neighbour| neighbour.switch == to);
+        found.map(|neighbour| neighbour.link)
+    }
+
+    /// Latency of the switches from a node up to this one, in picoseconds.
+    pub fn latency_up(&self, stand: Stand) -> u64 {
+        let has_pods = self.levels.1 > 0;
+        self.hop_latency
+            * match stand {
+                Stand::Rack(_) => 1,
+                Stand::Pod(_) => 2,
+                Stand::Top => 2 + u64::from(has_pods),
+            }
+    }
+
+    /// The same down to a node: the switch itself has been passed.
+    pub fn latency_down(&self, stand: Stand) -> u64 {
+        self.latency_up(stand) - self.hop_latency
     }
 
     /// The first NIC that has no way to the first one.

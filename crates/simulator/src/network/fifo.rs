@@ -195,8 +195,9 @@ fn leave<C: Chain, O: Observer>(
     let (home, away) = (wires.node(event.from()), event.to());
     let route = wires.route(event.from(), away);
     let (head, _) = occupy(wires, observer, route.links[OUT as usize], &mut event, overhead, 0.0, 0);
-    event.chain.add(Part::Latency, route.latency, 0);
-    let event = Event { time: head + route.latency, ..event };
+    let latency = route.latency + wires.switch_latency();
+    event.chain.add(Part::Latency, latency, 0);
+    let event = Event { time: head + latency, ..event };
     let near = wires.ranks_reached(event.from(), wires.rack(home));
     for rank in near.into_iter().filter(|&rank| wires.node(rank) != home) {
         events.push(Event { dst: rank as u16, stage: IN, ..event });
@@ -219,9 +220,11 @@ pub(crate) fn multicast_head<C: Chain, O: Observer>(
         leave(wires, events, observer, event, 0);
         return;
     }
-    let place = wires.at_stage(event.from(), event.to(), event.stage);
+    let place = wires.copy_at_stage(event.from(), event.to(), event.stage);
     let (head, end) = occupy(wires, observer, place.link, &mut event, 0, place.slowest, 0);
-    let next = Event { time: head, ..event };
+    let latency = if event.stage == IN { 0 } else { wires.switch_latency() };
+    event.chain.add(Part::Latency, latency, 0);
+    let next = Event { time: head + latency, ..event };
     match event.stage {
         UP => {
             let home = wires.rack(wires.node(event.from()));

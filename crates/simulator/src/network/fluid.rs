@@ -157,9 +157,11 @@ impl<C: Chain> Fluid<C> {
     fn path(&mut self, wires: &NetworkLinks, event: &Event<C>, to: Receivers) -> (u32, u64) {
         let (mut links, mut latency) = (Vec::new(), 0);
         for receiver in to.unwrap_or(Peers::one(event.to())).iter() {
-            let route = wires.route(event.from(), receiver);
+            let is_copy = to.is_some();
+            let route =
+                if is_copy { wires.route_of_copy(event.from(), receiver) } else { wires.route(event.from(), receiver) };
             let load = |link: u32| f64::from(self.load[link as usize]) * wires.links[link as usize].ps_per_byte;
-            let middle = wires.middle(event.from(), receiver, event.message(), load);
+            let middle = if is_copy { None } else { wires.middle(event.from(), receiver, event.message(), load) };
             let mut far = route.latency;
             let [own, out, up, down, into, host] = route.links;
             let mut all = vec![own, out, up, down];

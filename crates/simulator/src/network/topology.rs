@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use paceline_model::cluster::ServerPlace;
 use paceline_model::{Cluster, Time, cluster};
-use paceline_schedule::{Roles, Schedule, SwitchPlace};
+use paceline_schedule::{Roles, Schedule, Stand, SwitchPlace};
 
 use crate::event::Event;
 use crate::network::fabric::{Fabric, Graph, Middle, Switch};
@@ -146,6 +146,7 @@ pub(crate) struct NetworkLinks {
     cards: u32,
     rails: bool,
     colocated: bool,
+    /// Or on a leaf of a fabric, for multicasts.
     nodes_per_rack: Option<u32>,
     /// Parallel uplinks of a rack.
     uplinks: u32,
@@ -300,6 +301,7 @@ impl NetworkLinks {
                 links.push(Link::new(LinkName::SwitchDown(id), Part::RackUplink, rate));
             }
         }
+        let leaves = cluster.fabric.as_ref().filter(|fabric| fabric.shape.can_multicast());
         let mut network = NetworkLinks {
             links,
             uniform: placed.is_none()
@@ -318,7 +320,7 @@ impl NetworkLinks {
             cards,
             rails,
             colocated,
-            nodes_per_rack: cluster.racks.map(|r| r.nodes_per_rack),
+            nodes_per_rack: cluster.racks.map(|r| r.nodes_per_rack).or(leaves.map(cluster::Fabric::nodes_per_switch)),
             uplinks,
             switches,
             between_switches,
@@ -345,6 +347,14 @@ impl NetworkLinks {
                     network.card_name(card),
                     network.card_name(other)
                 ));
+            }
+            let uses_trees = cluster.switch.aggregation || cluster.switch.multicast;
+            if uses_trees && fabric.tree(0).is_none() {
+                return Err(
+                    "degraded: no switch is left that reaches all others, for multicasts and aggregation; remove \
+                            fewer links, or set switch.multicast and switch.aggregation to false"
+                        .into(),
+                );
             }
             network.fabric = Some(fabric);
         }
@@ -602,6 +612,35 @@ impl NetworkLinks {
         self.placed.as_ref().map_or((self.latency, self.intra_latency), |placed| placed.job(role).latency)
     }
 
+    /// The route of a multicast's copy to another node: as `route`, or over one tree of a fabric. Its latency is that of all
+    /// switches on it.
+    pub fn route_of_copy(&self, from: u32, to: u32) -> Route {
+        let mut route = self.route(from, to);
+        let (a, b) = (self.node(from), self.node(to));
+        let Some(fabric) = self.fabric.as_ref().filter(|_| a != b) else { return route };
+        let (home, away) = (Stand::Rack(self.rack(a)), Stand::Rack(self.rack(b)));
+        route.latency += fabric.latency_up(home);
+        if home != away
+            && let Some(tree) = fabric.tree(from)
+        {
+            let link = |from, to| fabric.between(tree, from, to).unwrap_or(NONE);
+            route.links[UP as usize] = link(home, Stand::Top);
+            route.links[DOWN as usize] = link(Stand::Top, away);
+            route.latency += 2 * fabric.hop_latency;
+        }
+        route
+    }
+
+    /// What a switch of a fabric adds to the latency of a multicast.
+    pub fn switch_latency(&self) -> u64 {
+        self.fabric.as_ref().map_or(0, |fabric| fabric.hop_latency)
+    }
+
+    /// The link of a multicast's copy at a stage of its route.
+    pub fn copy_at_stage(&self, from: u32, to: u32, stage: u8) -> Hop {
+        if self.uniform { self.at_stage(from, to, stage) } else { self.hop_at(&self.route_of_copy(from, to), stage) }
+    }
+
     /// The link on which a role receives its own copy of a message from `from`.
     fn last_link(&self, from: u32, to: u32) -> u32 {
         if self.copies && self.node(from) != self.node(to) { self.host_in(to) } else { self.role_out(to) + 1 }
@@ -609,7 +648,7 @@ impl NetworkLinks {
 
     /// The same, and the time per byte on the slowest link before it.
     pub fn last(&self, from: u32, to: u32) -> (u32, f64) {
-        let before = self.at_stage(from, to, IN).slowest;
+        let before = self.copy_at_stage(from, to, IN).slowest;
         (self.last_link(from, to), before.max(self.card_into(from, to)))
     }
 
@@ -619,7 +658,11 @@ impl NetworkLinks {
         if self.uniform {
             return Hop { link: 2 * self.node(to) + 1, slowest: 0.0, latency: 0, next: None };
         }
-        let route = self.route(from, to);
+        self.hop_at(&self.route(from, to), stage)
+    }
+
+    #[inline]
+    fn hop_at(&self, route: &Route, stage: u8) -> Hop {
         let rate = |&link: &u32| if link == NONE { 0.0 } else { self.links[link as usize].ps_per_byte };
         let slowest = route.links[..stage as usize].iter().map(rate).fold(0.0, f64::max);
         let latency = if stage == OUT { route.latency } else { 0 };
@@ -636,23 +679,36 @@ impl NetworkLinks {
         half * u64::from(level) / u64::from(place.levels)
     }
 
-    /// The way between two switches: over the uplink of the lower one.
+    /// The way between two switches: over the uplink of the lower one; if they are parts of one, over a link of their own.
     #[cold]
     fn between_switches(&self, from: u32, to: u32) -> Route {
         let (a, b) = (self.switch(from), self.switch(to));
         let up = a.level < b.level;
         let (low, high) = if up { (a, b) } else { (b, a) };
-        let first = self.first_uplink();
-        let link = match (low.rack, self.nodes_per_rack) {
-            (Some(rack), Some(_)) if high.rack.is_none() => first + (2 * rack + u32::from(!up)) * self.uplinks,
-            _ => self.between_switches + 2 * low.id + u32::from(!up),
+        let own = self.between_switches + 2 * low.id + u32::from(!up);
+        let link = match (low.stand, &self.fabric) {
+            _ if low.stand == high.stand => own,
+            (_, Some(fabric)) => {
+                let tree = fabric.tree(self.job_of(from));
+                tree.and_then(|tree| fabric.between(tree, a.stand, b.stand)).unwrap_or(own)
+            }
+            (Stand::Rack(rack), None) if self.nodes_per_rack.is_some() => {
+                self.first_uplink() + (2 * rack + u32::from(!up)) * self.uplinks
+            }
+            _ => own,
         };
         let mut links = [NONE; STAGES];
         links[if up { UP } else { DOWN } as usize] = link;
         let (latency, _) = self.latency_of(from);
         let half = if up { latency - latency / 2 } else { latency / 2 };
         let latency = self.latency_to(half, high.level, high) - self.latency_to(half, low.level, low);
-        Route { links, latency }
+        let switches = self.fabric.as_ref().map_or(0, |it| it.latency_up(high.stand) - it.latency_up(low.stand));
+        Route { links, latency: latency + switches }
+    }
+
+    /// The number of a role's job.
+    fn job_of(&self, role: u32) -> u32 {
+        self.placed.as_ref().map_or(0, |placed| u32::from(placed.job_of[role as usize]))
     }
 
     /// Links to and from the root of the aggregating switches are half of the path between two nodes.
@@ -666,13 +722,15 @@ impl NetworkLinks {
             }
             let links = [NONE, NONE, NONE, NONE, 2 * self.card(to) + 1, self.host_in(to)];
             let place = self.switch(from);
-            return Route { links, latency: self.latency_to(latency / 2, place.level, place) };
+            let switches = self.fabric.as_ref().map_or(0, |fabric| fabric.latency_down(place.stand));
+            return Route { links, latency: self.latency_to(latency / 2, place.level, place) + switches };
         }
         let a = self.node(from);
         if self.is_switch(to) {
             let links = [self.host_out(from), 2 * self.card(from), NONE, NONE, NONE, NONE];
             let place = self.switch(to);
-            return Route { links, latency: self.latency_to(latency - latency / 2, place.level, place) };
+            let switches = self.fabric.as_ref().map_or(0, |fabric| fabric.latency_up(place.stand));
+            return Route { links, latency: self.latency_to(latency - latency / 2, place.level, place) + switches };
         }
         let b = self.node(to);
         if a == b {
@@ -682,6 +740,7 @@ impl NetworkLinks {
         let (out, into) = if self.rails { (self.card(from), self.card(to)) } else { (a, b) };
         let mut links = [self.host_out(from), 2 * out, NONE, NONE, 2 * into + 1, self.host_in(to)];
         if let Some(per_rack) = self.nodes_per_rack
+            && self.fabric.is_none()
             && a / per_rack != b / per_rack
         {
             let first = self.first_uplink();
@@ -700,7 +759,7 @@ impl NetworkLinks {
     /// The parallel link after `link` that is free first. Only rack uplinks and fabrics have several.
     #[inline]
     pub fn earliest(&self, link: u32) -> u32 {
-        if link >= self.first_between {
+        if (self.first_between..self.between_switches).contains(&link) {
             return (link..link + self.channels).min_by_key(|&l| self.links[l as usize].free).unwrap_or(link);
         }
         if self.uplinks == 1 || self.links[link as usize].part != Part::RackUplink {

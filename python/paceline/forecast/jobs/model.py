@@ -17,10 +17,10 @@ from paceline._internal.console import Bar
 from paceline._internal.system import cores
 from paceline._internal.units import listed
 from paceline.catalog.library import load_cluster
-from paceline.catalog.strategies import find_strategy
+from paceline.catalog.strategies import feasible, find_strategy, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import with_faster_links
-from paceline.forecast.explain import NOT_IN_A_FABRIC
+from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.sharding import NONE
 from paceline.settings.table import naming_core_errors
@@ -295,12 +295,12 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
     changes += _less_oversubscribed(mix, described)
     for feature, becomes in _WITH.items():
-        if "fabric" in described:
-            changes.append((f"{feature} in the switch", None, NOT_IN_A_FABRIC))
+        able = with_switch(mix.cluster, feature)
+        if able is None:
+            changes.append((f"{feature} in the switch", None, NOT_IN_THIS_FABRIC))
             continue
-        switch = {**described["switch"], feature: True}
-        able = load_cluster(mix.cluster, switch=switch)
-        jobs = tuple(_using(job, becomes) for job in mix.jobs)
+        possible = {one.name for one in feasible(map(find_strategy, becomes.values()), able)[0]}
+        jobs = tuple(_using(job, {old: new for old, new in becomes.items() if new in possible}) for job in mix.jobs)
         names = [
             f"{new.name}: {new.scenario.strategy.name}"
             for new, old in zip(jobs, mix.jobs, strict=True)
