@@ -162,6 +162,18 @@ def test_switches_of_some_fabrics_help(cluster, helps):
     assert "multicast and aggregation in the switch" not in changes
 
 
+def test_links_between_switches_bound_together_with_those_of_the_nodes(tmp_path):
+    fabric = {"kind": "fat-tree", "radix": 8}
+    tree = cluster(tmp_path / "tree.json", bandwidth="100Gbps", fabric=fabric, switch={"aggregation": True})
+    for strategy in ("sharp", "ring"):
+        words = ("allreduce:100MB", "--cluster", tree, "--workers", 64, "--strategy", strategy)
+        _, changes = explained(*words)
+        assert changes["twice the bandwidth of the nodes"]["gain"] < 1.03
+        assert changes["twice the bandwidth of the nodes and between switches"]["gain"] > 1.9
+        text = " ".join(call(*words).split())
+        assert f"{strategy} is bound by the links of the nodes and between switches together" in text
+
+
 def test_hundreds_of_gpus_are_explained_as_well():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 512, "--bandwidth", "400Gbps", "--sharding", "zero3")
     told, changes = explained(*words)

@@ -202,8 +202,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
+    has_fabric = "fabric" in fields
     fields.update(changes)
-    if "fabric" in changes and "switch" not in changes:
+    if "fabric" in changes and "switch" not in changes and not has_fabric:
         # The features of the one switch that the fabric replaces.
         fields["switch"] = {**fields["switch"], "multicast": False, "aggregation": False}
     return Cluster.from_json(json.dumps(fields).encode(), "cluster")

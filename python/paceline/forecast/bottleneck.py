@@ -8,6 +8,7 @@ Only the second is what an iteration is bound by; `sentence` names the first bes
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the no
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
 _CALLS, _SLOWED = "the library's calls", "what NCCL's kernels slow computation by"
 _HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
-_LINKS = "links inside and between nodes"
+_LINKS, _NETWORK = "links inside and between nodes", "links of the nodes and between switches"
 _OVERHEAD, _COST = "message_overhead", "cost of messages"
 _STREAMS = "the library's connections"
 _LIMITS = {
@@ -35,6 +36,7 @@ _LIMITS = {
     _INSIDE: "the bandwidth inside the node",
     _UPLINKS: "the racks' uplinks",
     _LINKS: "the links inside and between nodes together",
+    _NETWORK: "the links of the nodes and between switches together",
 }
 """What is too little of a resource that another one exceeds on the critical path."""
 _HALF = 50
@@ -205,10 +207,10 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     """Return the scenario with twice as much of a resource."""
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
-    if resource in (_NICS, _INSIDE, _LINKS):
+    if resource in (_NICS, _INSIDE, _LINKS, _NETWORK):
         # Tensor-parallel GPUs exchange over these links, and tokens come to experts, which is in the trace.
         scenario = with_faster_links(
-            scenario, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS)
+            scenario, inside=resource in (_INSIDE, _LINKS), between=resource in (_NICS, _LINKS, _NETWORK)
         )
     if resource == _STREAMS:
         return replace(scenario, library=scenario.library.scaled("streams", 2.0))
@@ -247,15 +249,28 @@ def _computed_s(trace: Trace) -> float:
 def _together(
     scenario: Scenario, result: Result, asked: Sequence[tuple[str, str, dict[str, Any]]], found: Sequence[Relief]
 ) -> list[Relief]:
-    """Return the relief of the links inside and between nodes at once, where neither gains much and much is exposed."""
-    links = {resource: changes for resource, _, changes in asked if resource in (_NICS, _INSIDE)}
-    gains = [one.gain for one in found if one.resource in links]
+    """Return the relief of links of two kinds at once, where neither gains much and much is exposed."""
+    of = {resource: changes for resource, _, changes in asked}
+    gains = {one.resource: one.gain for one in found}
+    pairs: list[tuple[str, str, list[str], dict[str, Any]]] = []
+    if _INSIDE in of and _NICS in of:
+        pairs.append((_LINKS, "inside and between nodes", [_NICS, _INSIDE], of[_NICS] | of[_INSIDE]))
+    fabric = json.loads(scenario.cluster.to_json()).get("fabric")
+    if fabric is not None:
+        # With the nodes' rate, unless they have their own.
+        own = {"link_bandwidth": scaled(fabric["link_bandwidth"], 2.0)} if "link_bandwidth" in fabric else {}
+        between = {"bandwidth": of[_NICS]["bandwidth"], "fabric": {**fabric, **own}}
+        # Links that are as fast as a node's are seldom on the critical path, but keep it from being faster.
+        alone = [_NICS, *(one for one in of if one.endswith(" links"))]
+        pairs.append((_NETWORK, "of the nodes and between switches", alone, between))
     exposed = result.exposed_communication_s > _MUCH * result.iteration_s
-    if len(links) < 2 or len(gains) < len(links) or max(gains) >= _LITTLE or not exposed:
-        return []
-    what = "twice the bandwidth inside and between nodes"
-    both = _relief(scenario, result, _LINKS, what, links[_NICS] | links[_INSIDE])
-    return [one for one in both if one.gain > max(gains) * NOTEWORTHY]
+    both: list[Relief] = []
+    for resource, what, alone, changes in pairs:
+        most = max(gains.get(one, math.inf) for one in alone)
+        if most < _LITTLE and exposed:
+            relieved = _relief(scenario, result, resource, f"twice the bandwidth {what}", changes)
+            both += [one for one in relieved if one.gain > most * NOTEWORTHY]
+    return both
 
 
 def _kept(resource: str, result: Result, relieved: Result) -> str:
