@@ -6,7 +6,7 @@ import pytest
 from paceline import InvalidArgumentError
 from paceline.catalog.models.config import Config, find_config
 from paceline.catalog.models.decoders import FAMILIES
-from paceline.catalog.models.families import model_of
+from paceline.catalog.models.families import default_context, model_of
 from paceline.catalog.models.memory import Computation, activation_bytes
 from paceline.catalog.models.spec import find_workload
 
@@ -59,6 +59,14 @@ def test_parameters_are_those_of_transformers(kind):
     # Before its fifth release, each expert had tensors of its own.
     if int(transformers.__version__.partition(".")[0]) >= 5 or not mine.has_experts:
         assert sorted(tensor.size for tensor in mine.tensors()) == sizes
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - {"internlm"}))
+def test_contexts_that_are_left_out_are_those_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {kind}")
+    assert default_context(kind) == transformers.AutoConfig.for_model(kind).max_position_embeddings
 
 
 def windows(kind, **fields):

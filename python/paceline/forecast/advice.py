@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline._internal import units
+from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
@@ -81,7 +82,7 @@ def _interleaved(workload: Workload) -> str:
     """Return what twice as many virtual stages would gain, if the model can be cut so."""
     parts = 2 * workload.virtual_stages
     blocks = len({layer.block for layer in workload.model.layers if layer.block})
-    if parts * workload.pipeline > blocks or workload.microbatches % workload.pipeline:
+    if not can_be_cut(blocks, parts * workload.pipeline) or workload.microbatches % workload.pipeline:
         return ""
     gain = workload.compute_s / replace(workload, virtual_stages=parts).compute_s
     return f", {parts} virtual stages {units.short(gain)} times" if gain > NOTEWORTHY else ""

@@ -490,9 +490,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     for named, trace in zip(sweep.traces, traces, strict=True):
         how = coordinated(sweep, trace, machine)
         workload = sweep.workload(named)
-        if not json.loads(trace.summary())["gradient_bytes"] and not sharding.is_plan(sweep.values):
+        summary = json.loads(trace.summary())
+        if not summary["gradient_bytes"] and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
-                f"{json.loads(trace.summary())['name']}: has no gradients, so there is nothing to synchronise; with "
+                f"{summary['name']}: has no gradients, so there is nothing to synchronise; with "
                 f"{sweep.spelling('sharding')} zero3, ranks gather its parameters"
             )
         if workload is not None and sweep.get("bucket_size"):

@@ -345,10 +345,20 @@ _CONTEXT = {
     "t5": "n_positions",
     "transfo-xl": "tgt_len",
 }
-_CONTEXTS = {"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "gemma3_text": 131_072}
-"""Contexts of files that leave them out; 2,048 for other families."""
+_CONTEXTS = {
+    **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
+    **dict.fromkeys(("gemma3_text", "glm4", "glm4_moe", "gpt_oss", "ministral", "mistral", "mixtral"), 131_072),
+    "seed_oss": 524_288,
+}
+"""Contexts of files that leave them out, as transformers has them; 2,048 for other families."""
 LONGEST_DEFAULT = 8192
 """Tokens of a sequence by default, unless the model's context is shorter."""
+
+
+def default_context(kind: str) -> int:
+    """Return the context in tokens of a configuration that leaves it out."""
+    return _CONTEXTS.get(kind, 2048)
 
 
 def with_context(config: Config, sequence: int) -> Config:
@@ -395,7 +405,7 @@ def _made(config: Config, sequence: int | None) -> Model:
             )
     else:
         field = _CONTEXT.get(config.kind, "max_position_embeddings")
-        context = config.whole(field, _CONTEXTS.get(config.kind, 2048))
+        context = config.whole(field, default_context(config.kind))
         if config.kind == "roberta":
             # RoBERTa's first two positions are not used.
             if context < 3:

@@ -10,6 +10,11 @@ def ends_are_blocks(blocks: int, parts: int) -> bool:
     return blocks % parts != 0 and (blocks + 2) % parts == 0
 
 
+def can_be_cut(blocks: int, parts: int) -> bool:
+    """Whether each part has a block, or at the ends embeddings or head instead."""
+    return parts <= blocks or ends_are_blocks(blocks, parts)
+
+
 def blocks_of_parts(blocks: int, parts: int) -> list[int]:
     """Return the blocks of each part, of which the first ones have one more: stages take parts in turn."""
     if ends_are_blocks(blocks, parts):

@@ -15,7 +15,7 @@ from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model
-from paceline.catalog.models.pipeline import ends_are_blocks
+from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
@@ -177,7 +177,7 @@ def _check_parallel(
             f"{tensor} does not divide the {min(heads)} attention heads of {model.name}", setting="tensor_parallel"
         )
     blocks = {layer.block for layer in model.layers if layer.block}
-    if pipeline > len(blocks) and not ends_are_blocks(len(blocks), pipeline):
+    if not can_be_cut(len(blocks), pipeline):
         raise InvalidArgumentError(
             f"{pipeline} stages are more than the {len(blocks)} blocks of {model.name}", setting="pipeline_parallel"
         )
@@ -195,7 +195,7 @@ def _check_parallel(
         return
     if pipeline == 1:
         raise InvalidArgumentError("has no effect without --pipeline-parallel; leave it out", setting="virtual_stages")
-    if pipeline * parts > len(blocks) and not ends_are_blocks(len(blocks), pipeline * parts):
+    if not can_be_cut(len(blocks), pipeline * parts):
         raise InvalidArgumentError(
             f"{pipeline} stages of {parts} parts are more than the {len(blocks)} blocks of {model.name}",
             setting="virtual_stages",
