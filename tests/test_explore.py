@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from paceline.catalog.libraries import find_library
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+from paceline.explore import model_answers
 from paceline.explore.answers import answer, cluster_of, preset
-from paceline.explore.state import LIMITS, State, parse
+from paceline.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, parse, parse_of_model
 
 for module in ("plotly", "starlette", "uvicorn"):
     pytest.importorskip(module)
@@ -34,6 +35,103 @@ def test_limits(name):
     for value in ("3", True, [1], *([None] if name not in ("bucket_mb", "servers") else [])):
         with pytest.raises(InvalidArgumentError, match=f"{name}: is not a number"):
             parse(json.dumps({name: value}).encode())
+
+
+@pytest.mark.parametrize("name", LIMITS_OF_MODELS)
+def test_limits_of_models(name):
+    least, most = LIMITS_OF_MODELS[name]
+    for value in (least, most):
+        assert getattr(parse_of_model(json.dumps({name: value}).encode()), name) == value
+    for value in (least - 1, most + 1, 1e300):
+        with pytest.raises(InvalidArgumentError, match=f"{name}: .*is not from"):
+            parse_of_model(json.dumps({name: value}).encode())
+    for value in ("3", True, [1], *([None] if name not in ("bandwidth_gbps", "seq") else [])):
+        with pytest.raises(InvalidArgumentError, match=f"{name}: is not a number"):
+            parse_of_model(json.dumps({name: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"workers": 3}', "unknown field 'workers'"),
+        (b'{"gpus": 2.5}', "gpus: 2.5 is not a whole number"),
+        (b'{"model": "/etc/passwd"}', "model: '/etc/passwd' is none of"),
+        (b'{"gpu": "h1000"}', "gpu: 'h1000' is none of"),
+        (b'{"dtype": "int3"}', "dtype: 'int3' is none of fp8, bf16"),
+        (b'{"sharding": "hsdp:8"}', "sharding: 'hsdp:8' is none of none, zero1"),
+        (b'{"checkpointing": null}', "checkpointing: is not text"),
+    ],
+)
+def test_mistakes_about_models_are_named(text, message):
+    with pytest.raises(InvalidArgumentError) as error:
+        parse_of_model(text)
+    assert message in str(error.value)
+
+
+def test_answers_of_a_model_are_those_of_simulate():
+    state = ModelState(model="bert-large", gpus=32, batch=2, accumulate=2, tensor_parallel=2, bandwidth_gbps=800)
+    told = model_answers.answer(state)
+    assert [row["iteration_s"] for row in told["rows"]] == sorted(row["iteration_s"] for row in told["rows"])
+    assert {row["label"] for row in told["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:4"}
+    for row in told["rows"]:
+        words = model_answers.command(state, row["sharding"]).split()[1:]
+        [own] = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+        assert (row["iteration_s"], row["mfu"]) == (own["iteration_s"], own["mfu"])
+        assert row["peak_bytes"] == own["sharded"]["memory"]["peak_bytes"] == sum(row["memory"].values())
+        assert row["fits"] == own["sharded"]["fits"]
+        assert row["per_gpu"] == own["tokens_per_s_per_gpu"]
+        assert row["compute_s"] + sum(row["parts"].values()) == pytest.approx(row["iteration_s"])
+        curve = next(one for one in told["curves"] if one["sharding"] == row["sharding"])
+        # Half as many ranks as GPUs; groups of a node's four make sense from eight ranks on.
+        assert curve["gpus"] == (
+            [16, 32] if row["sharding"] == "hsdp" else [2, 4, 8, 16, 32][row["sharding"] != "none" :]
+        )
+        assert curve["per_gpu"][-1] == row["per_gpu"]
+    assert told["command"] == model_answers.command(state, told["shown"])
+    assert told["timeline"]["iteration_s"] == told["rows"][0]["iteration_s"] and told["timeline"]["lanes"]
+
+
+def test_what_does_not_fit_is_not_the_fastest():
+    told = model_answers.answer(ModelState(gpus=16))
+    assert not next(row for row in told["rows"] if row["sharding"] == "none")["fits"]
+    assert next(row for row in told["rows"] if row["sharding"] == told["shown"])["fits"]
+    assert model_answers.answer(ModelState(gpus=16, sharding="none"))["shown"] == "none"
+    alone = model_answers.answer(ModelState(gpus=1))
+    assert [row["sharding"] for row in alone["rows"]] == ["none"]
+
+
+def test_images_and_gpus_without_known_nodes():
+    told = model_answers.answer(ModelState(model="vit-huge", gpu="l40s", gpus=8, batch=4))
+    assert told["unit"] == "images/s"
+    assert any("no built-in cluster has the" in note for note in told["notes"])
+    slow = model_answers.answer(ModelState(model="gpt2-xl", gpu="l40s", gpus=512))
+    assert "none is left out: its messages take long to simulate" in slow["notes"]
+    for fields, message in (
+        ({"model": "vit-huge", "seq": 512}, "seq: has no effect on vit-huge"),
+        ({"gpus": 12, "tensor_parallel": 8}, "tensor_parallel: 12 GPUs are not a multiple of 8"),
+        ({"gpu": "l40s", "tensor_parallel": 2}, "no NVLink"),
+        ({"tensor_parallel": 16, "gpus": 64}, "16 does not divide the GPUs of a node, 8"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model_answers.answer(ModelState(**fields))
+
+
+def test_the_page_is_that_of_the_name():
+    for words, message in (
+        (["lama-3-8b"], "unknown trace or model 'lama-3-8b' (did you mean 'llama-3-8b'"),
+        (["llama-3-8b", "--cluster", "flat"], "--cluster: has no effect on a model"),
+        (["resnet-18", "--gpu", "h100"], "--gpu: has no effect on a recorded trace"),
+        (["llama-3-8b", "--gpu", "h1000"], "h1000"),
+    ):
+        refused = CliRunner().invoke(main, ["explore", *words, "--port", "0"])
+        assert refused.exit_code == 2 and message in refused.output, refused.output
+    for words, script in ((["gpt2-small"], b"traces.js"), (["gpt2-small", "--gpu", "a100"], b"models.js")):
+        with running(*words) as address:
+            token = address.partition("token=")[2]
+            status, text, _ = asked(address, "/", token=token)
+            assert status == 200 and script in text
+            assert asked(address, f"/static/{script.decode()}", token=token)[0] == 200
+            assert asked(address, "/forecast", token=token, body=b"{}")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -278,4 +376,34 @@ def test_in_a_browser(width):
         sync_api.expect(page.locator("#left-out")).to_contain_text("ps-aggregation")
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert not outside and not wrong
+        browser.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_model_in_a_browser(width):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+    with running("llama-3-8b", "--gpu", "h100") as address, sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda it: wrong.append(it.text) if it.type == "error" else None)
+        page.goto(address)
+        sync_api.expect(page.locator("#status")).to_contain_text("simulations", timeout=30_000)
+        sync_api.expect(page.locator("#memory")).to_contain_text("does not fit")
+        sync_api.expect(page.locator("#iteration-title")).to_contain_text("64 GPUs")
+        sync_api.expect(page.locator("#left-out code")).to_contain_text("--gpus 64 --sharding zero3")
+        page.locator("input[name=gpus]").focus()
+        page.keyboard.press("ArrowLeft")
+        sync_api.expect(page.locator("#iteration-title")).to_contain_text("32 GPUs")
+        page.locator("input[name=own_seq]").uncheck()
+        sync_api.expect(page.locator("label:has(input[name=seq]) output")).to_have_text("4096 ")
+        page.locator("select[name=sharding]").select_option("hsdp")
+        sync_api.expect(page.locator("#timeline-title")).to_contain_text("hsdp:8 on 32 GPUs")
+        page.locator("select[name=model]").select_option("vit-huge")
+        sync_api.expect(page.locator("#status")).to_contain_text("seq: has no effect on vit-huge")
+        assert "seq=4096" in page.url and "gpus=32" in page.url
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert wrong == ["Failed to load resource: the server responded with a status of 400 (Bad Request)"]
         browser.close()

@@ -2,8 +2,9 @@
 
 | module | holds |
 | --- | --- |
-| state | what the sliders say, checked |
-| answers | what is simulated for it |
+| state | what the sliders of both pages say, checked |
+| answers | what is simulated of a recorded model: all strategies |
+| model_answers | what is forecast for a model on GPUs: all shardings |
 | server | the page and its one call, for whoever has the token, on loopback |
 | static | the page; plotly.js comes with the Python package plotly |
 """

@@ -154,12 +154,19 @@ def _ranked(result: Result) -> dict[str, Any]:
 def _timeline(state: State, trace: Trace, strategy: Strategy, cluster: Cluster) -> dict[str, Any]:
     run = _run(state, trace, strategy, cluster)
     result, events = traced(run, _TIMELINE_RANKS)
-    lanes = lanes_of(events)[:MOST_LANES]
     return {
         "strategy": strategy.name,
         "workers": state.workers,
         "ranks": min(state.workers, _TIMELINE_RANKS),
         "iteration_s": result.iteration_s,
+        **spans_of(events),
+    }
+
+
+def spans_of(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first lanes of a timeline, and what is on them; times in seconds."""
+    lanes = lanes_of(events)[:MOST_LANES]
+    return {
         "lanes": [lane.name for lane in lanes],
         "spans": [
             {"lane": lane.name, "category": category, "begin_s": begin, "duration_s": duration}

@@ -23,12 +23,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from paceline.catalog.libraries import library_names
-from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
+from paceline.explore import model_answers
 from paceline.explore.answers import answer, preset
-from paceline.explore.state import LIMITS, State, checked, parse
+from paceline.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, checked, choices, parse, parse_of_model
 
 HOST = "127.0.0.1"
 _STATIC = Path(__file__).parent / "static"
@@ -62,23 +61,32 @@ class _WithToken:
         await self.app(scope, receive, send)
 
 
-def application(token: str, first: State) -> Starlette:
-    """Return the application: the page, its files, and the endpoint."""
+def _answer(body: bytes) -> dict[str, Any]:
+    return answer(parse(body))
+
+
+def _answer_of_model(body: bytes) -> dict[str, Any]:
+    return model_answers.answer(parse_of_model(body))
+
+
+def application(token: str, first: State | ModelState) -> Starlette:
+    """Return the application: the page of recorded models or of models on GPUs, its files, and the endpoint."""
+    is_recorded = isinstance(first, State)
+    script = "traces.js" if is_recorded else "models.js"
+    answered = _answer if is_recorded else _answer_of_model
 
     async def page(_request: Request) -> Response:
         text = (_STATIC / "index.html").read_text(encoding="utf-8")
         told = json.dumps(
             {
                 "first": vars(first),
-                "limits": LIMITS,
-                "traces": trace_names(),
-                "clusters": cluster_names(),
-                "libraries": library_names(),
+                "limits": LIMITS if is_recorded else LIMITS_OF_MODELS,
+                "choices": choices(),
                 "strategies": [strategy.name for strategy in all_strategies()],
             }
         )
         text = text.replace("{{token}}", html.escape(token)).replace("{{told}}", html.escape(told))
-        return Response(text, media_type="text/html", headers=_HEADERS)
+        return Response(text.replace("{{script}}", script), media_type="text/html", headers=_HEADERS)
 
     async def file(request: Request) -> Response:
         name = request.path_params["name"]
@@ -88,7 +96,7 @@ def application(token: str, first: State) -> Starlette:
             return Response(
                 await anyio.to_thread.run_sync(get_plotlyjs), media_type="text/javascript", headers=_HEADERS
             )
-        kinds = {"app.js": "text/javascript", "app.css": "text/css"}
+        kinds = {"app.js": "text/javascript", script: "text/javascript", "app.css": "text/css"}
         if name not in kinds:
             return PlainTextResponse("there is no such file\n", 404)
         return Response((_STATIC / name).read_bytes(), media_type=kinds[name], headers=_HEADERS)
@@ -100,8 +108,7 @@ def application(token: str, first: State) -> Starlette:
             if len(body) > _MOST_BYTES:
                 return JSONResponse({"error": f"more than {_MOST_BYTES} bytes"}, 413, _HEADERS)
         try:
-            state = parse(body)
-            response: dict[str, Any] = await anyio.to_thread.run_sync(answer, state)
+            response = await anyio.to_thread.run_sync(answered, body)
         except InvalidArgumentError as error:
             return JSONResponse({"error": str(error)}, 400, _HEADERS)
         return JSONResponse(response, headers=_HEADERS)
@@ -142,7 +149,7 @@ def listener(port: int) -> socket.socket:
     return made
 
 
-def serve(bound: socket.socket, token: str, first: State) -> None:
+def serve(bound: socket.socket, token: str, first: State | ModelState) -> None:
     """Answer until Ctrl-C."""
     config = uvicorn.Config(
         application(token, first),

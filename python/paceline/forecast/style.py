@@ -81,6 +81,15 @@ PARTS = {
     "slowed by NCCL": "#6688AA",
 }
 """What the time of an iteration is spent on; shades of orange and brown are the network's."""
+MEMORY = {
+    "parameters": "#364B9A",
+    "gradients": "#6EA6CD",
+    "optimizer": "#C2E4EF",
+    "gathered": "#FEDA8B",
+    "communication": "#F67E4B",
+    "activations": "#A50026",
+}
+"""What memory holds, from the scheme "sunset"."""
 REFERENCE = "#999999"
 """Lines to compare with: linear scaling, the diagonal, zero."""
 _COINCIDING = 0.01

@@ -332,7 +332,10 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
         section=_MODEL,
-        uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+        uses=_in(
+            *("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
+            explore=Use(help="GPU for the initial position of a model's sliders.", default_words="h100"),
+        ),
     ),
     Setting(
         name="seq",
@@ -448,7 +451,7 @@ _ALL: tuple[Setting, ...] = (
         section=_CLUSTER,
         uses=_in(
             *FORECASTS,
-            explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of the sliders."),
+            explore=Use(kind=kinds.TEXT, help="Built-in cluster for the initial position of a trace's sliders."),
             validate=Use(help="With --here: the cluster to simulate.", default=None, default_words="probe first"),
             bench=Use(help="Cluster for the forecast.", default=None),
             advise=Use(default=None, default_words="nodes of the GPU; flat"),
