@@ -42,6 +42,7 @@ _UNITS = {
     "nvls-tree.share": _NIC,
     "hop.factor": "times",
     "tree.slowdown": "times",
+    "ll.slowdown": "times",
     "overlap.slowdown": "share of the hidden time",
 }
 

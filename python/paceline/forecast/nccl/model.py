@@ -1,8 +1,8 @@
 """The time of an NCCL collective: NCCL's choice, and constants calibrated on measurements.
 
 On one node NCCL chooses as its own model says. Between nodes its model of trees and of the protocols LL and LL128 is
-two to three times too fast; there, what is fastest by calibrated times is taken: rings and, for small buffers of many
-nodes, trees, both with the protocol Simple.
+two to three times too fast; there, what is fastest by calibrated times is taken: trees with LL for small buffers, rings
+with Simple for large ones.
 """
 
 from __future__ import annotations
@@ -164,13 +164,18 @@ def _ring_bus(machine: Machine) -> float:
 def _between_nodes(
     kind: Kind, size: int, group: Group, machine: Machine, choices: list[Choice], *, forced: bool
 ) -> tuple[float, Choice]:
-    found = []
+    found: list[tuple[float, Choice]] = []
+    estimates = tuning.estimates(kind, size, group, machine)
     share = constant("network.share") if machine.nic_share is None else machine.nic_share
     network = machine.network_of(group) * share
     bus = network if group.per_node_used == 1 else min(network, _ring_bus(machine))
     for algorithm, protocol in choices:
         # Rings hide NVLSTree: it is slower for large buffers, and nobody has published its times for small ones.
-        if protocol != "Simple" or (algorithm == "nvls-tree" and not forced):
+        if algorithm == "nvls-tree" and not forced:
+            continue
+        if protocol != "Simple":
+            own = next(it for it in estimates if (it.algorithm, it.protocol) == (algorithm, protocol))
+            found.append((own.seconds * constant("ll.slowdown"), (algorithm, protocol)))
             continue
         factor = constant("hop.factor") if algorithm == "ring" else 1.0
         latency = tuning.latency_s(kind, group, machine, (algorithm, protocol), factor)
@@ -184,11 +189,6 @@ def _between_nodes(
         else:
             rate = bus * _PAT
         found.append((latency + size / rate, (algorithm, protocol)))
-    if not found:
-        raise InvalidArgumentError(
-            "protocol: between nodes only Simple is modelled: NCCL's own figures for LL and LL128 are 2 to 3 times too "
-            "fast there; leave it out"
-        )
     return min(found)
 
 
