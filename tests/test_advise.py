@@ -382,6 +382,30 @@ def test_mistakes_are_named(words, message):
     assert message in call(*words, code=2)
 
 
+def test_the_least_that_does_not_fit_is_that_of_brute_force():
+    for gpus, memory in ((14, None), (16, None), (8, "40GB")):
+        own = {} if memory is None else {"memory": memory}
+        model = "llama-3-70b" if memory is None else "llama-3-8b"
+        asked_job = job(gpus, None, model, gpu="h100", bandwidth="3200Gbps", seq=8192, gpus_per_node=8, **own)
+        [found] = search.start(asked_job)
+        search.search(asked_job, found)
+        peaks = {}
+        for setup, _, least, _, result in everything(asked_job, found):
+            assert least <= result.sharded.memory.peak_bytes
+            peaks[setup] = min(peaks.get(setup, math.inf), result.sharded.memory.peak_bytes)
+        told = {one.candidate.setup: one.least_bytes for one in found.never_fit}
+        assert told and told == {setup: peaks[setup] for setup in told}
+
+
+def test_on_how_many_gpus_it_would_fit_is_said():
+    words = ("llama-3-70b", "--gpu", "h100")
+    text = " ".join(call(*words, "--gpus", 14).split())
+    assert "the least is zero3 with batch 1 and full checkpointing, 96.4 GB; more GPUs, " in text
+    assert "it fits on 24 GPUs." in text and "--global-batch" not in text.partition("note:")[0]
+    assert asked(*words, "--gpus", 24)["best"] is not None and asked(*words, "--gpus", 16)["best"] is None
+    assert "fits on" not in call("llama-3.1-405b", "--gpu", "t4", "--gpus", 1, "--sharding", "none")
+
+
 def test_what_never_fits_is_measured_beside_what_does():
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", 64, "--batch", 1, "--checkpointing", "none", "--accumulate", 1)
     found = asked(*words)

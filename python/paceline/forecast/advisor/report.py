@@ -11,6 +11,7 @@ from typing import Any, Literal
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.forecast import sharding as shardings
+from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
@@ -381,9 +382,9 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
     ]
     workload = job.workload(one)
     if shardings.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
-        return shardings.more_gpus(workload, job.capacity_bytes)
+        return shardings.more_gpus(workload, job.capacity_bytes) + _enough(job, one)
     if one.batch > 1:
-        given.append("--batch" if job.space.batch else "--global-batch or --accumulate")
+        given += [f"--{name.replace('_', '-')}" for name in ("batch", "global_batch") if getattr(job.space, name)]
     if given:
         return f"it may with more freedom: leave out {units.listed(given)}"
     activations = own.memory.activations_bytes if own is not None else None
@@ -392,7 +393,13 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
     ways = ["more GPUs"] + ["--tensor-parallel"] * (job.space.parallel == (ModelParallel(),))
     ways += ["GPUs with more memory"]
     ways += ["an optimizer with fewer states (--optimizer)"] * (workload.optimizer != "sgd")
-    return units.listed(ways, "or")
+    return units.listed(ways, "or") + _enough(job, one)
+
+
+def _enough(job: Job, one: Candidate) -> str:
+    """Return on how many GPUs the configuration fits, where it does on more."""
+    gpus = search.enough(job, one) if shardings.kind(one.setup.sharding) != shardings.NONE else None
+    return "" if gpus is None else f"; it fits on {gpus} GPUs"
 
 
 def _rate(row: Row, tokens: int | None) -> str:

@@ -7,6 +7,8 @@ activations alone exceed the memory are not forecast.
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -95,7 +97,6 @@ def search(job: Job, found: Found, progress: Progress | None = None) -> None:
     found.options = _roomy_first(found.options)
     if found.options and all(map(_is_tight, found.options)):
         found.roomier = _roomier(job, found)
-    found.never_fit = [_measured(job, one) for one in found.never_fit]
     found.never_fit.sort(key=lambda one: one.least_bytes)
 
 
@@ -145,13 +146,37 @@ def _is_near(option: Option, best: Option) -> bool:
     return _rate(option) >= (1 - NEAR) * _rate(best)
 
 
-def _measured(job: Job, one: TooLarge) -> TooLarge:
-    """Return it with its peak instead of a floor, if that is quick."""
-    if _is_long(job, one.candidate):
-        return one
-    sharded = job.result(one.candidate).sharded
-    assert sharded is not None
-    return replace(one, least_bytes=sharded.memory.peak_bytes)
+def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
+    """Return the configuration with the lowest peak; where a forecast takes long, its floor counts."""
+    least: TooLarge | None = None
+    for one in sorted(every, key=lambda it: it.least_bytes):
+        if least is not None and one.least_bytes >= least.least_bytes:
+            break
+        size = one.least_bytes
+        if not _is_long(job, one.candidate):
+            sharded = job.result(one.candidate).sharded
+            assert sharded is not None
+            size = sharded.memory.peak_bytes
+        if least is None or size < least.least_bytes:
+            least = TooLarge(one.candidate, size)
+    return least
+
+
+def enough(job: Job, one: Candidate, most: int = 64) -> int | None:
+    """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which a configuration does fit."""
+    node = math.lcm(job.gpus_per_node, one.parallel.group)
+    first, last = one.gpus // node + 1, max(2, most * one.gpus // node)
+
+    def fits(nodes: int) -> bool:
+        more = replace(one, workers=nodes * node // one.parallel.gpus)
+        own = replace(job, gpus=(more.gpus,), known={}, _scenarios={})
+        sharded = own.result(more).sharded
+        return sharded is not None and sharded.memory.peak_bytes <= job.capacity_bytes
+
+    if first > last or not fits(last):
+        return None
+    place = bisect.bisect_left(range(first, last), True, key=fits)
+    return (first + place) * node
 
 
 def start(job: Job) -> list[Found]:
@@ -313,13 +338,11 @@ def _best(job: Job, setup: Setup, found: Found) -> Option | None:
         known = roomy is not None and bound < _rate(roomy)
         return not _is_tight(best) or known or bound < (1 - NEAR) * _rate(best)
 
-    too_large = [(one.least_bytes, one.candidate) for one in every if one.least_bytes > job.capacity_bytes]
     for option in _fastest_first(job, found, able, is_enough):
         assert option.result.sharded is not None
         peak = option.result.sharded.memory.peak_bytes
         if peak > job.capacity_bytes:
             found.too_large += 1
-            too_large.append((peak, option.candidate))
             continue
         if best is None or _rank(option) < _rank(best):
             best = option
@@ -327,9 +350,8 @@ def _best(job: Job, setup: Setup, found: Found) -> Option | None:
             roomy = option
     if best is not None and _is_tight(best) and roomy is not None and _is_near(roomy, best):
         best = roomy
-    if best is None and too_large:
-        size, one = min(too_large, key=lambda it: it[0])
-        found.never_fit.append(TooLarge(one, size))
+    if best is None and (least := _least(job, every)) is not None:
+        found.never_fit.append(least)
     return best
 
 
