@@ -196,7 +196,7 @@ def wrong_arguments(rank, size):
     for options, why in (
         ({"named": [name for name, _ in pairs]}, r"tuples \(name, parameter\)"),
         ({"named": [("same", parameter) for _, parameter in pairs]}, "duplicates: same"),
-        ({"named": pairs[1:]}, r"parameter 0 of group 0 \(shape \[8, 6\]\) has no name"),
+        ({"named": pairs[1:]}, r"parameter 0 of the optimizer's param_groups\[0\] \(shape \[8, 6\]\) has no name"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "gradient_predivide_factor"),
         ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step"),

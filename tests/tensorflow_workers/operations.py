@@ -98,6 +98,10 @@ def movements():
     part = both(lambda x: hvd.reducescatter(x, op=hvd.Sum), tf.ones([SIZE + 1, 2]))
     same(part, [[SIZE] * 2] * (2 if RANK == 0 else 1))
     assert [one.shape[0] for one in both(lambda x: hvd.grouped_reducescatter([x, x]), tf.ones([SIZE]))] == [1, 1]
+    numbers = tf.complex(tf.range(SIZE + 1.0), tf.fill([SIZE + 1], float(RANK)))
+    part = both(lambda x: hvd.reducescatter(x, op=hvd.Sum), numbers)
+    mine = [0, 1] if RANK == 0 else [RANK + 1]
+    assert part.numpy().tolist() == [SIZE * number + (ALL - SIZE) * 1j for number in mine]
     assert hvd.allgather_object({"rank": RANK}) == [{"rank": rank} for rank in range(SIZE)]
     assert hvd.broadcast_object([RANK], SIZE - 1) == [SIZE - 1]
     weights = [tf.Variable([float(RANK)] * 3), tf.Variable(RANK)]

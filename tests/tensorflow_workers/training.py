@@ -56,6 +56,38 @@ def optimizers():
     assert type(twice).__name__ == "SGD"
 
 
+def loss_scaling():
+    """A batch that overflows on one rank is skipped by all, however the optimizers are put together."""
+    scale, distributed = keras.mixed_precision.LossScaleOptimizer, hvd.DistributedOptimizer
+    kind = lambda: keras.optimizers.SGD(0.05, momentum=0.9)  # noqa: E731
+    orders = (
+        (lambda: distributed(kind())),  # Keras adds the scaling
+        (lambda: distributed(scale(kind(), initial_scale=1024.0))),
+        (lambda: scale(distributed(kind()), initial_scale=1024.0)),
+    )
+    x = X[OWN].copy()
+    if RANK == 1:
+        x[4] = 1e6
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        for order in orders:
+            for eagerly in (False, True):
+                several = [hvd.callbacks.MetricAverageCallback()]
+                keras.utils.set_random_seed(3)
+                model = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(1, dtype="float32")])
+                model.build((None, 6))
+                model.compile(optimizer=order(), loss="mse", jit_compile=False, run_eagerly=eagerly)
+                model.fit(x, Y[OWN], batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=several)
+                assert all(np.isfinite(weight).all() for weight in model.get_weights())
+                told = [float(model.optimizer.dynamic_scale), int(model.optimizer.iterations)]
+                told += [float(np.abs(weight).sum()) for weight in model.get_weights()]
+                assert all(one == told for one in hvd.allgather_object(told)), hvd.allgather_object(told)
+                # Two of the batches, one in each epoch.
+                assert int(model.optimizer.iterations) == 2 * len(x) // 8 - 2, told
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
 def local_layers():
     model = net()
     optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=model.layers[1])
@@ -129,6 +161,12 @@ def callbacks():
         everybody = hvd.allgather(weight[np.newaxis]).numpy()
         np.testing.assert_array_equal(everybody, np.broadcast_to(everybody[:1], everybody.shape))
     assert len(set(hvd.allgather_object(watch.seen["loss"]))) == 1
+    logs = {"each": np.arange(3.0) + RANK, "loss": float(RANK)}
+    several[1].on_epoch_end(0, logs)
+    np.testing.assert_allclose(logs["each"], np.arange(3.0) + (SIZE - 1) / 2)
+    assert logs["loss"] == (SIZE - 1) / 2
+    with pytest.raises(InvalidArgumentError, match="the metric 'name' is str, which cannot be averaged"):
+        several[1].on_epoch_end(0, {"name": "resnet"})
     np.testing.assert_allclose(rates[7], 0.04, rtol=1e-5)
     assert rates[0] < rates[3] < rates[7] == rates[-1]
     if SIZE == 2:
@@ -158,6 +196,9 @@ def refused():
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), loss="mse", jit_compile=True)
     with pytest.raises(InvalidArgumentError, match="jit_compile=False"):
         model.fit(X, Y, verbose=0)
+    compiled = tf.function(hvd.allreduce, autograph=False, jit_compile=True)
+    with pytest.raises(InvalidArgumentError, match=r"make it by tf\.function without jit_compile=True"):
+        compiled(tf.ones(2))
     with pytest.raises(TypeError, match="give an optimizer of Keras 3"):
         hvd.DistributedOptimizer("sgd")
     with pytest.raises(NotImplementedError, match="do not add up"):
@@ -168,7 +209,16 @@ def refused():
         )
 
 
-for test in (optimizers, local_layers, tape, normalisation, callbacks, lambda: saved(sys.argv[1]), refused):
+for test in (
+    optimizers,
+    loss_scaling,
+    local_layers,
+    tape,
+    normalisation,
+    callbacks,
+    lambda: saved(sys.argv[1]),
+    refused,
+):
     test()
     print(f"{getattr(test, '__name__', '')} on rank {RANK}", flush=True)
 hvd.shutdown()

@@ -48,6 +48,16 @@ def lazy(
     return __getattr__, public_names(package)
 
 
+def also_as(names: Mapping[str, str]) -> None:
+    """Make modules importable by further names, such as those that Horovod's have: each is the same module.
+
+    Args:
+        names: For each further name, the module's own.
+    """
+    for other, name in names.items():
+        sys.modules[other] = importlib.import_module(name)
+
+
 def public_names(module: str) -> Callable[[], list[str]]:
     """Return `__dir__` for a module: its `__all__` and the usual attributes, and nothing that it merely imports."""
 

@@ -10,6 +10,7 @@ import click
 
 from paceline.cli import job_options
 from paceline.cli import param_types as types
+from paceline.cli.horovodrun import Horovodrun
 from paceline.launch.host import DEFAULT_RSH, parse_rsh
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 
@@ -23,11 +24,11 @@ class CannotDoHereError(click.ClickException):
     exit_code = 77
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=Horovodrun, context_settings={"allow_interspersed_args": False})
 @click.option(
     "-np", "-n", "--np", "ranks", type=job_options.RANKS, help="Ranks to start.  [default: all slots of the hosts]"
 )
-@click.option("--hosts", metavar="HOST:N,…", help="Hosts and their slots.  [default: this machine]")
+@click.option("--hosts", "-H", metavar="HOST:N,…", help="Hosts and their slots.  [default: this machine]")
 @click.option("--hostfile", type=_PATH, metavar="FILE", help="File of lines such as: node1 slots=2.")
 @click.option(
     "--rsh",

@@ -321,7 +321,9 @@ def scattered(
     if array.ndim == 0:
         raise ValueError(f"'{full}': has no dimension to scatter; use allreduce")
     reduction = _plan(full, op, array, members, prescale, postscale)
-    work = _read(array, reduction, copy=False)
+    # A row of one complex number is two numbers.
+    by_rows = array.reshape(-1, 1) if array.ndim == 1 and array.dtype.name in _PARTS else array
+    work = _read(by_rows, reduction, copy=False)
     operation = _request(members, "reduce_scatter", full, work, reduction)
     each, more = divmod(array.shape[0], members.size)
     rows = each + (members.rank < more)

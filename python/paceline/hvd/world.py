@@ -178,8 +178,9 @@ def members_of(process_set: ProcessSet) -> Members:
 def root_in(members: Members, root_rank: int, name: str | None, process_set: ProcessSet) -> int:
     """Return the number within a process set of a rank of the job. Raises ValueError if it is not in the set."""
     if root_rank not in members.ranks:
+        which = "broadcast" if name is None else f"broadcast of '{name}'"
         raise ValueError(
-            f"broadcast of '{name}': root_rank {root_rank} is not in {process_set!r}; it is one of the job's ranks "
+            f"{which}: root_rank {root_rank} is not in {process_set!r}; it is one of the job's ranks "
             f"{list(members.ranks)}"
         )
     return members.ranks.index(root_rank)

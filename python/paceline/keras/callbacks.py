@@ -96,14 +96,28 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
             logs: The metrics.
 
         Raises:
+            InvalidArgumentError: A metric is neither a number nor an array of numbers.
             JobError: A rank is gone, or has other metrics.
         """
         if not logs:
             return
         names = sorted(logs)
-        values = np.array([float(logs[name]) for name in names], np.float64)
-        means = allreduce(values, name=f"MetricAverageCallback.{','.join(names)}").numpy()
-        logs.update({name: float(mean) for name, mean in zip(names, means, strict=True)})
+        values = [_numbers(name, logs[name]) for name in names]
+        flat = np.concatenate([value.reshape(-1) for value in values])
+        means = allreduce(flat, name=f"MetricAverageCallback.{','.join(names)}").numpy()
+        ends = np.cumsum([value.size for value in values])
+        for name, value, mean in zip(names, values, np.split(means, ends[:-1]), strict=True):
+            logs[name] = mean.reshape(value.shape) if value.ndim else float(mean[0])
+
+
+def _numbers(name: str, value: object) -> np.ndarray[Any, np.dtype[np.float64]]:
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"MetricAverageCallback: the metric '{name}' is {type(value).__name__}, which cannot be averaged; leave it "
+            "out of `logs`, or the callback"
+        ) from None
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]

@@ -3,18 +3,18 @@
 # ruff: noqa: PLR0917 - the signatures are Horovod's
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from paceline.errors import InvalidArgumentError
 from paceline.hvd.operators import Operator
 from paceline.hvd.process_sets import ProcessSet, global_process_set
 from paceline.tensorflow.compression import Compression, Compressor
+from paceline.tensorflow.execution import refuse_xla
 from paceline.tensorflow.gradients import Gradient, Groups, Reducer, Variable, identity
+from paceline.tensorflow.operations import allreduce
 from paceline.tensorflow.tape import reducer, variables_of_layers
 
 Optimizer = Any
@@ -80,6 +80,22 @@ class Distributed:
         """The ranks that reduce gradients together."""
         return self._reducer.process_set
 
+    def is_finite_everywhere(self, is_finite: Any, grads: Sequence[Gradient]) -> Any:  # noqa: ANN401
+        """Return whether gradients are finite on all ranks, as a tensor.
+
+        Args:
+            is_finite: Whether they are on this rank.
+            grads: The gradients.
+
+        Raises:
+            InvalidArgumentError: Keras compiles the step by XLA.
+            JobError: A rank is gone.
+        """
+        if self._reducer.alone():
+            return is_finite
+        name, own = f"{self._reducer.prefix(grads)}.finite", tf.cast(is_finite, tf.int32)
+        return tf.cast(allreduce(own, op=Operator.Min, name=name, process_set=self.process_set), tf.bool)
+
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Variable] | None = None) -> Any:  # noqa: ANN401
         """Reduce the gradients and update the variables.
 
@@ -121,19 +137,20 @@ class Distributed:
         return None
 
 
-def refuse_xla() -> None:
-    """Raise InvalidArgumentError if a model of Keras is being traced for XLA, which cannot call Python."""
-    if tf.executing_eagerly():
-        return
-    frame = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, keras.Model) and getattr(owner, "compiled", False) and owner.jit_compile:
-            raise InvalidArgumentError(
-                "the model is compiled by XLA, which cannot exchange gradients; compile it with "
-                "model.compile(..., jit_compile=False)"
-            )
-        frame = frame.f_back  # type: ignore[assignment]
+_is_finite_here = keras.mixed_precision.LossScaleOptimizer.check_finite
+
+
+def _check_finite(self: Any, grads: Sequence[Gradient]) -> Any:  # noqa: ANN401
+    """Return whether gradients are finite, on all ranks if the optimizer within is distributed.
+
+    Keras decides before the gradients are reduced: a rank that skipped a step alone would miss an exchange.
+    """
+    is_finite, inner = _is_finite_here(self, grads), self.inner_optimizer
+    return inner.is_finite_everywhere(is_finite, grads) if isinstance(inner, Distributed) else is_finite
+
+
+# `Model.compile` puts this optimizer around another one if the policy is mixed_float16.
+keras.mixed_precision.LossScaleOptimizer.check_finite = _check_finite
 
 
 def distributed(

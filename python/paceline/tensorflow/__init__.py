@@ -24,7 +24,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from paceline._internal.lazy import public_names
+from paceline._internal.lazy import also_as, public_names
 
 try:
     import tensorflow  # noqa: F401
@@ -167,6 +167,7 @@ __all__ = [
 ]
 
 mark_with(StepMarks)
+also_as({"paceline.tensorflow.mpi_ops": __name__})  # where Horovod's users import from
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class

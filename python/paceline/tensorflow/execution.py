@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from paceline.errors import JobError, PacelineError
+from paceline.errors import InvalidArgumentError, JobError, PacelineError
 from paceline.hvd.arrays import Array
 
 Tensor = Any
@@ -106,7 +107,11 @@ def traced(
     dtypes: Sequence[Any],
     shapes: Sequence[Any],
 ) -> list[Tensor]:
-    """Put a call of Python into the graph that is being traced. `shapes` may be unknown in part."""
+    """Put a call of Python into the graph that is being traced. `shapes` may be unknown in part.
+
+    Raises InvalidArgumentError if it is traced for XLA, which cannot call Python.
+    """
+    refuse_xla()
 
     def run(*arrays: Array) -> list[Array]:
         try:
@@ -122,6 +127,24 @@ def traced(
     for tensor, shape in zip(results, shapes, strict=True):
         tensor.set_shape(shape)
     return results
+
+
+def refuse_xla() -> None:
+    """Raise InvalidArgumentError if a model of Keras or a function is being traced for XLA."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if getattr(owner, "compiled", False) is True and getattr(owner, "jit_compile", False) is True:
+            raise InvalidArgumentError(
+                "the model is compiled by XLA, which cannot exchange gradients; compile it with "
+                "model.compile(..., jit_compile=False)"
+            )
+        if type(owner).__name__ == "Function" and getattr(owner, "_jit_compile", False) is True:
+            raise InvalidArgumentError(
+                "the function is compiled by XLA, which cannot exchange tensors; make it by tf.function without "
+                "jit_compile=True, or exchange outside of it"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def run(

@@ -190,7 +190,7 @@ class Reducer:
         if self.sparse_as_dense:
             grads = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
         factors = (1.0 / self.predivide, self.predivide) if self.op is Operator.Average else (1.0, 1.0)
-        prefix = self._prefix(grads)
+        prefix = self.prefix(grads)
         items: list[_Item] = []
         contexts: dict[int, Any] = {}
         grouped = self._grouped(grads, variables)
@@ -216,7 +216,7 @@ class Reducer:
                 grads[place] = self.compression.decompress(next(tensors), contexts[place])
         return grads
 
-    def _prefix(self, grads: Sequence[Gradient]) -> str:
+    def prefix(self, grads: Sequence[Gradient]) -> str:
         """Return what tells these gradients from those of another model: the same on all ranks."""
         shapes = repr([(list(one.shape), one.dtype.name) for one in grads if isinstance(one, tf.Tensor)])
         prefix = f"{self.label}.{hashlib.blake2s(shapes.encode(), digest_size=3).hexdigest()}"

@@ -6,7 +6,7 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 
 import torch.distributed
 
-from paceline._internal.lazy import public_names
+from paceline._internal.lazy import also_as, public_names
 from paceline.torch.recorder.autograd_graph import AutogradGraph, autograd_graph, observed_order
 from paceline.torch.recorder.clock import Clock, CpuClock, CudaClock
 from paceline.torch.recorder.recorder import Recorder, record
@@ -37,6 +37,18 @@ if torch.distributed.is_available():
     from paceline.torch.hvd import *  # noqa: F403 - what Horovod's users import, listed there
 
     _register()
+    # Where Horovod's users import from.
+    also_as(
+        {
+            "paceline.torch.elastic": "paceline.torch.hvd.elastic",
+            "paceline.torch.elastic.sampler": "paceline.torch.hvd.elastic.sampler",
+            "paceline.torch.elastic.state": "paceline.torch.hvd.elastic.torch_state",
+            "paceline.torch.functions": "paceline.torch.hvd",
+            "paceline.torch.mpi_ops": "paceline.torch.hvd",
+            "paceline.torch.optimizer": "paceline.torch.hvd.optimizer",
+            "paceline.torch.sync_batch_norm": "paceline.torch.hvd.sync_batch_norm",
+        }
+    )
     __all__ += ["DiLoCo", "compression", "in_order", "strategy_hook"]
     __all__ += hvd.__all__
 

@@ -41,8 +41,8 @@ def checked_names(
         for index, parameter in enumerate(options["params"]):
             if parameter not in names:
                 raise ValueError(
-                    f"parameter {index} of group {group} (shape {list(parameter.shape)}) has no name in "
-                    "named_parameters; name all parameters of the optimizer, or leave named_parameters out"
+                    f"parameter {index} of the optimizer's param_groups[{group}] (shape {list(parameter.shape)}) has "
+                    "no name in named_parameters; name all parameters of the optimizer, or leave named_parameters out"
                 )
     return names
 

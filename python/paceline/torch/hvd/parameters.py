@@ -55,9 +55,10 @@ def _named(params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]])
         raise ValueError(f"broadcast_parameters: invalid params of type {type(params).__name__}; give state_dict()")
     else:
         found = [each if isinstance(each, tuple) else (None, each) for each in params]
-    for name, tensor in found:
+    for place, (name, tensor) in enumerate(found):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"broadcast_parameters: '{name}' is a {type(tensor).__name__}, not a tensor; leave it out")
+            which = f"element {place}" if name is None else f"'{name}'"
+            raise TypeError(f"broadcast_parameters: {which} is not a tensor but {type(tensor).__name__}; leave it out")
     return found
 
 

@@ -1,0 +1,1 @@
+"""Where Horovod's users import its errors from: `from paceline.common.exceptions import HorovodInternalError`."""
