@@ -327,3 +327,18 @@ def test_several_at_once_are_sorted_by_cost():
     assert list(seconds(report).items()) == [
         *[("network-bound", 12), ("straggler", 10), ("no-overlap", 8), ("input-pipeline", 5)],
     ]
+
+
+def test_what_accumulates_already_is_told_to_accumulate_more():
+    ranks = Ranks(2)
+    for rank in range(2):
+        at = 0
+        for _ in range(8):
+            ranks.mark(rank, "input", at, at + 0.1)
+            ranks.mark(rank, "forward", at + 0.1, at + 2)
+            ranks.mark(rank, "backward", at + 2, at + 6)
+            at = ddp(ranks, rank, at + 6, input=0, ready=(9,), done=(19,), backward=20)
+    told = tries(diagnosed(ranks), "network-bound")
+    assert "accumulate gradients over 4 batches, all but the last under model.no_sync()" in told
+    once = tries(diagnosed(training(input=0.1, ready=(9,), done=(19,), backward=20)), "network-bound")
+    assert "accumulate gradients over two batches, the first under model.no_sync()" in once

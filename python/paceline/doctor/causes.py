@@ -341,7 +341,7 @@ def find_small_buckets(analysis: Analysis) -> Diagnosis | None:
         says=f"{operations(found.operations)}{_per_step(analysis)}, half of them of at most "
         f"{size(found.median_bytes)}; each takes {nanoseconds(found.fixed)} whatever its size",
         evidence=_figures(found),
-        tries=[larger_buckets(analysis.interface), less_often(analysis.interface)],
+        tries=[larger_buckets(analysis.interface), less_often(analysis)],
     )
 
 
@@ -419,8 +419,8 @@ def _sending_remedies(analysis: Analysis, hot: Busiest | None, reached_bps: floa
             if hot
             else []
         ),
-        *([fewer_bytes(analysis.interface)] if element_type(analysis) not in _HALVED else []),
-        less_often(analysis.interface),
+        *([fewer_bytes(analysis)] if element_type(analysis) not in _HALVED else []),
+        less_often(analysis),
         # The file does not say how the job was started.
         "leave out --transport, if it was given, so that ranks share memory"
         if here
@@ -541,7 +541,7 @@ def find_straggler(analysis: Analysis) -> Diagnosis | None:
                 ),
                 "give all ranks equal work in each step: batches of equal size, sequences sorted by length",
                 "leave each rank its own cores: OMP_NUM_THREADS = cores / ranks of the host, fewer DataLoader workers",
-                f"{less_often(analysis.interface)}: unequal steps then even out before ranks wait for each other",
+                f"{less_often(analysis)}: unequal steps then even out before ranks wait for each other",
             ],
         )
     cause, excess, own, others = _excess(slowest, analysis.means) if analysis.has_steps else (None, 0.0, 0.0, 0.0)
@@ -610,22 +610,26 @@ def _record(interface: Interface) -> str:
     return "paceline run -np 1 --record mine.json -- python train.py"
 
 
-def less_often(interface: Interface) -> str:
-    """Suggest communicating half as often."""
+def less_often(analysis: Analysis) -> str:
+    """Suggest communicating half as often as now."""
+    passes = int(2 * median([step.passes for steps in analysis.breakdowns.values() for step in steps] or [1]))
+    before = "the first" if passes == 2 else "all but the last"
+    several = "two" if passes == 2 else str(passes)
     return {
-        Interface.HOROVOD: "half as often: DistributedOptimizer(backward_passes_per_step=2)",
-        Interface.DDP: "half as often: accumulate gradients over two batches, the first under model.no_sync()",
+        Interface.HOROVOD: f"half as often: DistributedOptimizer(backward_passes_per_step={passes})",
+        Interface.DDP: f"half as often: accumulate gradients over {several} batches, {before} under model.no_sync()",
         Interface.PLAIN: "half as often: accumulate twice as much on each rank before it is reduced",
-    }[interface]
+    }[analysis.interface]
 
 
-def fewer_bytes(interface: Interface) -> str:
-    """Suggest communicating half as much."""
+def fewer_bytes(analysis: Analysis) -> str:
+    """Suggest communicating half as much; Horovod's operations do not say their element type."""
     return {
-        Interface.HOROVOD: "half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16)",
+        Interface.HOROVOD: "half the bytes, unless they are compressed already: "
+        "DistributedOptimizer(compression=hvd.Compression.fp16)",
         Interface.DDP: "half the bytes: model.register_comm_hook(None, fp16_compress_hook)",
         Interface.PLAIN: "half the bytes: reduce float16 or bfloat16 instead of float32",
-    }[interface]
+    }[analysis.interface]
 
 
 def larger_buckets(interface: Interface) -> str:

@@ -53,6 +53,8 @@ class StepBreakdown:
     moving: int
     """Nanoseconds in which gradients were sent, exposed or hidden."""
     backward: Backward
+    passes: int
+    """Forward passes: more than one accumulate gradients."""
 
 
 def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = True) -> StepBreakdown:
@@ -94,7 +96,15 @@ def break_down(marked: Marked, transfers: Sequence[Transfer], *, steps: bool = T
         sent=_sent(gradients),
         moving=length(moving),
         backward=_backward(without(marked.backward, exposed), gradients, moving),
+        passes=_passes(marked) if steps else 1,
     )
+
+
+def _passes(marked: Marked) -> int:
+    """Count forward passes, each of which may be several spans: a backward pass follows it."""
+    spans = sorted([(begin, True) for begin, _ in marked.forward] + [(begin, False) for begin, _ in marked.backward])
+    kinds = [is_forward for _, is_forward in spans]
+    return max(1, sum(one and (place == 0 or not kinds[place - 1]) for place, one in enumerate(kinds)))
 
 
 def _after_forward(marked: Marked, wait: Interval) -> bool:
