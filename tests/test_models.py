@@ -786,3 +786,15 @@ def test_all_reduces_of_tensor_parallel_gpus_are_told_apart(checkpointing, passe
 def test_models_have_as_many_gradients_as_pytorchs(name, gradients):
     document = workload(name).document()
     assert len(document["workers"][0]["gradients"]) == gradients
+
+
+def test_gpus_that_a_cluster_does_not_have_are_said():
+    def notes(*words):
+        given = ("gpt2-small", "--gpus", "8", "--sharding", "zero3", "--seq", "256", *words, "--json")
+        [found] = json.loads(CliRunner().invoke(simulate, given).stdout)
+        return [note for note in found["notes"] if "links those of" in note]
+
+    [note] = notes("--gpu", "a100", "--cluster", "dgx-h100")
+    assert "of the A100" in note and "links those of dgx-h100, whose nodes have the H100" in note
+    assert not notes("--gpu", "h100", "--cluster", "dgx-h100") + notes("--gpu", "a100")
+    assert not notes("--gpu", "a100", "--cluster", "25g-ethernet")

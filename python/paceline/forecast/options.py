@@ -252,6 +252,17 @@ class Sweep:
             return self._unknown_nodes()
         return [f"assuming the nodes of {assumed}, which have this GPU; {self.spelling('cluster')} takes others"]
 
+    def other_gpus_note(self) -> list[str]:
+        """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
+        workload, theirs = self.workload(self.trace), self._gpu_of_cluster()
+        if workload is None or theirs is None or find_hardware(theirs) == workload.hardware:
+            return []
+        name = json.loads(self._loaded().to_json())["name"]
+        return [
+            f"computation and memory are those of the {workload.hardware.title}, links those of {name}, whose nodes "
+            f"have the {find_hardware(theirs).title}"
+        ]
+
     def _unknown_nodes(self) -> list[str]:
         """Return what is assumed of the nodes of a GPU that no built-in cluster has, unless they were described."""
         workload = self.workload(self.trace)
@@ -284,12 +295,17 @@ class Sweep:
         ]
 
     def recording_notes(self, named: str | Path | Trace, trace: Trace) -> list[str]:
-        """Return what a recording has that sharded forecasts need otherwise."""
-        if not sharding.is_plan(self.values) or self.workload(named) is not None:
+        """Return what is assumed of the exchanges of a recording with several passes a step."""
+        if self.workload(named) is not None:
             return []
         summary = json.loads(trace.summary())
-        if not summary["accumulates"] or not any(map(sharding.in_every_pass, self.get("sharding") or ())):
+        if not summary["accumulates"]:
             return []
+        if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
+            return [
+                f"{summary['name']} was recorded with several passes a step, and is forecast to exchange gradients "
+                "after the last one only, as under model.no_sync()"
+            ]
         return [
             f"{summary['name']} was recorded with several passes a step, and only the last one is forecast with "
             "exchanges, too few of them; record steps of one pass, and forecast them with "
@@ -549,7 +565,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     recorded = [note for trace in traces for note in sweep.gloo_note(trace)]
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += sweep.recording_notes(named, trace)
-    about_nodes = [*sweep.nodes_note(), *sweep.last_node_note(machine)]
+    about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     return Prepared(scenarios, list(said), frozenset(meant))
 
