@@ -798,3 +798,14 @@ def test_gpus_that_a_cluster_does_not_have_are_said():
     assert "of the A100" in note and "links those of dgx-h100, whose nodes have the H100" in note
     assert not notes("--gpu", "h100", "--cluster", "dgx-h100") + notes("--gpu", "a100")
     assert not notes("--gpu", "a100", "--cluster", "25g-ethernet")
+
+
+def test_gpus_are_workers_in_python_too():
+    one = paceline.simulate("gpt2-small", gpu="h100", gpus=8, seq=128, tensor_parallel=4, strategy="native")
+    assert (one.workers, one.gpus_per_worker) == (2, 4)
+    assert [it.workers for it in paceline.sweep("resnet-50", strategy="ring", gpus=[2, 4])] == [2, 4]
+    for call in (paceline.simulate, paceline.sweep):
+        with pytest.raises(InvalidArgumentError, match="workers: give the number"):
+            call("resnet-50", strategy="ring")
+        with pytest.raises(InvalidArgumentError, match="gpus: means the same as workers"):
+            call("resnet-50", strategy="ring", gpus=2, workers=2)

@@ -130,7 +130,8 @@ def _of_the_library(group: Group, runs: Result, fastest: Result) -> list[str]:
         if others and others[0].startswith(_NO_OTHER):
             others[0] = f"None of the {rows} is faster, nor would another strategy be{others[0][len(_NO_OTHER) :]}"
         else:
-            sentences.append(f"None of the {rows} is faster.")
+            much = "" if units.duration(fastest.iteration_s) == units.duration(runs.iteration_s) else "noticeably "
+            sentences.append(f"None of the {rows} is {much}faster.")
     return [*sentences, *_faster_still(group, fastest), *others, _bound(group, runs)]
 
 

@@ -500,7 +500,8 @@ def simulate(
     cluster: str | Path | Cluster | None = None,
     strategy: names.Strategy | None = None,
     *,
-    workers: int,
+    workers: int | None = None,
+    gpus: int | None = None,
     timeline: str | Path | None = None,
     **options: Unpack[SimulateOptions],
 ) -> Result:
@@ -511,7 +512,8 @@ def simulate(
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`, 25 Gbit/s between single-GPU nodes.
         strategy: How gradients are synchronised; `paceline strategies` lists the names. The default is what the
             library does by itself: `native` for `ddp`.
-        workers: Ranks that train, one per GPU.
+        workers: Ranks that train, one per GPU; required, unless `gpus` is given.
+        gpus: The same, as one counts those of a model.
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
             `pull="step"`; the `library` whose costs it has (docs/reference/libraries.md); changes to the trace
@@ -532,7 +534,8 @@ def simulate(
     """
     from paceline.forecast.options import Sweep, prepare
 
-    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy}
-    given["workers"] = SETTINGS["workers"].check(workers, None, SIMULATE)
+    if workers is None and gpus is None:
+        raise InvalidArgumentError("give the number of ranks that train, such as workers=8", setting="workers")
+    given: dict[str, object] = {**options, "cluster": cluster, "strategy": strategy, "workers": workers, "gpus": gpus}
     [scenario] = prepare(Sweep.of(trace, given, SIMULATE, one_strategy=True)).scenarios
     return replace(scenario, timeline=None if timeline is None else Path(timeline)).result()

@@ -122,7 +122,8 @@ def sweep(
     cluster: str | Path | Cluster | None = None,
     strategy: names.Strategy | Literal["all"] | Sequence[names.Strategy] = "all",
     *,
-    workers: int | Sequence[int],
+    workers: int | Sequence[int] | None = None,
+    gpus: int | Sequence[int] | None = None,
     progress: Progress | None = None,
     executor: names.Executor = LOCAL,
     options: ScenarioOptions | None = None,
@@ -136,7 +137,8 @@ def sweep(
         cluster: A file, a built-in name, or a `Cluster`; by default `flat`.
         strategy: One or several strategies; `"all"` stands for those that the cluster's switch supports, parameter
             servers last unless `servers` is given.
-        workers: Numbers of ranks that train.
+        workers: Numbers of ranks that train; required, unless `gpus` is given.
+        gpus: The same, as one counts those of models.
         progress: Called from time to time with the number of finished scenarios and the total.
         executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
         options: Other settings of a forecast by name (docs/reference/settings.md); each is passed to the strategies
@@ -167,7 +169,9 @@ def sweep(
         strategy = strategies
     from paceline.forecast.options import Sweep, prepare
 
+    if workers is None and gpus is None:
+        raise InvalidArgumentError("give the numbers of ranks that train, such as workers=[2, 4]", setting="workers")
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}
-    given["workers"] = SETTINGS["workers"].check(workers, None, SWEEP)
+    given |= {"workers": workers, "gpus": gpus}
     request = Sweep.of(trace, given, SWEEP)
     return execute(prepare(request).scenarios, progress, executor)

@@ -67,13 +67,20 @@ def grouped(
     return [replace(group, meant=meant) for group in groups.values()]
 
 
+def _first_of(group: Group, most: int) -> list[Result]:
+    """Return the fastest, and what the library runs by itself, which the verdict is about."""
+    ranked = group.ranked()
+    runs = own(group)
+    return [result for place, result in enumerate(ranked) if place < most or result is runs]
+
+
 def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
     """Return title, table, and what was left out, as lines.
 
     `most`: rows of a configuration; then parameter servers are left out, too, unless they are meant.
     """
     results = [result for group in groups for result in group.results]
-    ranked = [group.fastest_first() if most is None else group.ranked()[:most] for group in groups]
+    ranked = [group.fastest_first() if most is None else _first_of(group, most) for group in groups]
     listed = [result for group in ranked for result in group]
     shown = [*_swept_columns(listed), *_figure_columns(groups, results)]
     rows = [
