@@ -49,6 +49,14 @@ def test_what_is_said(tmp_path):
     words = sentence(alone, merged(alone), tmp_path, 1)
     assert words.startswith(f"recorded 1 step of 1 rank to {tmp_path}: net")
     assert words.endswith(f"simulate {tmp_path} --workers 2,4,8 --sharding zero3 --param-dtype bfloat16")
+    for ratio, said in (
+        (1.287, "recording made the steps 29 % longer, which is in their times"),
+        (1.05, None),
+        (None, None),
+    ):
+        alone[0].summary["overhead_ratio"] = ratio
+        words = sentence(alone, merged(alone), tmp_path, 1)
+        assert ("recording made" in words) == (said is not None) and (said or "") in words
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from paceline.launch.outcomes import runs
 from paceline.launch.recordings import MOST_OF_ALL, Records
 
 _MOST_REASONS = 3
+_NOTEWORTHY = 0.1
+"""Share of a step by which recording makes it longer."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ def _clauses(every: Sequence[Recorded], trace: dict[str, Any], path: Path, reque
             yield (
                 f"the slowest, rank {slowest.rank}, computes {ratio} times as long as the fastest, rank {fastest.rank}"
             )
+    longer = median(each.summary.get("overhead_ratio") or 1.0 for each in every) - 1
+    if longer >= _NOTEWORTHY:
+        yield f"recording made the steps {longer * 100:.0f} % longer, which is in their times"
     workers = [ranks, 2 * ranks, 4 * ranks] if ranks > 1 else [2, 4, 8]
     # Another host's release may be older.
     options = every[0].summary.get("forecast_options", "").split()
