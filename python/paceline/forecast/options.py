@@ -23,7 +23,7 @@ from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.hardware import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
 from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
-from paceline.catalog.models.roofline import Links
+from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
@@ -381,8 +381,7 @@ class Sweep:
             )
         on_several = max(self.workers) * workload.gpus > per_node
         for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
-            # Some of its groups would be on two nodes, others on one.
-            if on_several and 1 < size < per_node and per_node % size:
+            if on_several and is_split(size, per_node):
                 raise InvalidArgumentError(
                     f"groups of {size} GPUs do not divide the {per_node} of a node; see "
                     f"{self.spelling('gpus_per_node')}",

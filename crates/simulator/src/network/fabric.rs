@@ -170,8 +170,10 @@ pub(crate) struct Tree {
 }
 
 pub(crate) struct Fabric {
-    /// Trees whose links all exist; neighbours share as few of them as possible. Only where switches form levels.
-    trees: Vec<Tree>,
+    /// Switches that connect all others, if they form levels: each is the top of a tree.
+    tops: u32,
+    /// Numbers of the trees whose links all exist, if some are removed.
+    whole: Option<Vec<u32>>,
     /// The first switch of a pod and how many each has, and the first of those that connect all.
     levels: (u32, u32, u32),
     pub routing: Routing,
@@ -216,7 +218,8 @@ impl Fabric {
         let in_pod = description.switches_per_pod().unwrap_or(0);
         let levels = (first([SwitchKind::Aggregation; 2]), in_pod, first([SwitchKind::Spine, SwitchKind::Core]));
         let mut fabric = Fabric {
-            trees: Vec::new(),
+            tops: if description.shape.can_aggregate() { graph.switches.len() as u32 - levels.2 } else { 0 },
+            whole: None,
             levels,
             routing: description.routing,
             hop_latency: description.hop_latency.0,
@@ -230,16 +233,18 @@ impl Fabric {
             links: RefCell::default(),
             first_of: RefCell::default(),
         };
-        if description.shape.can_aggregate() {
-            let tops = graph.switches.len() as u32 - levels.2;
-            // With pods, the switches of a pod take turns.
-            let tree = |number: u32| match in_pod {
-                0 => Tree { in_pod: 0, top: number },
-                _ => Tree { in_pod: number % in_pod, top: number % in_pod * in_pod + number / in_pod },
-            };
-            fabric.trees = (0..tops).map(tree).filter(|&tree| fabric.is_whole(tree)).collect();
+        if links.iter().any(Option::is_none) {
+            fabric.whole = Some((0..fabric.tops).filter(|&number| fabric.is_whole(fabric.numbered(number))).collect());
         }
         fabric
+    }
+
+    /// With pods, the switches of a pod take turns.
+    fn numbered(&self, number: u32) -> Tree {
+        match self.levels.1 {
+            0 => Tree { in_pod: 0, top: number },
+            in_pod => Tree { in_pod: number % in_pod, top: number % in_pod * in_pod + number / in_pod },
+        }
     }
 
     /// Whether every link of a tree over all switches with nodes exists.
@@ -256,9 +261,14 @@ impl Fabric {
         })
     }
 
-    /// Tree number `number`, counted over and over; `None`: none has all its links.
+    /// Tree number `number`, counted over and over; `None`: none has all its links, or switches form no levels. Neighbours share
+    /// as few links as possible.
     pub fn tree(&self, number: u32) -> Option<Tree> {
-        self.trees.get(number as usize % self.trees.len().max(1)).copied()
+        let found = match &self.whole {
+            None => number.checked_rem(self.tops)?,
+            Some(whole) => *whole.get((number as usize).checked_rem(whole.len())?)?,
+        };
+        Some(self.numbered(found))
     }
 
     /// The link from a switch of a tree to another one.

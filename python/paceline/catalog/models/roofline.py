@@ -38,6 +38,11 @@ def element_bytes(precision: str) -> int:
     return _BYTES[precision]
 
 
+def is_split(size: int, gpus_per_node: int) -> bool:
+    """Whether some groups of so many neighbouring GPUs are on two nodes, and others on one."""
+    return 1 < size < gpus_per_node and gpus_per_node % size != 0
+
+
 @dataclass(frozen=True)
 class Links:
     """What a GPU's messages to other nodes go over."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.catalog.libraries import DEFAULT
+from paceline.catalog.models.roofline import is_split
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
@@ -47,8 +48,7 @@ class ModelParallel:
         """Whether so many GPUs are whole ranks, and these whole groups, of which none has a part of a node."""
         if gpus % self.gpus:
             return False
-        sizes = [size for size in (self.experts, self.tensor * self.context) if size > 1]
-        if gpus > per_node and any(per_node % size for size in sizes if size < per_node):
+        if gpus > per_node and (is_split(self.experts, per_node) or is_split(self.tensor * self.context, per_node)):
             return False
         ranks = gpus // self.gpus
         return ranks % max(1, self.experts // self.tensor) == 0 and ranks % self.context == 0
