@@ -318,3 +318,12 @@ def test_options_that_collectives_with_known_times_do_not_have(option, value):
     assert f"{option}: has no effect on native on these GPUs" in " ".join(refused.output.split())
     assert simulate(*words, "native,ring").exit_code == 0
     assert simulate(*words, "native", "--library", "horovod").exit_code == 0
+
+
+def test_measured_and_bare_exchanges_are_told_apart():
+    def notes(*words):
+        found = CliRunner().invoke(main, ["simulate", *words, "--gpus", "16", "--strategy", "native,ring", "--json"])
+        return [note for note in json.loads(found.stdout)[0]["notes"] if "messages alone" in note]
+
+    assert len(notes("allreduce:8B", "--cluster", "dgx-h100")) == 1
+    assert not notes("allreduce:8B", "--cluster", "25g-ethernet") + notes("gpt2-small", "--cluster", "dgx-h100")

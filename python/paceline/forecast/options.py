@@ -565,8 +565,22 @@ def _prepared(sweep: Sweep) -> Prepared:
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += sweep.recording_notes(named, trace)
     about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
+    notes += _bare_note(strategies, traces, machine)
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
     return Prepared(scenarios, list(said), frozenset(meant))
+
+
+def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
+    """Return a note if exchanges of NCCL, as they were measured, are compared with the messages of schedules alone."""
+    kinds = {strategy.is_offloaded for strategy in strategies}
+    summaries = [json.loads(trace.summary()) for trace in traces]
+    computing = any(one["forward_s"] + one["backward_s"] + one["optimizer_s"] for one in summaries)
+    if len(kinds) == 1 or computing or "gpu" not in json.loads(machine.to_json()):
+        return []
+    return [
+        "native takes as long as NCCL, whose latencies were measured; the other strategies are messages alone, without "
+        "what a library and its kernels cost, and look faster for it where buffers are small"
+    ]
 
 
 def _ranks_note(sweep: Sweep) -> str:
