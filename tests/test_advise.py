@@ -404,6 +404,13 @@ def test_on_how_many_gpus_it_would_fit_is_said():
     assert "it fits on 24 GPUs." in text and "--global-batch" not in text.partition("note:")[0]
     assert asked(*words, "--gpus", 24)["best"] is not None and asked(*words, "--gpus", 16)["best"] is None
     assert "fits on" not in call("llama-3.1-405b", "--gpu", "t4", "--gpus", 1, "--sharding", "none")
+    # With a global batch, what a rank has of it gets less.
+    divided = ("--tensor-parallel", 8, "--pipeline-parallel", 2, "--context-parallel", 2)
+    words = ("llama-3.1-405b", "--gpu", "h100", "--global-batch", 64, *divided, "--sharding", "zero3")
+    words = (*words, "--checkpointing", "full")
+    text = " ".join(call(*words, "--gpus", 64).split())
+    assert "it fits on 256 GPUs." in text and "leave out" not in text
+    assert asked(*words, "--gpus", 256)["best"] is not None and asked(*words, "--gpus", 128)["best"] is None
 
 
 def test_what_never_fits_is_measured_beside_what_does():

@@ -106,6 +106,8 @@ def test_images_and_gpus_without_known_nodes():
     assert any("no built-in cluster has the" in note for note in told["notes"])
     slow = model_answers.answer(ModelState(model="gpt2-xl", gpu="l40s", gpus=512))
     assert "none is left out: its messages take long to simulate" in slow["notes"]
+    # Iterations of minutes are simulated, too.
+    assert model_answers.answer(ModelState(model="gpt3-175b", gpu="h800", gpus=4096))["rows"][0]["iteration_s"] > 60
     for fields, message in (
         ({"model": "vit-huge", "seq": 512}, "seq: has no effect on vit-huge"),
         ({"gpus": 12, "tensor_parallel": 8}, "tensor_parallel: 12 GPUs are not a multiple of 8"),

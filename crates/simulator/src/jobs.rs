@@ -368,6 +368,7 @@ fn placed(
 ) -> (Placed, Vec<SwitchPlace>) {
     let mut node_of = vec![0; (total.workers + total.servers) as usize];
     let mut job_of = vec![0; total.total() as usize];
+    let mut own_numbers = vec![0; total.total() as usize];
     let mut switches = Vec::with_capacity(total.switches as usize);
     let mut list = Vec::with_capacity(jobs.len());
     let mut first_id = 0;
@@ -376,6 +377,7 @@ fn placed(
         for role in 0..place.roles.total() {
             let global = place.global(role) as usize;
             job_of[global] = number;
+            own_numbers[global] = role;
             if role < workers {
                 node_of[global] = job.nodes[(role / job.ranks_per_node) as usize];
             } else if role < workers + servers {
@@ -402,7 +404,7 @@ fn placed(
         let latency = (at_least.latency.0, at_least.intra_latency.0);
         list.push(PlacedJob { workers: place.first_worker..place.first_worker + workers, latency });
     }
-    (Placed { nodes, node_of, job_of, jobs: list }, switches)
+    (Placed { nodes, node_of, job_of, own_numbers, jobs: list }, switches)
 }
 
 fn shared_links(wires: &NetworkLinks, messages: &HashMap<(u32, u16), u64>, measured_s: f64) -> Vec<SharedLink> {

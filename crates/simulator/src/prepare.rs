@@ -259,8 +259,13 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let left = cluster.degraded.iter().map(|one| one.factor).filter(|&factor| factor > 0.0).fold(1.0, f64::min);
     let rate =
         own.fold(cluster.bandwidth.0.min(cluster.intra_bandwidth.0) / oversubscription, f64::min).min(fabric) * left;
-    // Through the slowest link, and through the adders.
-    let network = 4.0 * bytes * 8.0 * f64::from(options.workers) / rate;
+    // Through the slowest link, and through the adders. Where a plan has collectives, no node sends for all workers.
+    let through_one = if options.is_planned() {
+        2.0 * f64::from(cluster.gpus_per_node) * f64::from(options.iteration.as_ref().map_or(1, |it| it.accumulate))
+    } else {
+        f64::from(options.workers)
+    };
+    let network = 4.0 * bytes * 8.0 * through_one / rate;
     let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;
     if (slowest + network) * iterations > 1e7 {
         return wrong(format!(

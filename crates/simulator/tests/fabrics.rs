@@ -264,6 +264,11 @@ fn a_tree_avoids_what_is_removed() {
     let other = time(&degraded(whole.clone(), &[("leaf1-spine0", 0.0)]));
     assert_eq!(other.iteration_s, time(&whole).iteration_s);
     assert!(other.busy.unwrap().iter().all(|one| one.name != "leaf0-spine0" || one.busy_s == 0.0));
+    // A slow link is avoided as well, but where all are.
+    let slow = time(&degraded(whole.clone(), &[("spine0", 0.1)]));
+    assert_eq!(slow.iteration_s, time(&whole).iteration_s);
+    let all = time(&degraded(whole.clone(), &[("spine0", 0.1), ("spine1", 0.1)]));
+    assert!(all.iteration_s > 10.0 * 4e6 * 8.0 / 10e9);
     // Messages still have a way over a third leaf; no tree has.
     let apart = degraded(whole, &[("leaf0-spine0", 0.0), ("leaf1-spine1", 0.0)]);
     assert!(refused(&apart, 6).contains("no switch is left that reaches all others, for multicasts and aggregation"));

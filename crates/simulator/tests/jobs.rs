@@ -115,6 +115,26 @@ fn two_trees_share_a_spine_only_if_there_is_one() {
     }
 }
 
+/// Routes are by hash: they are those that the job has alone.
+#[test]
+fn jobs_that_share_no_link_of_a_fabric_are_as_fast_as_alone() {
+    let shape = Shape::LeafSpine { nodes_per_leaf: 2, spines: 3, oversubscription: 2.0 };
+    let fabric = Fabric { shape, routing: Routing::Ecmp, hop_latency: Time::ZERO, link_bandwidth: None };
+    let cluster = Cluster { fabric: Some(fabric), ..cluster() };
+    let mut other = job("other", "ps", 3_000_000, &[6, 8, 10, 12]);
+    (other.options.servers, other.server_nodes) = (2, vec![7, 9]);
+    let jobs = [job("ring", "ring", 2_000_000, &[0, 1]), other];
+    for network in BOTH {
+        let together = run(&cluster, &jobs, network);
+        for (number, one) in jobs.iter().enumerate() {
+            let marks = &together.jobs[number].marks_ps;
+            let length = Length::Marks(vec![marks.len()]);
+            let alone = simulate_jobs(&cluster, 32, std::slice::from_ref(one), network, &length).unwrap();
+            assert_eq!(&alone.jobs[0].marks_ps, marks, "{} {network:?}", one.name);
+        }
+    }
+}
+
 /// A job's tree is over the leaves, or the pods, in which it has nodes.
 #[test]
 fn the_tree_of_a_job_is_where_its_nodes_are() {

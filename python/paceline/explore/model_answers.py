@@ -22,8 +22,8 @@ from paceline.settings.table import SETTINGS
 
 _MOST_MESSAGES = 1_000_000
 """A simulation of more takes longer than a slider should: of DDP where the GPU has no nodes that are known."""
-_MOST_PASSES = 10_000
-"""Passes through blocks of all forecasts: more take longer than two seconds."""
+_MOST_PASSES = 6_000
+"""Passes through blocks of all forecasts: more take longer than two or three seconds."""
 _FIELDS = ("gpu", "seq", "batch", "accumulate", "tensor_parallel", "dtype", "checkpointing", "kernels")
 """Fields of the state that are settings, by their names."""
 _PLAIN = {"accumulate": 1, "tensor_parallel": 1, "checkpointing": "none", "kernels": "fused", "dtype": ""}
@@ -36,9 +36,16 @@ def answer(state: ModelState) -> dict[str, Any]:
     groups = {sharding: _prepared(state, sharding, counts) for sharding, counts in _counts(state).items()}
     scenarios = {name: prepared.scenarios for name, prepared in groups.items()}
     slow = [name for name, own in scenarios.items() if any(one.most_messages > _MOST_MESSAGES for one in own)]
-    scenarios = {name: own for name, own in scenarios.items() if name not in slow}
-    found = iter(execute([one for own in scenarios.values() for one in own]))
-    results = {name: [next(found) for _ in own] for name, own in scenarios.items()}
+    left_out = dict.fromkeys(slow, "its messages take long to simulate")
+    results: dict[str, list[Result]] = {}
+    for name, own in scenarios.items():
+        if name not in left_out:
+            try:
+                results[name] = execute(own)
+            except InvalidArgumentError as error:
+                left_out[name] = error.reason
+    if not results:
+        raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
     last = [
         (name, results[name][-1], scenarios[name][-1]) for name in results if _gpus(results[name][-1]) == state.gpus
     ]
@@ -59,7 +66,7 @@ def answer(state: ModelState) -> dict[str, Any]:
         "shown": name,
         "timeline": _timeline(state, name, scenario),
         "command": command(state, name),
-        "notes": [*notes, *(f"{one} is left out: its messages take long to simulate" for one in slow)],
+        "notes": [*notes, *(f"{one} is left out: {why}" for one, why in left_out.items())],
         "evidence": result.evidence,
         "colours": colours | style.PARTS,
         "colours_of_memory": style.MEMORY,

@@ -172,7 +172,7 @@ pub(crate) struct Tree {
 pub(crate) struct Fabric {
     /// Switches that connect all others, if they form levels: each is the top of a tree.
     tops: u32,
-    /// Numbers of the trees whose links all exist, if some are removed.
+    /// Numbers of the trees that are used, if not all: those whose links all exist, and are not slower than others.
     whole: Option<Vec<u32>>,
     /// The first switch of a pod and how many each has, and the first of those that connect all.
     levels: (u32, u32, u32),
@@ -234,9 +234,17 @@ impl Fabric {
             first_of: RefCell::default(),
         };
         if links.iter().any(Option::is_none) {
-            fabric.whole = Some((0..fabric.tops).filter(|&number| fabric.is_whole(fabric.numbered(number))).collect());
+            fabric.whole = Some((0..fabric.tops).filter(|&number| fabric.slowest(number, |_| 0.0).is_some()).collect());
         }
         fabric
+    }
+
+    /// Leaves out trees with a slower link than others have; `time`: per byte of a link.
+    pub fn prefer_fast_trees(&mut self, time: impl Fn(u32) -> f64) {
+        let slowest: Vec<_> =
+            (0..self.tops).filter_map(|number| Some((number, self.slowest(number, &time)?))).collect();
+        let least = slowest.iter().map(|&(_, time)| time).fold(f64::INFINITY, f64::min);
+        self.whole = Some(slowest.into_iter().filter(|&(_, time)| time <= least).map(|(number, _)| number).collect());
     }
 
     /// With pods, the switches of a pod take turns.
@@ -247,18 +255,19 @@ impl Fabric {
         }
     }
 
-    /// Whether every link of a tree over all switches with nodes exists.
-    fn is_whole(&self, tree: Tree) -> bool {
-        let (_, in_pod, _) = self.levels;
+    /// The most time per byte of the links of a tree over all switches with nodes; `None`: it lacks one.
+    fn slowest(&self, number: u32, time: impl Fn(u32) -> f64) -> Option<f64> {
+        let (tree, (_, in_pod, _)) = (self.numbered(number), self.levels);
         let mut racks = self.switch_of.clone();
         racks.dedup();
-        racks.into_iter().all(|rack| match in_pod {
-            0 => self.between(tree, Stand::Rack(rack), Stand::Top).is_some(),
-            _ => {
-                let pod = Stand::Pod(rack / in_pod);
-                self.between(tree, Stand::Rack(rack), pod).is_some() && self.between(tree, pod, Stand::Top).is_some()
+        let mut most: f64 = 0.0;
+        for rack in racks {
+            let (rack, pod) = (Stand::Rack(rack), rack.checked_div(in_pod).map(Stand::Pod));
+            for (low, high) in [(rack, pod.unwrap_or(Stand::Top)), (pod.unwrap_or(rack), Stand::Top)] {
+                most = most.max(time(self.between(tree, low, high)?)).max(time(self.between(tree, high, low)?));
             }
-        })
+        }
+        Some(most)
     }
 
     /// Tree number `number`, counted over and over; `None`: none has all its links, or switches form no levels. Neighbours share
@@ -348,9 +357,16 @@ impl Fabric {
         self.links.borrow()[(middle.first + at) as usize]
     }
 
-    /// The route of a message between two NICs; `load` of a link, for adaptive routing. `roles` decide the hash, and
-    /// `message` tells apart messages between the same two.
-    pub fn route(&self, cards: (u32, u32), roles: (u32, u32), message: u64, load: impl Fn(u32) -> f64) -> Middle {
+    /// The route of a message between two NICs; `load` of a link, for adaptive routing. The `numbers` of sender and receiver
+    /// decide the hash; `roles` and, for adaptive routing, `message` say whose route it is.
+    pub fn route(
+        &self,
+        cards: (u32, u32),
+        roles: (u32, u32),
+        numbers: (u32, u32),
+        message: u64,
+        load: impl Fn(u32) -> f64,
+    ) -> Middle {
         let (from, to) = (self.switch_of[cards.0 as usize], self.switch_of[cards.1 as usize]);
         if from == to {
             return Middle::default();
@@ -360,7 +376,7 @@ impl Fabric {
         if let Some(&known) = self.known.borrow().get(&key) {
             return known;
         }
-        let random = mixed(self.seed ^ u64::from(roles.0) << 32 ^ u64::from(roles.1));
+        let random = mixed(self.seed ^ u64::from(numbers.0) << 32 ^ u64::from(numbers.1));
         let mut route = Vec::new();
         if adaptive {
             self.follow(from, to, mixed(random ^ message), Some(&load), &mut route);
@@ -459,7 +475,7 @@ mod tests {
 
     /// The switches of a route follow each other, from the sender's to the receiver's.
     fn check(graph: &Graph, fabric: &Fabric, from: u32, to: u32) -> u32 {
-        let route = fabric.route((from, to), (from, to), 0, |_| 0.0);
+        let route = fabric.route((from, to), (from, to), (from, to), 0, |_| 0.0);
         let mut at = fabric.switch_of[from as usize];
         for hop in 0..route.len {
             let edge = &graph.edges[fabric.link(route, hop) as usize];

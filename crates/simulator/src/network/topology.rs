@@ -109,6 +109,8 @@ pub(crate) struct Placed {
     pub node_of: Vec<u32>,
     /// The job of each role.
     pub job_of: Vec<u16>,
+    /// Its number there.
+    pub own_numbers: Vec<u32>,
     pub jobs: Vec<PlacedJob>,
 }
 
@@ -340,7 +342,7 @@ impl NetworkLinks {
             let number = |edge| Some(first_between + edge as u32 * channels).filter(|link| !removed.contains(link));
             let numbers: Vec<_> = (0..graph.edges.len()).map(number).collect();
             let switch_of = (0..cards).map(|card| network.switch_of(description, card)).collect();
-            let fabric = Fabric::new(description, graph, &numbers, switch_of, seed);
+            let mut fabric = Fabric::new(description, graph, &numbers, switch_of, seed);
             if let Some((card, other)) = fabric.cut_off() {
                 return Err(format!(
                     "degraded: {} is cut off from {}: all links between them are removed",
@@ -349,6 +351,9 @@ impl NetworkLinks {
                 ));
             }
             let uses_trees = cluster.switch.aggregation || cluster.switch.multicast;
+            if uses_trees && !cluster.degraded.is_empty() {
+                fabric.prefer_fast_trees(|link| network.links[link as usize].ps_per_byte);
+            }
             if uses_trees && fabric.tree(0).is_none() {
                 return Err(
                     "degraded: no switch is left that reaches all others, for multicasts and aggregation; remove \
@@ -459,7 +464,8 @@ impl NetworkLinks {
     pub fn middle(&self, from: u32, to: u32, message: u64, load: impl Fn(u32) -> f64) -> Option<(&Fabric, Middle)> {
         let fabric = self.fabric.as_ref().filter(|_| self.uses_fabric(from, to))?;
         let cards = (self.card(from), self.card(to));
-        Some((fabric, fabric.route(cards, (from, to), message, load)))
+        let numbers = (self.own_number(from), self.own_number(to));
+        Some((fabric, fabric.route(cards, (from, to), numbers, message, load)))
     }
 
     /// The link at which a message between nodes starts.
@@ -704,6 +710,12 @@ impl NetworkLinks {
         let latency = self.latency_to(half, high.level, high) - self.latency_to(half, low.level, low);
         let switches = self.fabric.as_ref().map_or(0, |it| it.latency_up(high.stand) - it.latency_up(low.stand));
         Route { links, latency: latency + switches }
+    }
+
+    /// The number of a role in its job: what other jobs there are changes no route.
+    #[inline]
+    fn own_number(&self, role: u32) -> u32 {
+        self.placed.as_ref().map_or(role, |placed| placed.own_numbers[role as usize])
     }
 
     /// The number of a role's job.

@@ -375,18 +375,16 @@ def nothing_fits(found: Found, job: Job) -> str:
 
 
 def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
-    given = [
-        f"--{name}"
-        for name, all_ in (("sharding", 5), ("checkpointing", 3))
-        if len(getattr(job.space, f"{name}s")) < all_
-    ]
+    # Of those that were given, what leaves out the one that needs least.
+    frugal = (("sharding", "zero3"), ("checkpointing", "full"))
+    given = [f"--{name}" for name, least in frugal if least not in getattr(job.space, f"{name}s")]
     workload = job.workload(one)
     if shardings.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
         return shardings.more_gpus(workload, job.capacity_bytes) + _enough(job, one)
     if one.batch > 1:
         given += [f"--{name.replace('_', '-')}" for name in ("batch", "global_batch") if getattr(job.space, name)]
     if given:
-        return f"it may with more freedom: leave out {units.listed(given)}"
+        return f"it may with more freedom: leave out {units.listed(given)}" + _enough(job, one)
     activations = own.memory.activations_bytes if own is not None else None
     if own is not None and activations and activations > own.memory.peak_bytes / 2:
         return "most of it is activations: shorter sequences (--seq), --context-parallel or --tensor-parallel"

@@ -163,20 +163,26 @@ def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
 
 
 def enough(job: Job, one: Candidate, most: int = 64) -> int | None:
-    """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which a configuration does fit."""
+    """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which this sharding fits."""
     node = math.lcm(job.gpus_per_node, one.parallel.group)
     first, last = one.gpus // node + 1, max(2, most * one.gpus // node)
 
     def fits(nodes: int) -> bool:
-        more = replace(one, workers=nodes * node // one.parallel.gpus)
-        own = replace(job, gpus=(more.gpus,), known={}, _scenarios={})
-        sharded = own.result(more).sharded
-        return sharded is not None and sharded.memory.peak_bytes <= job.capacity_bytes
+        own = replace(job, gpus=(nodes * node,), known={}, _scenarios={})
+        try:
+            least = _least(own, candidates(own, one.setup, nodes * node))
+        except InvalidArgumentError:
+            return False
+        return least is not None and least.least_bytes <= job.capacity_bytes
 
+    if job.space.global_batch is not None:
+        # Not all numbers of ranks divide it.
+        whole = -(-one.gpus // node)
+        doubled = (whole * 2**power for power in range(1, most.bit_length()))
+        return next((nodes * node for nodes in doubled if fits(nodes)), None)
     if first > last or not fits(last):
         return None
-    place = bisect.bisect_left(range(first, last), True, key=fits)
-    return (first + place) * node
+    return (first + bisect.bisect_left(range(first, last), True, key=fits)) * node
 
 
 def start(job: Job) -> list[Found]:
