@@ -46,9 +46,7 @@ def answer(state: ModelState) -> dict[str, Any]:
                 left_out[name] = error.reason
     if not results:
         raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
-    last = [
-        (name, results[name][-1], scenarios[name][-1]) for name in results if _gpus(results[name][-1]) == state.gpus
-    ]
+    last = [(one, own[-1], scenarios[one][-1]) for one, own in results.items() if _gpus(own[-1]) == state.gpus]
     ranked = sorted(last, key=lambda it: it[1].iteration_s)
     fitting = [it for it in ranked if it[1].sharded is not None and it[1].sharded.fits is not False]
     name, result, scenario = next((it for it in last if it[0] == state.sharding), (fitting or ranked)[0])
@@ -161,9 +159,7 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         if interval is None or per_gpu is None
         else [per_gpu * result.iteration_s / interval.high_s, per_gpu * result.iteration_s / interval.low_s],
         "mfu": result.mfu,
-        "memory": {
-            name.removesuffix("_bytes"): size for name, size in vars(own.memory).items() if name != "peak_bytes"
-        },
+        "memory": {name: getattr(own.memory, f"{name}_bytes") or 0 for name in style.MEMORY},
         "peak_bytes": own.memory.peak_bytes,
         "fits": own.fits is not False,
         "tight": own.is_tight,
