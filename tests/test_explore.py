@@ -385,6 +385,7 @@ def test_in_a_browser(width):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_model_in_a_browser(width):
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+    sync_api.expect.set_options(timeout=30_000)
     with running("llama-3-8b", "--gpu", "h100") as address, sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": width, "height": 900})
