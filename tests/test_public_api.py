@@ -38,31 +38,30 @@ def test_dir_shows_what_is_public_and_no_helpers(name):
     assert len(set(module.__all__)) == len(module.__all__)
 
 
-@pytest.mark.parametrize(
-    ("name", "public"),
-    [
-        ("paceline.torch.elastic", "TorchState"),
-        ("paceline.torch.elastic.sampler", "ElasticSampler"),
-        ("paceline.torch.elastic.state", "TorchState"),
-        ("paceline.torch.mpi_ops", "allreduce_async_"),
-        ("paceline.torch.functions", "broadcast_parameters"),
-        ("paceline.torch.optimizer", "DistributedOptimizer"),
-        ("paceline.torch.sync_batch_norm", "SyncBatchNorm"),
-        ("paceline.torch.compression", "Compression"),
-        ("paceline.common.exceptions", "HorovodInternalError"),
-        ("paceline.common.exceptions", "HostsUpdatedInterrupt"),
-        ("paceline.tensorflow.mpi_ops", "allreduce"),
-        ("paceline.tensorflow.keras", "DistributedOptimizer"),
-        ("paceline.tensorflow.keras.callbacks", "MetricAverageCallback"),
-        ("paceline.tensorflow.keras.elastic", "KerasState"),
-    ],
-)
-def test_modules_are_where_horovods_are(name, public):
+HOROVODS = {
+    "torch": {
+        **{"elastic.sampler": "ElasticSampler", "elastic": "TorchState", "elastic.state": "TorchState"},
+        **{"mpi_ops": "allreduce_async_", "functions": "broadcast_parameters", "optimizer": "DistributedOptimizer"},
+        **{"sync_batch_norm": "SyncBatchNorm", "compression": "Compression"},
+    },
+    "tensorflow": {
+        **{"keras.callbacks": "MetricAverageCallback", "keras.elastic": "KerasState"},
+        **{"keras": "DistributedOptimizer", "mpi_ops": "allreduce"},
+    },
+}
+"""By framework, what Horovod's users import from which of its modules."""
+
+
+@pytest.mark.parametrize("framework", HOROVODS)
+def test_modules_are_where_horovods_are(framework):
     """Imported first, by a process of its own; classes are the same, wherever they are imported from."""
-    framework = "tensorflow" if "tensorflow" in name else "torch"
     pytest.importorskip(framework)
-    home = {"torch": "paceline.torch.hvd.elastic as other", "tensorflow": "paceline.keras.elastic as other"}[framework]
-    code = f"from {name} import {public} as found; import {home}; print(getattr(other, {public!r}, found) is found)"
+    code = "from paceline.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt\n"
+    for module, public in HOROVODS[framework].items():
+        code += f"from paceline.{framework}.{module} import {public}\n"
+    home = {"torch": "paceline.torch.hvd.elastic", "tensorflow": "paceline.keras.elastic"}[framework]
+    state = {"torch": "TorchState", "tensorflow": "KerasState"}[framework]
+    code += f"import {home} as home; print(home.{state} is {state})"
     out = subprocess.run(
         [sys.executable, "-c", code], check=True, env=clean(), timeout=120, capture_output=True, text=True
     )
