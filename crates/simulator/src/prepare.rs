@@ -259,9 +259,11 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let left = cluster.degraded.iter().map(|one| one.factor).filter(|&factor| factor > 0.0).fold(1.0, f64::min);
     let rate =
         own.fold(cluster.bandwidth.0.min(cluster.intra_bandwidth.0) / oversubscription, f64::min).min(fabric) * left;
-    // Through the slowest link, and through the adders. Where a plan has collectives, no node sends for all workers.
+    // Through the slowest link, and through the adders. In the collectives of a plan no node sends for all workers: a rank
+    // sends a buffer as often as recursive doubling does.
     let through_one = if options.is_planned() {
-        2.0 * f64::from(cluster.gpus_per_node) * f64::from(options.iteration.as_ref().map_or(1, |it| it.accumulate))
+        let passes = options.iteration.as_ref().map_or(1, |iteration| iteration.accumulate);
+        f64::from(cluster.gpus_per_node) * f64::from(passes) * f64::from(options.workers).log2().max(2.0)
     } else {
         f64::from(options.workers)
     };

@@ -355,11 +355,9 @@ impl NetworkLinks {
                 fabric.prefer_fast_trees(|link| network.links[link as usize].ps_per_byte);
             }
             if uses_trees && fabric.tree(0).is_none() {
-                return Err(
-                    "degraded: no switch is left that reaches all others, for multicasts and aggregation; remove \
-                            fewer links, or set switch.multicast and switch.aggregation to false"
-                        .into(),
-                );
+                let message = "degraded: no switch is left that reaches all others, for multicasts and aggregation; remove \
+                               fewer links, or set switch.multicast and switch.aggregation to false";
+                return Err(message.into());
             }
             network.fabric = Some(fabric);
         }
