@@ -84,7 +84,7 @@ def broadcasts_in_place(rank, size):
     torch.nn.init.constant_(layer[0].bias, rank)
     hvd.broadcast_parameters(list(layer.parameters()), root_rank=root)
     assert layer[0].bias.eq(root).all()
-    with pytest.raises(TypeError, match="'b' is a str"):
+    with pytest.raises(TypeError, match="'b' is not a tensor but str"):
         hvd.broadcast_parameters({"a": torch.ones(1), "b": "text"}, 0)
     with pytest.raises(ValueError, match="invalid params of type Tensor"):
         hvd.broadcast_parameters(torch.ones(1), 0)
