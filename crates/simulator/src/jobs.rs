@@ -168,27 +168,25 @@ fn cluster_of(cluster: &Cluster, job: &PlacedJobSpec) -> Cluster {
 /// For each rack in which a job has nodes, the rack and their number.
 fn racks_of(cluster: &Cluster, job: &PlacedJobSpec) -> Option<Vec<(u32, u32)>> {
     let per_rack = nodes_per_switch(cluster)?;
-    let mut racks: Vec<(u32, u32)> = Vec::new();
-    for node in &job.nodes {
-        match racks.last_mut() {
-            Some((rack, count)) if *rack == node / per_rack => *count += 1,
-            _ => racks.push((node / per_rack, 1)),
-        }
-    }
-    Some(racks)
+    Some(counted(job.nodes.iter().map(|node| node / per_rack)))
 }
 
 /// The same for pods and the job's racks in them.
 fn pods_of(cluster: &Cluster, racks: &[(u32, u32)]) -> Option<Vec<(u32, u32)>> {
     let per_pod = cluster.fabric.as_ref().and_then(Fabric::switches_per_pod)?;
-    let mut pods: Vec<(u32, u32)> = Vec::new();
-    for &(rack, _) in racks {
-        match pods.last_mut() {
-            Some((pod, count)) if *pod == rack / per_pod => *count += 1,
-            _ => pods.push((rack / per_pod, 1)),
+    Some(counted(racks.iter().map(|(rack, _)| rack / per_pod)))
+}
+
+/// Each value and how many times it comes in a row.
+fn counted(values: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for value in values {
+        match runs.last_mut() {
+            Some((last, count)) if *last == value => *count += 1,
+            _ => runs.push((value, 1)),
         }
     }
-    Some(pods)
+    runs
 }
 
 /// Whether a job's iteration is other than that of its trace: its exchanges are then those of a plan, one after another.

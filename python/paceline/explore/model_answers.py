@@ -48,7 +48,7 @@ def answer(state: ModelState) -> dict[str, Any]:
         raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
     last = [(one, own[-1], scenarios[one][-1]) for one, own in results.items() if _gpus(own[-1]) == state.gpus]
     ranked = sorted(last, key=lambda it: it[1].iteration_s)
-    fitting = [it for it in ranked if it[1].sharded is not None and it[1].sharded.fits is not False]
+    fitting = [it for it in ranked if _fits(it[1])]
     name, result, scenario = next((it for it in last if it[0] == state.sharding), (fitting or ranked)[0])
     workload = scenario.workload
     assert workload is not None
@@ -118,6 +118,11 @@ def _gpus(result: Result) -> int:
     return result.workers * (result.gpus_per_worker or 1)
 
 
+def _fits(result: Result) -> bool:
+    """Return whether its memory fits, or nobody knows how much there is."""
+    return result.sharded is not None and result.sharded.fits is not False
+
+
 def _rate(result: Result, workload: Workload) -> float | None:
     """Return tokens or images per second and GPU."""
     if workload.is_text or result.samples_per_s is None:
@@ -130,7 +135,7 @@ def _curve(sharding: str, results: Sequence[Result], workload: Workload) -> dict
         "sharding": sharding,
         "gpus": [_gpus(result) for result in results],
         "per_gpu": [_rate(result, workload) for result in results],
-        "fits": [result.sharded is not None and result.sharded.fits is not False for result in results],
+        "fits": [_fits(result) for result in results],
         "peak_bytes": [0 if result.sharded is None else result.sharded.memory.peak_bytes for result in results],
     }
 
@@ -161,7 +166,7 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         "mfu": result.mfu,
         "memory": {name: getattr(own.memory, f"{name}_bytes") or 0 for name in style.MEMORY},
         "peak_bytes": own.memory.peak_bytes,
-        "fits": own.fits is not False,
+        "fits": _fits(result),
         "tight": own.is_tight,
     }
 
