@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,23 @@ from paceline.bench.logs import read_log
 from paceline.cli.main import main
 
 LOGS = Path(__file__).parent / "data" / "bench"
+NAMES = ["tf_cnn.log", "nccl.log", "osu.log"]
+
+
+def only(path):
+    (read,) = read_log(path)
+    return read
 
 
 def test_tf_cnn():
-    found = read_log(LOGS / "tf_cnn.log")
+    found = only(LOGS / "tf_cnn.log")
     assert (found.format, found.what, found.way) == ("tf_cnn_benchmarks", "resnet50", "horovod")
     assert (found.devices, found.batch, found.steps) == (4, 32, 100)
     assert (found.total_images_per_s, found.uncertainty, found.jitter) == (1187.52, 0.3, 2.6)
 
 
 def test_nccl():
-    found = read_log(LOGS / "nccl.log")
+    found = only(LOGS / "nccl.log")
     assert (found.format, found.what, found.devices) == ("nccl-tests", "all_reduce", 4)
     last = found.sizes[-1]
     assert (last.size_bytes, last.seconds) == (104857600, pytest.approx(800e-6))
@@ -35,11 +42,11 @@ def test_nccl():
 def test_nccl_counts_wrong_results(tmp_path):
     log = tmp_path / "log"
     log.write_text((LOGS / "nccl.log").read_text().replace("  13.11   19.66      0", "  13.11   19.66      7"))
-    assert read_log(log).notes == ["1 size had wrong results"]
+    assert only(log).notes[1:] == ["1 size had wrong results"]
 
 
 def test_osu_latency_and_bandwidth():
-    latency, bandwidth = read_log(LOGS / "osu.log"), read_log(LOGS / "osu_bw.log")
+    latency, bandwidth = only(LOGS / "osu.log"), only(LOGS / "osu_bw.log")
     assert (latency.what, latency.sizes[-1].seconds) == ("Allreduce", pytest.approx(512e-6))
     assert latency.sizes[-1].algorithm_bandwidth == pytest.approx(1048576 / 512e-6)
     # Between 1 KiB in 4 us and 1 MiB in 512 us, the middle on log-log paper.
@@ -54,7 +61,7 @@ def test_osu_latency_and_bandwidth():
         ("tf_cnn.log", "10\timages/sec: 298.9", "10\timages/sec: many", 23, "'many' is not a number"),
         ("tf_cnn.log", "+/- 0.5 (jitter = 2.1)", "+/- 0.5 (jitter", 24, "is not a step"),
         ("tf_cnn.log", "total images/sec: 1187.52", "", 28, "was the benchmark interrupted?"),
-        ("nccl.log", "80.00   13.11", "80.00   nan", 14, "algbw: 'nan'"),
+        ("nccl.log", "80.00   13.11", "80.00   13_1", 14, "algbw: '13_1'"),
         ("nccl.log", "    40.00    0.82    1.23      0    39.10    0.84    1.26      0", "", 13, "columns"),
         ("osu.log", "4.00", "-4.00", 5, "the second column: '-4.00'"),
         ("osu.log", "1024 ", "1k ", 5, "Size: '1k'"),
@@ -70,12 +77,174 @@ def test_errors_name_the_line(tmp_path, name, old, new, line, says):  # noqa: PL
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["tf_cnn.log", "nccl.log", "osu.log"])
-def test_a_log_of_two_runs_is_refused(tmp_path, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tests_of_a_log_are_read_one_by_one(tmp_path, name):
     log, text = tmp_path / name, (LOGS / name).read_text()
     log.write_text(text + text)
-    with pytest.raises(InvalidArgumentError, match="a second run"):
-        read_log(log)
+    alone, (first, second) = only(LOGS / name), read_log(log)
+    for one in (first, second):
+        assert (one.what, one.devices, one.sizes) == (alone.what, alone.devices, alone.sizes)
+        assert (one.total_images_per_s, one.notes) == (alone.total_images_per_s, alone.notes)
+    assert first.line < second.line
+    assert (first.name, second.name) == (f"{name}:{first.line}", f"{name}:{second.line}")
+
+
+def test_each_test_of_a_log_has_its_own_name(tmp_path):
+    nccl, osu = (LOGS / "nccl.log").read_text(), (LOGS / "osu.log").read_text()
+    commands = "$ for t in all_gather alltoall; do $t; done\n", "$ mpirun -np 4 build/alltoall_perf_mpi -b 1K\n"
+    gather = "# Collective test starting: all_gather_perf\n" + nccl.replace("  sum  ", " none  ")
+    log = tmp_path / "log"
+    log.write_text(commands[0] + gather + commands[1] + nccl + osu)
+    assert [(one.format, one.what) for one in read_log(log)] == [
+        ("nccl-tests", "all_gather"),
+        ("nccl-tests", "alltoall"),
+        ("osu", "Allreduce"),
+    ]
+    shown = CliRunner().invoke(main, ["bench", "--read", str(log)])
+    assert all(word in shown.output for word in ("all_gather", "alltoall", "Allreduce", "log:3"))
+
+
+def test_types_and_operations_of_one_test_are_told_apart(tmp_path):
+    log, text = tmp_path / "log", "$ all_reduce_perf -d all\n" + (LOGS / "nccl.log").read_text()
+    rows = [line for line in text.splitlines() if " float " in line]
+    halves = "\n".join(row.replace("float", " half").replace("  sum", "  max") for row in rows)
+    log.write_text(text.replace(rows[-1], rows[-1] + "\n" + halves))
+    floats, halves = read_log(log)
+    assert (floats.what, halves.what) == ("all_reduce (float, sum)", "all_reduce (half, max)")
+    assert floats.sizes == halves.sizes
+
+
+@pytest.mark.parametrize(
+    ("redop", "root", "ratio", "what", "says"),
+    [
+        ("sum", -1, 1.5, "all_reduce", "by its columns it is all_reduce"),
+        ("sum", -1, 0.75, "reduce_scatter", "reduce_scatter"),
+        ("sum", -1, 1, "sendrecv", "sendrecv"),  # An all-reduce of 4 ranks would have 1.5.
+        ("sum", 0, 1, "reduce", "reduce"),
+        ("none", 0, 1, "broadcast", "broadcast"),
+        ("none", -1, 0.75, "unknown", "all_gather or alltoall"),
+    ],
+)
+def test_columns_tell_the_operation(tmp_path, redop, root, ratio, what, says):  # noqa: PLR0917
+    lines = (LOGS / "nccl.log").read_text().splitlines()
+    for at, line in enumerate(lines):
+        if " float " in line:
+            words = line.split()
+            words[3:5] = redop, str(root)
+            words[7] = f"{float(words[6]) * ratio:.2f}"
+            lines[at] = "  ".join(words)
+    log = tmp_path / "log"
+    log.write_text("\n".join(lines) + "\n")
+    read = only(log)
+    assert read.what == what
+    assert "does not name the operation" in read.notes[0]
+    assert says in read.notes[0]
+
+
+def test_what_is_no_number_is_left_out(tmp_path):
+    log, text = tmp_path / "log", (LOGS / "nccl.log").read_text()
+    log.write_text(
+        text.replace("80.00   13.11   19.66", "0.00     inf     nan").replace("131.07  196.61", "1e308  196.61")
+    )
+    read = only(log)
+    assert [one.algorithm_bandwidth is None for one in read.sizes] == [False, False, True, True]
+    assert read.sizes[2].bus_bandwidth is None
+    assert "2 sizes with inf or nan" in " ".join(read.notes)
+    json.loads(CliRunner().invoke(main, ["bench", "--json", "--read", str(log)]).output)
+    log.write_text((LOGS / "osu.log").read_text().replace(" 4.00", " inf"))
+    assert only(log).sizes[1].seconds is None
+
+
+def test_two_rows_of_size_0(tmp_path):
+    log, text = tmp_path / "log", (LOGS / "nccl.log").read_text()
+    row = next(line for line in text.splitlines(keepends=True) if "  1024  " in line)
+    empty = row.replace("  1024 ", "     0 ").replace("  256 ", "    0 ")
+    log.write_text(text.replace(row, empty + empty + row))
+    assert [one.size_bytes for one in only(log).sizes] == [0, 0, 1024, 32768, 1 << 20, 100 << 20]
+
+
+PREFIXES = [
+    "[1,0]<stdout>:",
+    "[prterun-node1-31337@1,0]<stdout>: ",
+    "0: ",
+    " 0: ",
+    "[0] ",
+    "[rank0]: ",
+    "[default0]:",
+    "[pod/nccl-launcher-x7k2p/nccl] ",
+    "2024-05-17T09:14:03.{n:09d}Z ",
+    "[2024-05-17 09:14:{s:02d}] ",
+    "2024-05-17 09:14:{s:02d},{n:03d} INFO ",
+    "May 17 09:14:{s:02d} node1 launch[812]: ",
+    "I0517 09:14:{s:02d}.000{n:03d} 812 run.cc:88] ",
+    "node1: ",
+    "nccl-1  | ",
+    "> ",
+    "> > ",
+    "    ",
+    "\t",
+    "\x1b[32m",
+    "\x1b[1;36mnode1:\x1b[0m ",
+    "(worker pid=812, ip=10.0.0.7) ",
+]
+AROUND = [
+    "",
+    "\n",
+    "```\n",
+    "```text\n",
+    "~~~\n",
+    "Loading modules: gcc/12\n",
+    "=== node 1 of 2 ===\n",
+    "2 nodes, 8 GPUs\n",
+]
+PROMPTS = [
+    "",
+    "```",
+    "root@gpu-01:~# ",
+    "[user@login1 nccl-tests]$ ",
+    "$ ",
+    "(base) user@a100:~$ exit\n",
+    "> ",
+    "logout\n",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_logs_are_read_as_people_paste_them(tmp_path_factory, name, data):
+    lines = (LOGS / name).read_text().splitlines()
+    prefixes = data.draw(st.lists(st.sampled_from(PREFIXES), max_size=2))
+    ends = data.draw(st.sampled_from(["\n", "\r\n", "\x1b[0m\n", "   \n"]))
+    pasted = data.draw(st.sampled_from(AROUND))
+    for at, line in enumerate(lines):
+        before = "".join(prefix.format(n=at * 37, s=at) for prefix in prefixes)
+        pasted += before + line + ends
+    pasted += data.draw(st.sampled_from(AROUND)) + data.draw(st.sampled_from(PROMPTS))
+    log = tmp_path_factory.mktemp("logs") / name
+    log.write_bytes(pasted.encode())
+    read, whole = only(log), only(LOGS / name)
+    for attribute in ("format", "what", "devices", "batch", "way", "total_images_per_s", "jitter", "sizes", "notes"):
+        assert getattr(read, attribute) == getattr(whole, attribute), attribute
+    shutil.rmtree(log.parent)
+
+
+@given(width=st.integers(60, 130))
+def test_rows_that_a_mail_has_wrapped(tmp_path_factory, width):
+    text = (LOGS / "nccl.log").read_text()
+    log = tmp_path_factory.mktemp("logs") / "log"
+    log.write_text("\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width) or [""]) + "\n")
+    assert only(log).sizes == only(LOGS / "nccl.log").sizes
+    shutil.rmtree(log.parent)
+
+
+def test_a_paste_without_a_last_line_end_is_whole(tmp_path):
+    log, text = tmp_path / "log", (LOGS / "nccl.log").read_text()
+    rows = text[: text.index("# Out of")].rstrip()
+    log.write_text(rows)
+    assert len(only(log).sizes) == 4
+    for name in ("osu.log", "tf_cnn.log"):
+        log.write_text((LOGS / name).read_text().rstrip("\n-"))
+        only(log)
 
 
 @pytest.mark.parametrize(("name", "last"), [("tf_cnn.log", "1187.52"), ("nccl.log", "199.10"), ("osu.log", "512.00")])
@@ -104,13 +273,13 @@ def test_numbers_that_only_python_writes_are_refused(tmp_path):
 def test_nccl_says_what_its_last_lines_say(tmp_path):
     log, text = tmp_path / "log", (LOGS / "nccl.log").read_text()
     log.write_text(text.replace("values : 0 OK", "values : 3 FAILED"))
-    assert read_log(log).notes == ["3 values out of bounds: the benchmark failed"]
+    assert only(log).notes[1:] == ["3 values out of bounds: the benchmark failed"]
     log.write_text(text[: text.index("# Out of")])
-    assert "was the benchmark interrupted?" in read_log(log).notes[0]
+    assert "was the benchmark interrupted?" in only(log).notes[1]
     log.write_text(
         text.replace("#wrong", " error").replace("     0  ", " 2e-07 ")
     )  # the greatest error, in old versions
-    assert read_log(log).notes == []
+    assert only(log).notes[1:] == []
 
 
 def test_osu_without_what_was_computed_meanwhile(tmp_path):
@@ -119,13 +288,13 @@ def test_osu_without_what_was_computed_meanwhile(tmp_path):
     log.write_text(
         f"# OSU MPI Non-blocking Allreduce Latency Test v7.3\n{heading}\n8    9.00    4.00    5.00    80.0\n"
     )
-    assert read_log(log).sizes[0].seconds == pytest.approx(5e-6)
+    assert only(log).sizes[0].seconds == pytest.approx(5e-6)
 
 
 def test_other_files_are_refused(tmp_path):
     log = tmp_path / "log"
     log.write_text("hello\n")
-    with pytest.raises(InvalidArgumentError, match="neither a log of tf_cnn_benchmarks"):
+    with pytest.raises(InvalidArgumentError, match="none of the headings of tf_cnn_benchmarks"):
         read_log(log)
     log.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidArgumentError, match="not UTF-8"):
@@ -134,7 +303,7 @@ def test_other_files_are_refused(tmp_path):
         read_log(tmp_path / "none")
 
 
-@pytest.mark.parametrize("name", ["tf_cnn.log", "nccl.log", "osu.log"])
+@pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_damaged_logs_are_read_or_refused(tmp_path_factory, name, data):
     text = (LOGS / name).read_text()
@@ -143,11 +312,11 @@ def test_damaged_logs_are_read_or_refused(tmp_path_factory, name, data):
     log = tmp_path_factory.mktemp("logs") / name
     log.write_text(text[:at] + letters + text[at + len(letters) + 1 :], encoding="utf-8")
     try:
-        found = read_log(log)
+        read = read_log(log)
     except InvalidArgumentError as error:
         assert str(log) in str(error)
     else:
-        assert found.sizes or found.total_images_per_s is not None
+        assert all(one.sizes or one.total_images_per_s is not None for one in read)
     shutil.rmtree(log.parent)
 
 

@@ -76,7 +76,7 @@ def test_one_engine_prints_what_tf_cnn_benchmarks_prints(tmp_path):
     assert lines[-2].startswith("total images/sec: ")
     log = tmp_path / "log"
     log.write_text(done.stdout)
-    found = read_log(log)
+    (found,) = read_log(log)
     assert (found.what, found.way, found.devices, found.batch) == ("mlp", "paceline ps", 2, 2)
 
 

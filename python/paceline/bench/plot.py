@@ -74,7 +74,7 @@ def _rates(axes: Axes, result: Result, read: Sequence[Read]) -> None:
             entries = entries or [(bar, "measured"), (point, "simulated")]
     for place, one in enumerate(logs, len(names)):
         axes.barh(place, one.total_images_per_s or 0.0, edgecolor=style.REFERENCE, **measured)
-    axes.set_yticks(range(len(names) + len(logs)), [*names, *(Path(one.source).name for one in logs)])
+    axes.set_yticks(range(len(names) + len(logs)), [*names, *(one.name for one in logs)])
     axes.invert_yaxis()
     axes.set_xlabel("images/s, with 95 % interval")
     if entries:

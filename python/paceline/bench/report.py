@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from paceline._internal.console import Column, render, wrapped
@@ -135,7 +134,7 @@ def _of_log(one: Read, headers: list[str]) -> list[str]:
     rate, devices, batch = one.total_images_per_s or 0.0, one.devices, one.batch
     spread = "" if one.uncertainty is None else f" ± {digits(one.uncertainty, 2)}"
     cells = {
-        "engine": Path(one.source).name,
+        "engine": one.name,
         "ranks": "-" if devices is None else str(devices),
         "images/s": digits(rate) + spread,
         "jitter": "-" if one.jitter is None else digits(one.jitter, 2),

@@ -110,7 +110,7 @@ def bench(
         check(plot)
     from paceline.bench.logs import read_log
 
-    read = [read_log(path) for path in logs]
+    read = [one for path in logs for one in read_log(path)]
     if read and all(value is None for value in options.values()):
         return _only_logs(read, plot=plot, as_json=as_json, output=output)
     for name in ("torch", "torchvision", "numpy"):

@@ -2,6 +2,7 @@
 
 | module | reads |
 | --- | --- |
+| paste | lines, whatever launchers, loggers, terminals and mails put around them |
 | tf_cnn | tf_cnn_benchmarks, and the output of `paceline bench` for one engine |
 | nccl | nccl-tests (all_reduce_perf and the others) |
 | osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
@@ -12,45 +13,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from paceline._internal.files import read_small, why_unread
 from paceline.bench.logs import nccl, osu, tf_cnn
-from paceline.bench.logs.found import Read, ReadError
+from paceline.bench.logs.contents import Read, ReadError
+from paceline.bench.logs.paste import cleaned
 from paceline.errors import InvalidArgumentError
 
 __all__ = ["Read", "read_log"]
 
 _MOST = 64 << 20
-_LONGEST_LINE = 4096
-"""Number of characters of a line that are parsed; no result is longer."""
-_FORMATS: tuple[tuple[Callable[[list[str]], bool], Callable[[list[str]], Read]], ...] = (
+
+
+class _Reader(Protocol):
+    def __call__(self, lines: list[str], *, ended: bool) -> list[Read]: ...
+
+
+_FORMATS: tuple[tuple[Callable[[list[str]], bool], _Reader], ...] = (
     (tf_cnn.recognised, tf_cnn.read),
     (nccl.recognised, nccl.read),
     (osu.recognised, osu.read),
 )
 
 
-def read_log(path: Path) -> Read:
-    """Read a log. Raises InvalidArgumentError naming the file, the line and the problem."""
+def read_log(path: Path) -> list[Read]:
+    """Read the benchmarks of a log, at least one. Raises InvalidArgumentError with file, line and fault."""
     try:
         text = read_small(path, _MOST)
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"--read {path}: is not UTF-8 text") from None
     except OSError as error:
         raise InvalidArgumentError(f"--read {path}: {why_unread(error)}") from None
-    lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
-    for recognised, read in _FORMATS:
-        if recognised(lines):
-            try:
-                if text[-1] not in "\r\n" and any(letter.isdigit() for letter in lines[-1]):
-                    raise ReadError(
-                        len(lines), "has no line end: the log is truncated; add a newline if it is complete"
-                    )
-                found = read(lines)
-            except ReadError as error:
-                raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
-            found.source = str(path)
-            return found
-    raise InvalidArgumentError(
-        f"--read {path}: is neither a log of tf_cnn_benchmarks nor of nccl-tests nor of OSU's benchmarks"
-    )
+    lines = cleaned(text)
+    try:
+        benchmarks = [
+            one for recognised, read in _FORMATS if recognised(lines) for one in read(lines, ended=text[-1] in "\r\n")
+        ]
+    except ReadError as error:
+        raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
+    if not benchmarks:
+        raise InvalidArgumentError(
+            f"--read {path}: has none of the headings of tf_cnn_benchmarks ('images/sec:'), nccl-tests"
+            " ('# size count type …') and OSU's benchmarks ('# OSU …'): neither a log of these nor a whole one"
+        )
+    benchmarks.sort(key=lambda one: one.line)
+    for one in benchmarks:
+        one.source, one.alone = str(path), len(benchmarks) == 1
+    return benchmarks

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from paceline._internal.console import Column, render
+from paceline._internal.console import Column, render, width, wrapped
 from paceline._internal.units import digits, duration, size
-from paceline.bench.logs.found import Read
+from paceline.bench.logs.contents import Read
 
 
 def shown(read: Sequence[Read]) -> list[str]:
@@ -29,7 +28,9 @@ def shown(read: Sequence[Read]) -> list[str]:
         columns += [Column("smallest"), Column("largest"), Column("algorithm\nGB/s"), Column("bus\nGB/s")]
         lines += [*render(columns, [[_sending(one) for one in sending]], highlight_first=False), ""]
     for one in read:
-        lines += [f"note: {one.source}: {note}" for note in one.notes]
+        where = one.source if one.alone else f"{one.source}:{one.line}"
+        for note in one.notes:
+            lines += wrapped(f"note: {where}: {note}", width(), "  ")
     return lines[:-1] if lines and not lines[-1] else lines
 
 
@@ -43,7 +44,7 @@ def _training(one: Read) -> list[str]:
     each = digits(one.total_images_per_s / one.devices) if one.devices else "-"
     jitter = "-" if one.jitter is None else digits(one.jitter, 2)
     rate = f"{digits(one.total_images_per_s)}{spread}"
-    return [Path(one.source).name, one.what, _or(one.way), _or(one.devices), _or(one.batch), rate, jitter, each]
+    return [one.name, one.what, _or(one.way), _or(one.devices), _or(one.batch), rate, jitter, each]
 
 
 def _sending(one: Read) -> list[str]:
@@ -58,4 +59,4 @@ def _sending(one: Read) -> list[str]:
     times = ["-" if each.seconds is None else duration(each.seconds) for each in (first, last)]
     rates = ["-" if rate is None else digits(rate / 1e9, 3) for rate in (best, bus)]
     sizes = f"{size(first.size_bytes)} – {size(last.size_bytes)}"
-    return [Path(one.source).name, one.what, _or(one.devices), sizes, *times, *rates]
+    return [one.name, one.what, _or(one.devices), sizes, *times, *rates]

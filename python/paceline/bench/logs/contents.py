@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
@@ -21,7 +22,7 @@ class ReadError(PacelineError):
 
 @dataclass(frozen=True)
 class Size:
-    """Results for one message size of a communication benchmark; None if the log has no such column."""
+    """Results for one message size of a communication benchmark; None if the log has no such column, or no number."""
 
     size_bytes: int
     seconds: float | None
@@ -33,12 +34,14 @@ class Size:
 
 @dataclass
 class Read:
-    """The results in one log: of training (`total_images_per_s`) or communication (`sizes`)."""
+    """The results of one benchmark in a log: of training (`total_images_per_s`) or communication (`sizes`)."""
 
     format: str
     """tf_cnn_benchmarks, nccl-tests or osu."""
     what: str
-    """The model, or the operation."""
+    """The model, or the operation; "unknown" if neither the log nor its columns tell."""
+    line: int = 1
+    """Where it begins in the log."""
     devices: int | None = None
     batch: int | None = None
     """Batch size per device."""
@@ -50,7 +53,14 @@ class Read:
     steps: int | None = None
     sizes: list[Size] = field(default_factory=list)
     source: str = ""
+    alone: bool = True
+    """Whether it is the only benchmark in the log."""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The log's name, with the line if the log has several benchmarks."""
+        return Path(self.source).name if self.alone else f"{Path(self.source).name}:{self.line}"
 
     def seconds_of(self, size_bytes: float) -> float | None:
         """Return the time of an operation on this many bytes, interpolated log-log between measured sizes."""
@@ -65,25 +75,32 @@ class Read:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {**vars(self), "sizes": [vars(one) for one in self.sizes]}
+        fields = {name: value for name, value in vars(self).items() if name != "alone"}
+        return {**fields, "sizes": [vars(one) for one in self.sizes]}
 
 
 def number(text: str, line: int, what: str) -> float:
     """Return a finite, non-negative number. Raises ReadError."""
-    try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    value = figure(text, line, what)
+    if value is None:
         raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
     return value
 
 
-def once(seen: set[int], size_bytes: int, line: int) -> None:
-    """Refuse a repeated size, of another type, root or cycle: it is unclear which one counts. Raises ReadError."""
-    if size_bytes in seen:
-        raise ReadError(line, f"size {size_bytes} appears again; use a separate log for each type, root and run")
-    seen.add(size_bytes)
+def figure(text: str, line: int, what: str, unit: float = 1.0) -> float | None:
+    """Return a non-negative number times a unit, or None for inf and nan, which benchmarks print. Raises ReadError."""
+    try:
+        value = float(text) if text.isascii() and "_" not in text else -1.0
+    except ValueError:
+        value = -1.0
+    if value < 0 and not math.isnan(value):
+        raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
+    return finite(value * unit)
+
+
+def finite(value: float) -> float | None:
+    """Return the value, or None for inf and nan, which JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def whole(text: str, line: int, what: str) -> int:
@@ -91,3 +108,8 @@ def whole(text: str, line: int, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ReadError(line, f"{what}: '{text[:40]}' is not a whole number")
     return int(text)
+
+
+def truncated(line: int) -> ReadError:
+    """Return the error of a last line that may have lost digits."""
+    return ReadError(line, "has no line end: the log is truncated; add a newline if it is complete")
