@@ -225,6 +225,89 @@ def test_a_step_without_backward(tmp_path):
     assert "no step computed a gradient" in refused(tmp_path, recording.write(tmp_path / "eval.json"))
 
 
+FIRST_NAMES = {
+    "cpu_op": "Operator",
+    "user_annotation": "Operator",
+    "kernel": "Kernel",
+    "cuda_runtime": "Runtime",
+    "External id": "external id",
+    "Input Dims": "Input dims",
+}
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_the_format_of_torch_1_8(tmp_path, evaluated):
+    recording = Recording()
+    for at in (0, 2000):
+        recording.step(at)
+    now, _ = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    prefix = "autograd::engine::evaluate_function: "
+    events = []
+    for event in recording.events:
+        args = {FIRST_NAMES.get(key, key): value for key, value in event["args"].items()}
+        on_gpu = event["cat"] == "kernel"
+        event |= {
+            "tid": f"stream {event['tid']}" if on_gpu else str(event["tid"]),
+            "ts": str(event["ts"]),
+            "args": args,
+        }
+        event["cat"] = FIRST_NAMES[event["cat"]]
+        if not evaluated:
+            if event["name"] == f"{prefix}torch::autograd::AccumulateGrad":
+                continue
+            event["name"] = event["name"].removeprefix(prefix).replace("Backward0", "Backward")
+        events.append(event)
+    recording.events = events
+    then, _ = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    assert then["workers"] == now["workers"]
+
+
+def test_what_the_format_of_torch_1_8_lacks(tmp_path):
+    recording = Recording()
+    recording.add("ProfilerStep#5", "Operator", 0, 1000)
+    recording.add("aten::linear", "Operator", 10, 100, **{"Input dims": [[8, 4]]})
+    recording.add("Optimizer.step#SGD.step", "Operator", 800, 100)
+    message = refused(tmp_path, recording.write(tmp_path / "old.json"))
+    assert "no step computed a gradient (1 found)" in message
+    assert "older format of torch 1.8" in message
+
+
+@pytest.mark.parametrize(
+    ("orphans", "says"),
+    [
+        ((0, 50), "50 kernels in 1 of 2 steps without"),
+        ((1, 0, 0), "1 kernel in 1 of 3 steps without"),
+        ((3, 3), "3 kernels per step without"),
+        ((2, 5), "2 to 5 kernels per step without"),
+        ((2, 0, 5), "2 to 5 kernels in 2 of 3 steps without"),
+        ((0, 0), None),
+    ],
+)
+def test_what_is_said_of_steps_holds_for_each(tmp_path, orphans, says):
+    recording = Recording()
+    for index, number in enumerate(orphans):
+        recording.step(2000 * index)
+        for kernel in range(number):
+            recording.add(
+                "stray", "kernel", 2000 * index + 100 + kernel, 1, 7, correlation=90000 + 100 * index + kernel
+            )
+    _, summary = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    notes = " ".join(summary["notes"])
+    assert says in notes if says else "without the call" not in notes
+
+
+def test_batches_that_differ(tmp_path):
+    recording = Recording()
+    for index in range(3):
+        recording.step(2000 * index)
+    for event in recording.events:
+        if event["ts"] >= 4000 and event["name"] == "aten::linear":
+            event["args"]["Input Dims"][0][0] = 3
+    trace, summary = imported(tmp_path, recording.write(tmp_path / "rank0.json"))
+    assert trace["batch"] == 4
+    assert "in 2 of 3 steps" in " ".join(summary["notes"])
+
+
 def test_missing_file(tmp_path):
     assert "there is no such file" in refused(tmp_path, tmp_path / "none.json")
     assert "is a folder" in refused(tmp_path, tmp_path)

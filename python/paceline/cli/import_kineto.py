@@ -41,7 +41,7 @@ def import_kineto(
         click.echo(json.dumps(summary.as_dict(), indent=1))
         return
     lines = [
-        f"wrote {output}: {summary.layers} layers, {units.count(summary.gradients, 'gradient')}, "
+        f"wrote {output}: {units.count(summary.layers, 'layer')}, {units.count(summary.gradients, 'gradient')}, "
         f"{units.size(summary.gradient_bytes)}, {units.count(summary.ranks, 'worker')}, "
         f"batch {summary.batch} on {summary.device}",
         f"forward {units.duration(summary.forward_s)}, backward {units.duration(summary.backward_s)}, "

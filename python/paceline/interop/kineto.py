@@ -89,14 +89,18 @@ def import_kineto(
             raise InvalidArgumentError(
                 f"{path}: has other gradients than {paths[0]}; give files of ranks that trained the same model"
             )
-    samples = batch or steps[0].batch
+    batches = Counter(step.batch for step in steps)
+    samples = batch or max(batches, key=lambda size: batches[size])
     if not samples:
         raise InvalidArgumentError(
             f"--batch: {paths[0]} has no shapes of the model's input; give the samples of a step, or record with "
             "record_shapes=True"
         )
     if batch is None:
-        notes.append(f"batch {samples} is the first dimension of the model's input; give --batch if that is not so")
+        which = "" if len(batches) == 1 else f" in {batches[samples]} of {len(steps)} steps"
+        notes.append(
+            f"batch {samples} is the first dimension of the model's input{which}; give --batch if that is not so"
+        )
     on_gpu = bool(profile.of("kernel"))
     plain = name or paths[0].name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace")
     wrapped = any(e.name == "DistributedDataParallel.forward" for e in profile.of("user_annotation"))
@@ -150,7 +154,7 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     if not taken:
         raise InvalidArgumentError(
             f"{path}: no step computed a gradient ({len(windows)} found); profile the forward and the backward pass "
-            "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+            f"with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]{profile.age}"
         )
     shapes = Counter(step.shape for step in taken)
     most = max(shapes.values())
@@ -159,6 +163,7 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     if not last.gradients:
         raise InvalidArgumentError(
             f"{path}: has no sizes of the gradients; record with torch.profiler.profile(record_shapes=True)"
+            f"{profile.age}"
         )
     if len(alike) < len(windows):
         notes.append(f"{len(windows) - len(alike)} of {len(windows)} steps had other layers or no gradients: left out")
@@ -166,10 +171,12 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
         notes.append(f"{last.passes} passes per step: all but the last are in the layer (accumulation)")
     if last.buckets:
         notes.append("no shapes were recorded: a gradient here is a bucket, of the size that was reduced at once")
-    if not any(step.optimizer_s for step in alike):
-        notes.append("no step of an optimizer was seen: it counts as 0")
-    if unlinked := max(step.unlinked for step in alike):
-        notes.append(f"{unlinked} kernels per step without the call that launched them are left out")
+    without = sum(not step.optimizer_s for step in alike)
+    if without:
+        which = "" if without == len(alike) else f" in {without} of {len(alike)} steps"
+        notes.append(f"no step of an optimizer was seen{which}: it counts as 0")
+    if any(step.unlinked for step in alike):
+        notes.append(_orphans([step.unlinked for step in alike]))
     bytes_of: Counter[str] = Counter()
     for gradient in last.gradients:
         bytes_of[gradient.dtype] += gradient.bytes
@@ -183,6 +190,15 @@ def _alike(profile: Profile, notes: list[str]) -> tuple[list[Step], str]:
     return alike, known[0]
 
 
+def _orphans(each: Sequence[int]) -> str:
+    """Return the note on kernels without a launch, given their number in each step."""
+    some = [number for number in each if number]
+    few, many = min(some), max(some)
+    kernels = f"{many} kernel{'s' * (many > 1)}" if few == many else f"{few} to {many} kernels"
+    where = "per step" if len(some) == len(each) > 1 else f"in {len(some)} of {len(each)} steps"
+    return f"{kernels} {where} without the call that launched them: left out"
+
+
 def _windows(profile: Profile) -> list[Event]:
     """Return the steps: what `profiler.step()` marked, or else from one optimizer step's end to the next."""
     annotations = profile.of("user_annotation")
@@ -193,7 +209,7 @@ def _windows(profile: Profile) -> list[Event]:
     if not ends:
         raise InvalidArgumentError(
             f"{profile.path}: has neither ProfilerStep#N nor Optimizer.step, so steps are unknown; call the profiler's "
-            "step() after each one"
+            f"step() after each one{profile.age}"
         )
     same = [event for event in ends if event.name == ends[-1].name and event.thread == ends[-1].thread]
     start = min(event.start for event in profile.events if event.thread == ends[-1].thread)

@@ -1,16 +1,18 @@
 """Reads the Chrome traces that torch.profiler writes (Kineto), compressed or not.
 
 The format: https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp (the events and their `args`), and
-torch/csrc/distributed/c10d/ParamCommsUtils.hpp (what is recorded of a collective). Times are microseconds.
+torch/csrc/distributed/c10d/ParamCommsUtils.hpp (what is recorded of a collective). Times are microseconds. In the
+first releases (torch 1.8 to 1.11), categories and arguments had other names, which are translated here.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,20 @@ from paceline.errors import InvalidArgumentError
 
 _MOST_BYTES = 4_000_000_000
 """More than this as JSON does not fit into the memory of a usual machine."""
+
+_FIRST_CATEGORIES = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+}
+_FIRST_ARGUMENTS = {"external id": "External id", "Input dims": "Input Dims"}
+_ANNOTATION = re.compile(r"(?:ProfilerStep#|Optimizer\.|DistributedDataParallel\.|enumerate\(|(?:nccl|gloo|mpi|ucc):)")
+"""Annotations, which the first releases recorded as operators."""
+_NODE = re.compile(r"\w+Backward\d*$|torch::autograd::AccumulateGrad$")
+EVALUATION = "autograd::engine::evaluate_function: "
+"""What encloses a node of the backward pass; the first releases recorded the node only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +69,16 @@ class Profile:
     device: str
     """The name of the GPU; empty if there was none."""
     rank: int = 0
+    first_format: bool = False
+    """Whether it has the names of torch 1.8 to 1.11."""
     by_category: dict[str, list[Event]] = field(default_factory=dict)
+
+    @property
+    def age(self) -> str:
+        """What to add to an error about a file of an older format."""
+        if not self.first_format:
+            return ""
+        return " (this file has the older format of torch 1.8 to 1.11, which recorded less; newer ones record more)"
 
     def of(self, *categories: str) -> list[Event]:
         """Return the events of some categories, in order."""
@@ -80,6 +105,9 @@ def read_profile(path: Path) -> Profile:
     ]
     if not events:
         raise InvalidArgumentError(f'{path}: traceEvents has no complete events ("ph": "X"); record some steps')
+    first_format = any(event.category in _FIRST_CATEGORIES for event in events)
+    if first_format:
+        events = _renamed(events)
     events.sort(key=lambda event: (event.start, -event.end))
     job = about.get("distributedInfo")
     job = job if isinstance(job, dict) else {}
@@ -92,10 +120,26 @@ def read_profile(path: Path) -> Profile:
         world_size=job["world_size"] if isinstance(job.get("world_size"), int) else 1,
         device=str(first.get("name", "")),
         rank=job["rank"] if isinstance(job.get("rank"), int) else 0,
+        first_format=first_format,
     )
     for event in events:
         profile.by_category.setdefault(event.category, []).append(event)
     return profile
+
+
+def _renamed(events: Sequence[Event]) -> list[Event]:
+    """Return events of the first releases under the names of today."""
+    evaluated = any(event.name.startswith(EVALUATION) for event in events)
+    renamed: list[Event] = []
+    for event in events:
+        category = _FIRST_CATEGORIES.get(event.category, event.category)
+        if category == "cpu_op" and _ANNOTATION.match(event.name):
+            category = "user_annotation"
+        args = {_FIRST_ARGUMENTS.get(key, key): value for key, value in event.args.items()}
+        if category == "cpu_op" and not evaluated and _NODE.match(event.name):
+            renamed.append(replace(event, name=EVALUATION + event.name, category=category, args=args))
+        renamed.append(replace(event, category=category, args=args))
+    return renamed
 
 
 def _document(path: Path) -> Any:  # noqa: ANN401

@@ -20,10 +20,9 @@ from itertools import accumulate, pairwise
 
 from paceline.interop import collectives
 from paceline.interop.collectives import Collective
-from paceline.interop.kineto_file import Event, Profile
+from paceline.interop.kineto_file import EVALUATION, Event, Profile
 from paceline.interop.timeline import Clock, Interval, difference, intersection, length, union
 
-_BACKWARD = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _MODULE = "nn.Module: "
 _WRAPPERS = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel|OptimizedModule|CheckpointWrapper)_\d+$")
@@ -119,7 +118,7 @@ def take_apart(source: Source, step: Event) -> Step | None:
     """Return the durations of a step; None if it computed no gradient."""
     window = (step.start, step.end)
     operators = source.within("cpu_op", window)
-    backwards = [e for e in operators if e.name.startswith(_BACKWARD)]
+    backwards = [e for e in operators if e.name.startswith(EVALUATION)]
     if not any(e.name == _ACCUMULATE for e in operators):
         return None
     main = step.thread
@@ -366,7 +365,7 @@ def _gradients(  # noqa: PLR0917
             continue
         if event.name == _ACCUMULATE:
             ordered.append((event, layer.get(event.thread, len(starts) - 1)))
-        elif event.name.startswith(_BACKWARD):
+        elif event.name.startswith(EVALUATION):
             creator = creators.get(event.number("Sequence number"))
             if creator is not None:
                 layer[event.thread] = max(0, bisect_right(starts, creator.start) - 1)
