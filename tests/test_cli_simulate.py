@@ -426,7 +426,7 @@ def test_a_published_rate_of_a_device():
     assert "note: --device: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
     [run] = json.loads(told.stdout)
     assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
-    assert "no published rate of resnet-50 on 'A10' (did you mean 'A100'?)" in refused("resnet-50", "--device", "A10")
+    assert "no published rate of resnet-50 on 'a100' (did you mean 'A100'?)" in refused("resnet-50", "--device", "a100")
     assert "no published rate of tiny is known" in refused(TINY, "--device", "V100")
     assert "leave it out" in refused("resnet-50", "--device", "V100", "--batch", 4)
     shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from paceline import _core
 
 _MOST_CHARACTERS = 80
+_SLIP = 0.6
+"""Of the letters of a GPU's series: `rxt` is `rtx`, and `mi` is not `gb`."""
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
@@ -25,6 +28,49 @@ def alike(word: str, known: Sequence[str], most: int = 3) -> list[str]:
     typed = word[:_MOST_CHARACTERS].encode(errors="replace").decode().lower()
     begins = [name for name in known if len(typed) > 1 and _key(name).startswith(_key(typed))]
     return (begins or difflib.get_close_matches(typed, list(dict.fromkeys(known)), most))[:most]
+
+
+def like_gpu(word: str, known: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the known GPU that a word means, or that is most like the GPU that it means; None if none is.
+
+    GPUs whose names look alike may have nothing in common (`mi300x` and `gb300`), so the model's number has to be the
+    same, and the letters before it but for a slip.
+
+    Args:
+        word: What was typed.
+        known: The known GPUs, each with its names: its own, its aliases, and GPUs that it stands for.
+    """
+    typed = word[:_MOST_CHARACTERS].lower()
+    for name, names in known.items():
+        if _gpu_key(typed) in map(_gpu_key, names):
+            return name
+    begun = re.compile(rf"{re.escape(typed)}(?!\d)")
+    for name, names in known.items():
+        if len(typed) > 1 and any(begun.match(one.lower()) for one in names):
+            return name
+    letters, number = _series(typed)
+    by_number = [name for name in known if number and _series(name)[1] == number]
+    # `h101` is a slip; `h20` and `a30` are other GPUs.
+    by_number = by_number or [name for name in known if len(number) > 2 and _series(name)[1][:-1] == number[:-1]]
+    same = {name: _likeness(letters, _series(name)[0]) for name in by_number}
+    # Of those of the series, the one with the most similar name.
+    best = max(same, key=lambda name: (same[name], _likeness(typed, name)), default=None)
+    return best if best is not None and (same[best] > _SLIP or not letters) else None
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _gpu_key(name: str) -> str:
+    """`RTX 4090` and `rtx-4090` are the same, and so are `nvidia-h100` and `h100`."""
+    return re.sub(r"^(nvidia|geforce|tesla)+", "", re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def _series(name: str) -> tuple[str, str]:
+    """Return the letters and the number of a GPU's series: `h` and `100` of `h100-pcie`; empty where there are none."""
+    match = re.match(r"([a-z]*)(\d+)", _gpu_key(re.split(r"(?<=\d)[- _]", name.lower(), maxsplit=1)[0]))
+    return ("", "") if match is None else (match[1], match[2])
 
 
 def _key(name: str) -> str:

@@ -31,6 +31,8 @@ _UNITS = {
     "rdma.jitter": _LOG,
     "auto.tcp-to": _RATE,
     "inside.pcie": _RATE,
+    "inside.pcie-4": _RATE,
+    "inside.pcie-5": _RATE,
     "inside.pcie-shared": _RATE,
     "inside.nvlink-p100": _RATE,
     "inside.nvlink-v100": _RATE,

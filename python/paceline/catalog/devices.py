@@ -8,11 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import Trace
-from paceline._internal.nearest import nearest
+from paceline._internal.nearest import like_gpu
 from paceline.catalog.names import SHORT_DTYPES
 from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"
+NODES = {"K80": "p2.8xlarge", "P100": "dgx-1-p100", "V100": "p3.16xlarge", "A100": "dgx-a100", "H100": "dgx-h100"}
+"""The built-in clusters whose nodes have these devices."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def device_rate(trace: Trace, device: str) -> Rate:
             raise InvalidArgumentError(
                 f"no published rate of {model} is known; give samples/s and batch", setting="device"
             )
-        near = nearest(device, list(known))
+        near = like_gpu(device, {name: (name,) for name in known})
         hint = f" (did you mean '{near}'?)" if near else ""
         raise InvalidArgumentError(
             f"no published rate of {model} on '{device[:80]}'{hint}; known are {', '.join(known)}; or "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._internal.nearest import nearest
+from paceline._internal.nearest import like_gpu
 from paceline.catalog import names
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
@@ -55,6 +55,8 @@ class Hardware:
     node: str | None = None
     """The cluster whose nodes are assumed if none is named: a built-in name."""
     aliases: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
+    """GPUs that are not among the known ones and that it resembles most: the error about them suggests it."""
 
     def peak(self, precision: str) -> float:
         """Return the peak in FLOP/s. Raises InvalidArgumentError if the device lacks the precision."""
@@ -90,7 +92,7 @@ def find_hardware(name: str) -> Hardware:
             f"'{name:.80}' is a list, and one GPU is expected; give one at a time", setting="gpu"
         )
     known = [device.name for device in all_hardware()]
-    near = nearest(name, known)
+    near = like_gpu(name, {device.name: (device.name, *device.aliases, *device.like) for device in all_hardware()})
     hint = f" (did you mean '{near}'?)" if near else ""
     raise InvalidArgumentError(
         f"unknown GPU '{name[:80]}'{hint}; known are {', '.join(known)}; or give a file (`paceline gpus NAME --json`)",
@@ -151,7 +153,7 @@ def read_hardware(path: Path) -> Hardware:
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
         raise wrong("node", "give the name of a cluster, such as dgx-h100, or leave it out")
-    aliases, sources = words("aliases"), words("sources")
+    aliases, like, sources = words("aliases"), words("like"), words("sources")
     if not sources:
         raise wrong("sources", "say where the figures come from")
     if document:
@@ -169,4 +171,5 @@ def read_hardware(path: Path) -> Hardware:
         sources=sources,
         node=node,
         aliases=aliases,
+        like=like,
     )

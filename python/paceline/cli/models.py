@@ -249,5 +249,10 @@ def _tera(value: float | None) -> str:
 def _document(device: Hardware) -> dict[str, Any]:
     """Return the device file, which --gpu takes."""
     fields = {"format": "paceline-device", "version": 1, **vars(device)}
-    fields |= {"peak_flops": dict(device.peak_flops), "sources": list(device.sources), "aliases": list(device.aliases)}
+    fields |= {
+        "peak_flops": dict(device.peak_flops),
+        "sources": list(device.sources),
+        "aliases": list(device.aliases),
+        "like": list(device.like),
+    }
     return {key: value for key, value in fields.items() if value not in (None, [])}

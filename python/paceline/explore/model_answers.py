@@ -20,8 +20,6 @@ from paceline.forecast.sweep import execute
 from paceline.forecast.table import rate_of
 from paceline.settings.table import SETTINGS
 
-_MOST_MESSAGES = 1_000_000
-"""A simulation of more takes longer than a slider should: of DDP where the GPU has no nodes that are known."""
 _MOST_PASSES = 6_000
 """Passes through blocks of all forecasts: more take longer than two or three seconds."""
 _FIELDS = ("gpu", "seq", "batch", "accumulate", "tensor_parallel", "dtype", "checkpointing", "kernels")
@@ -35,15 +33,13 @@ def answer(state: ModelState) -> dict[str, Any]:
     begin = time.perf_counter()
     groups = {sharding: _prepared(state, sharding, counts) for sharding, counts in _counts(state).items()}
     scenarios = {name: prepared.scenarios for name, prepared in groups.items()}
-    slow = [name for name, own in scenarios.items() if any(one.most_messages > _MOST_MESSAGES for one in own)]
-    left_out = dict.fromkeys(slow, "its messages take long to simulate")
+    left_out: dict[str, str] = {}
     results: dict[str, list[Result]] = {}
     for name, own in scenarios.items():
-        if name not in left_out:
-            try:
-                results[name] = execute(own)
-            except InvalidArgumentError as error:
-                left_out[name] = error.reason
+        try:
+            results[name] = execute(own)
+        except InvalidArgumentError as error:
+            left_out[name] = error.reason
     if not results:
         raise InvalidArgumentError("; ".join(f"{name}: {why}" for name, why in left_out.items()))
     last = [(one, own[-1], scenarios[one][-1]) for one, own in results.items() if _gpus(own[-1]) == state.gpus]

@@ -179,7 +179,8 @@ def _where(group: Group) -> str:
     speed = f", compute speed-up {first.compute_speedup:g}" if first.compute_speedup != 1 else ""
     wait = f", latency {units.duration(first.latency_s)}" if first.latency_s else ""
     workload = group.scenarios[0].workload
-    return f"{first.trace}, {ranks(first, workload)}, {rate_of(first, workload)}{wait}{speed}"
+    each = ", one a node" if group.scenarios[0].one_a_node and first.workers > 1 else ""
+    return f"{first.trace}, {ranks(first, workload)}{each}, {rate_of(first, workload)}{wait}{speed}"
 
 
 def _figures(result: Result) -> str:

@@ -27,6 +27,7 @@ from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.nodes import Nodes, nodes_of, nodes_of_device
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy, lacks
 from paceline.errors import InvalidArgumentError, Source, naming
@@ -226,17 +227,30 @@ class Sweep:
         """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
         return load_cluster(self._cluster(), **self._fields())
 
-    def _cluster(self) -> Cluster | str | None:
-        """Return the cluster given, or else the nodes in which the GPU of a model or of `record --on` is sold."""
+    def _cluster(self) -> Cluster | None:
+        """Return the cluster given, or else the nodes that are assumed of the GPU; None if none is named."""
         if self.get("cluster") is not None:
             return self._loaded()
+        nodes = self._nodes()
+        return None if nodes is None else nodes.cluster
+
+    def _nodes(self) -> Nodes | None:
+        """Return the nodes that are assumed of the GPU of a model, of `--device` or of `record --on`."""
         workload = self.workload(self.trace)
         if workload is not None:
-            return workload.hardware.node
+            return nodes_of(workload.hardware)
         if self.get("device") is not None:
-            return None
+            device_rate(load_trace(self.trace), self.get("device"))
+            return nodes_of_device(self.get("device"))
         hardware = titled(json.loads(load_trace(self.trace).summary())["device"])
-        return None if hardware is None else hardware.node
+        return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
+
+    @property
+    def is_one_a_node(self) -> bool:
+        """Whether every rank has a node because nothing says how many share one, though a GPU's rate is given."""
+        described = any(self.get(name) is not None for name in ("cluster", "gpus_per_node"))
+        several = self.get("samples_per_s") is not None and max(self.workers) > 1
+        return several and not described and self._nodes() is None
 
     def _loaded(self) -> Cluster:
         """Return the cluster given. Raises InvalidArgumentError, which names the setting."""
@@ -247,10 +261,17 @@ class Sweep:
 
     def nodes_note(self) -> list[str]:
         """Return which nodes are assumed, if no cluster is given."""
-        assumed = self._cluster() if self.get("cluster") is None else None
-        if assumed is None:
-            return self._unknown_nodes()
-        return [f"assuming the nodes of {assumed}, which have this GPU; {self.spelling('cluster')} takes others"]
+        if self.get("cluster") is not None:
+            return []
+        settings = {name: self.spelling(name) for name in ("gpus_per_node", "bandwidth", "cluster")}
+        if self.is_one_a_node:
+            return [
+                f"no GPU is named, and {self.spelling('samples_per_s')} is that of one rank: assuming one rank a node; "
+                f"{settings['gpus_per_node']}, or {settings['cluster']}, says how many share one"
+            ]
+        nodes = self._nodes()
+        note = None if nodes is None else nodes.note(self.values, settings)
+        return [] if note is None else [note]
 
     def other_gpus_note(self) -> list[str]:
         """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
@@ -261,22 +282,6 @@ class Sweep:
         return [
             f"computation and memory are those of the {workload.hardware.title}, links those of {name}, whose nodes "
             f"have the {find_hardware(theirs).title}"
-        ]
-
-    def _unknown_nodes(self) -> list[str]:
-        """Return what is assumed of the nodes of a GPU that no built-in cluster has, unless they were described."""
-        workload = self.workload(self.trace)
-        if workload is None or workload.hardware.node is not None or self.get("cluster") is not None:
-            return []
-        left = [name for name in ("gpus_per_node", "bandwidth") if self.get(name) is None]
-        if not left:
-            return []
-        flat, settings = json.loads(load_cluster(None).to_json()), [*map(self.spelling, left)]
-        assumed = {"gpus_per_node": "nodes of one GPU", "bandwidth": f"{flat['bandwidth']} a node"}
-        return [
-            f"no built-in cluster has the {workload.hardware.title}: assuming "
-            f"{units.listed([assumed[name] for name in left])}; {units.listed(settings)}, or "
-            f"{self.spelling('cluster')}, say what yours are"
         ]
 
     def last_node_note(self, machine: Cluster) -> list[str]:
@@ -368,7 +373,7 @@ class Sweep:
 
     def _links(self, workload: Workload) -> Links:
         """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
-        source = workload.hardware.node if self.get("cluster") is None else self._loaded()
+        source = nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded()
         rates = self.get("bandwidth") or [None]
         found = Links.of(load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0]))
         per_node = found.gpus_per_node
@@ -550,7 +555,7 @@ def _prepared(sweep: Sweep) -> Prepared:
                         compressions=sweep.get("compression") or [None],
                         syncs=sweep.get("sync_every") or [None],
                     )
-                    scenarios += planned if workload is None else [replace(one, workload=workload) for one in planned]
+                    scenarios += [replace(one, workload=workload, one_a_node=sweep.is_one_a_node) for one in planned]
     if sweep.timeline is not None and len(scenarios) != 1:
         raise InvalidArgumentError(
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "

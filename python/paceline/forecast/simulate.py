@@ -266,6 +266,8 @@ class Scenario:
     """How ready tensors are coordinated; None: a bucket starts on a rank when it is complete there."""
     workload: Workload | None = None
     """The model, if the trace was made from a configuration."""
+    one_a_node: bool = False
+    """Whether it was assumed, not said, that every rank has a node: the verdict says so."""
 
     @classmethod
     def of(

@@ -516,7 +516,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--gpus-per-node",
         kind=kinds.whole(1, 1024),
         help="Ranks that share one NIC.",
-        default_words="the cluster's; 1 for flat",
+        default_words="the cluster's; else those of the GPU's nodes, 8 if they are unknown; 1 without a GPU",
         section=_CLUSTER,
         uses=_in("advise", *FORECASTS),
     ),

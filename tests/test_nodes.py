@@ -1,0 +1,115 @@
+"""The nodes that are assumed of a GPU, and which GPU an unknown name suggests."""
+
+import json
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline._core import parse_rate
+from paceline._internal.nearest import like_gpu
+from paceline.catalog.devices import NODES, all_rates
+from paceline.catalog.hardware import all_hardware, find_hardware
+from paceline.catalog.library import cluster_names
+from paceline.catalog.nodes import GPUS_PER_NODE, nodes_of, nodes_of_device
+from paceline.cli.main import main
+from paceline.errors import InvalidArgumentError
+
+WITHOUT_NODES = [device.name for device in all_hardware() if device.node is None]
+NAMES = {device.name: (device.name, *device.aliases, *device.like) for device in all_hardware()}
+
+
+def seconds(trace, workers, **options):
+    return paceline.simulate(trace, workers=workers, strategy="native", library="ddp", **options).iteration_s
+
+
+@pytest.mark.parametrize("gpu", WITHOUT_NODES)
+def test_gpus_without_known_nodes_share_one(gpu):
+    trace = f"gpt2-small@{gpu}"
+    for workers in (2, 8):
+        alone = seconds(trace, workers)
+        assert alone == seconds(trace, workers, gpus_per_node=workers)
+        assert alone < seconds(trace, workers, gpus_per_node=1)
+    # The ninth is on another node.
+    assert seconds(trace, 16) > 1.2 * seconds(trace, 8)
+
+
+@pytest.mark.parametrize("gpu", [device.name for device in all_hardware()])
+def test_nodes_of_every_gpu(gpu):
+    device = find_hardware(gpu)
+    nodes = nodes_of(device)
+    fields = json.loads(nodes.cluster.to_json())
+    assert nodes.known == device.node
+    if device.node is None:
+        assert fields["gpus_per_node"] == GPUS_PER_NODE
+        assert fields["bandwidth"] == "25Gbps"
+        inside = parse_rate(fields["intra_bandwidth"]) / 8
+        if device.link_bandwidth is None:
+            assert fields["intra_link"] == "pcie"
+            assert 9e9 < inside < 63e9  # x16 slots of PCI Express 3.0 to 5.0
+        else:
+            assert 0.9 * device.bus_bandwidth < inside < device.link_bandwidth
+
+
+def test_every_device_of_a_rate_has_known_nodes():
+    assert {rate.device for rate in all_rates()} == set(NODES)
+    assert set(NODES.values()) <= set(cluster_names())
+    for device, cluster in NODES.items():
+        assert json.loads(nodes_of_device(device).cluster.to_json())["name"] == cluster
+    assert json.loads(nodes_of_device("GTX 1080").cluster.to_json())["gpus_per_node"] == GPUS_PER_NODE
+
+
+def test_a_device_shares_a_node():
+    for device in ("V100", "A100", "H100", "K80", "P100"):
+        eight = seconds("resnet-50", 8, device=device)
+        assert eight < seconds("resnet-50", 8, device=device, gpus_per_node=1, bandwidth="25Gbps")
+
+
+def verdict(*words):
+    told = CliRunner().invoke(main, ["simulate", *words, "--strategy", "native"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    return " ".join(told.output.split())
+
+
+def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
+    words = ("resnet-50", "--samples-per-s", "400", "--workers", "8")
+    assert "8 workers, one a node," in verdict(*words)
+    assert "assuming one rank a node" in verdict(*words)
+    for described in (("--gpus-per-node", "4"), ("--cluster", "dgx-a100"), ("--gpus-per-node", "1")):
+        assert "one a node" not in verdict(*words, *described)
+    assert "one a node" not in verdict("resnet-50", "--workers", "8")
+    same = {"samples_per_s": 400.0}
+    assert seconds("resnet-50", 8, **same) == seconds("resnet-50", 8, gpus_per_node=1, **same)
+
+
+def test_what_is_assumed_is_said():
+    told = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
+    assert "no built-in cluster has the L4 24 GB: assuming up to 8 in a node, connected by PCI Express" in told
+    assert "25Gbps between nodes; --gpus-per-node and --bandwidth, or --cluster, say what yours are" in told
+    assert "connected by NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
+    assert "no built-in cluster" not in verdict(
+        *("gpt2-small", "--gpu", "l4", "--gpus", "8", "--gpus-per-node", "4", "--bandwidth", "100Gbps")
+    )
+    assert "assuming the nodes of p2.8xlarge, which have this GPU" in verdict("resnet-50", "--device", "K80")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *[(word, None) for word in ("mi300x", "mi250", "gaudi3", "tpu-v5e", "h20", "a30", "gtx-1080", "m300", "")],
+        *[("h100-nvl", "h100-96gb"), ("gh200", "h200"), ("b100", "b200"), ("b300", "gb300")],
+        ("a100-pcie", "a100-80gb-pcie"),
+        *[("rtx-4090-ti", "rtx-4090"), ("rxt4090", "rtx-4090"), ("4090", "rtx-4090"), ("hh100", "h100")],
+        *[("nvidia-l40", "l40s"), ("H100 SXM4", "h100"), ("h101", "h100"), ("b200x", "b200")],
+    ],
+)
+def test_unknown_gpus_suggest_what_is_like_them(word, meant):
+    assert like_gpu(word, NAMES) == meant
+    with pytest.raises(InvalidArgumentError) as raised:
+        find_hardware(word)
+    assert ("did you mean" in str(raised.value)) == (meant is not None)
+
+
+def test_names_of_similar_gpus_are_not_those_of_known_ones():
+    known = [name for device in all_hardware() for name in (device.name, *device.aliases)]
+    similar = [name for device in all_hardware() for name in device.like]
+    assert len(set(known + similar)) == len(known + similar)
