@@ -112,6 +112,10 @@ def load_trace(source: str | Path | Trace) -> Trace:
                     f"{path!s:.200}: is a timeline, which `paceline doctor` reads; forecasts need a recording: "
                     "paceline run -np 1 --record mine.json -- python train.py"
                 ) from None
+        from paceline.interop.trainers import explained
+
+        if explanation := explained(path):
+            raise InvalidArgumentError(explanation) from None
         raise
 
 

@@ -98,7 +98,7 @@ class Commands(click.Group):
         except click.ClickException as error:
             return _fail(error.format_message(), error.exit_code)
         except InvalidArgumentError as error:
-            return _fail(str(error), 2)
+            return _fail(_of_a_trainer(str(error), sys.argv[1:] if args is None else args) or str(error), 2)
         except JobError as error:
             report_error(error)
             return _fail(str(error), 1)
@@ -135,6 +135,20 @@ def _fail(message: str, code: int) -> int:
     with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
         click.echo(f"paceline: error: {line}", err=True)
     return code
+
+
+def _of_a_trainer(message: str, words: Sequence[str]) -> str | None:
+    """Return the error about a file of a trainer's, if that is the file which a message names."""
+    from pathlib import Path
+
+    from paceline.interop.trainers import explained
+
+    for word in words[1:]:
+        name = word.partition("=")[2] if word.startswith("--") else word
+        for plain in dict.fromkeys((name, name.rpartition("@")[0])):
+            if plain and plain[:80] in message and (explanation := explained(Path(plain))):
+                return explanation
+    return None
 
 
 def leave_threads(code: int) -> None:

@@ -1,0 +1,41 @@
+"""Files that trainers read, recognised so that an error can say which options say the same.
+
+| module | what it does |
+| --- | --- |
+| text | takes the values out of JSON, TOML, YAML and shell scripts |
+| options | the options of `paceline simulate` that each trainer's values stand for |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline._internal.files import read_small
+from paceline.interop.trainers.options import Meaning, meaning
+from paceline.interop.trainers.text import values
+
+__all__ = ["Meaning", "explained", "recognised"]
+
+_MOST = 1 << 20
+
+
+def recognised(path: Path) -> Meaning | None:
+    """Return what a trainer's file says; None if it is no such file, or cannot be read."""
+    try:
+        if not path.is_file():
+            return None
+        return meaning(values(read_small(path, _MOST)), path)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def explained(path: Path) -> str | None:
+    """Return the error about a trainer's file where a file of Paceline's is expected; None if it is none."""
+    found = recognised(path)
+    if found is None:
+        return None
+    words = f"; options say the same: {found.command}"
+    if found.filled_in:
+        words += f" ({', '.join(found.filled_in)}: fill in)"
+    left = f"; not forecast: {', '.join(found.left_out)}" if found.left_out else ""
+    return f"{path!s:.200}: is a configuration of {found.trainer}, which Paceline does not read{words}{left}"
