@@ -230,6 +230,52 @@ def test_memory_of_other_ranks_is_used_by_default(tmp_path):
     assert all(result["by"] == "ipc" for result in results), results
 
 
+def auto(**more):
+    return env("auto", PACELINE_NCCL_LIBRARY=cuda_stand_in.library(), **{"PACELINE_STRATEGY": "", **more})
+
+
+APART = {"CUDA_STAND_IN_APART": "1"}
+
+
+def test_nccl_is_the_default_where_each_rank_has_a_device(tmp_path):
+    results = run(tmp_path, 3, "on_device", "shared", env=auto(**APART))
+    assert all(result["by"] == "nccl" for result in results), results
+
+
+@pytest.mark.parametrize(
+    "of_one",
+    [
+        {"PACELINE_NCCL_LIBRARY": "/bin/sh"},
+        {"CUDA_STAND_IN_NCCL": "22907"},
+        {"CUDA_STAND_IN_FAULT": "ncclGetVersion:1:3"},
+    ],
+)
+def test_nccl_is_no_default_unless_all_ranks_have_the_same(tmp_path, of_one):
+    """What one rank lacks decides for all of them, so that none waits in NCCL for another."""
+    results = run(tmp_path, 3, "on_device", "shared", env=auto(**APART), env_of={1: of_one})
+    assert all(result["by"] == "ipc" for result in results), results
+
+
+def test_ranks_that_share_a_device_use_each_others_memory(tmp_path):
+    results = run(tmp_path, 2, "on_device", "shared", env=auto(PACELINE_VERBOSE="1"))
+    assert all(result["by"] == "ipc" for result in results), results
+
+
+def test_a_strategy_that_is_named_runs_as_it_is(tmp_path):
+    results = run(tmp_path, 2, "on_device", "shared", env=auto(PACELINE_STRATEGY="ring", **APART))
+    assert all(result["by"] == "ipc" for result in results), results
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=slow)])
+def test_torch_on_devices_of_their_own(size):
+    """Collectives by NCCL and those that it lacks, mixed, on the same tensors."""
+    torch_launch.run(size, on_device.everything, env=auto(**APART))
+
+
+def test_horovod_on_devices_of_their_own():
+    hvd_launch.run(2, devices.everything, "nccl", env=auto(**APART))
+
+
 @pytest.mark.parametrize("strategy", ["", "ring"])
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=slow), pytest.param(9, marks=slow)])
@@ -264,5 +310,6 @@ def test_nccl_that_fails_is_named(tmp_path):
 
 
 def test_a_library_of_nccl_needs_nccl():
-    with pytest.raises(InvalidArgumentError, match="has no effect without --cuda nccl"):
-        Settings.from_environment({"PACELINE_NCCL_LIBRARY": "/bin/sh"})
+    with pytest.raises(InvalidArgumentError, match="has no effect with --cuda ipc"):
+        Settings.from_environment({"PACELINE_NCCL_LIBRARY": "/bin/sh", "PACELINE_CUDA": "ipc"})
+    assert Settings.from_environment({"PACELINE_NCCL_LIBRARY": "/bin/sh"}).cuda == "auto"

@@ -60,7 +60,9 @@ def _everything(on, rank, size, by):
         hvd.allreduce_(chained, op=hvd.Sum, name=f"chained.{turn}", prescale_factor=0.5)
     assert torch.equal(on.get(chained), torch.full((1000,), (size / 2) ** 4))
     status = current().job.status()
-    if by == "ipc":
+    if by == "nccl":
+        assert status["cuda_nccl"]["operations"] > 0, status
+    elif by == "ipc":
         assert status["cuda_ipc"]["operations"] > 0, status
     elif by == "host":
         assert status["cuda"][0]["bytes_to_host"] > 0, status

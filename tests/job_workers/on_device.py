@@ -400,7 +400,8 @@ def shared():
         except InvalidArgumentError as error:
             return tell(failed=str(error))
         assert (array.host() == sum(range(1, job.size + 1))).all()
-        return tell(by="ipc" if "cuda_ipc" in job.status() else "host")
+        by = [name for name in ("nccl", "ipc") if f"cuda_{name}" in job.status()]
+        return tell(by=by[0] if by else "host")
 
 
 def large():

@@ -161,7 +161,18 @@ impl Nccl {
     /// `2.30.7`.
     #[must_use]
     pub fn version(&self) -> String {
-        let version = self.version;
+        Nccl::spelt(self.version)
+    }
+
+    /// `23007`, as `ncclGetVersion` counts.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.version
+    }
+
+    /// Such a number as people write it.
+    #[must_use]
+    pub fn spelt(version: i32) -> String {
         format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
     }
 

@@ -195,6 +195,10 @@ impl PyEngine {
                 "allocations_open_already": ipc.open,
             });
         }
+        let operations = self.0.stages().nccl_operations();
+        if operations > 0 {
+            status["cuda_nccl"] = serde_json::json!({ "operations": operations });
+        }
         let (operations, bytes) = self.0.stages().mpi_counters();
         if operations > 0 {
             status["cuda_mpi"] = serde_json::json!({ "operations": operations, "bytes": bytes });

@@ -66,6 +66,9 @@ pub struct Communicator {
     /// NCCL's communicator of the same ranks, once one was needed.
     #[cfg(feature = "foreign")]
     nccl: Mutex<Option<Arc<by_nccl::NcclGroup>>>,
+    /// Whether NCCL is its default, once its ranks have compared their devices.
+    #[cfg(feature = "foreign")]
+    prefers_nccl: Mutex<Option<bool>>,
     /// The same ranks in each other's device memory, once that was tried; none if they do not reach it.
     #[cfg(feature = "foreign")]
     ipc: Mutex<Option<Option<Arc<by_ipc::IpcGroup>>>>,
@@ -196,6 +199,8 @@ impl Communicator {
             deferred,
             #[cfg(feature = "foreign")]
             nccl: Mutex::new(None),
+            #[cfg(feature = "foreign")]
+            prefers_nccl: Mutex::new(None),
             #[cfg(feature = "foreign")]
             ipc: Mutex::new(None),
             #[cfg(feature = "foreign")]

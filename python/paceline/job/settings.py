@@ -221,8 +221,8 @@ def _check_together(settings: Settings, sources: Mapping[str, Source]) -> None:
             "of them out",
             setting="coordinator",
         )
-    if settings.cuda != "nccl" and "nccl_library" in sources:
-        raise InvalidArgumentError("has no effect without --cuda nccl; leave it out", setting="nccl_library")
+    if settings.cuda not in {"auto", "nccl"} and "nccl_library" in sources:
+        raise InvalidArgumentError(f"has no effect with --cuda {settings.cuda}; leave it out", setting="nccl_library")
     if settings.cuda == "mpi" and not (
         settings.transport in OVER_MPI and settings.strategy and find_strategy(settings.strategy).is_offloaded
     ):

@@ -884,7 +884,7 @@ _ALL: tuple[Setting, ...] = (
         flag="--cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
-        help="What moves CUDA tensors: strategies, on devices (ipc) or host, NCCL, or MPI (docs/how-to/cuda.md).",
+        help="What moves CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).",
         default="auto",
         uses=_in(*JOBS),
     ),

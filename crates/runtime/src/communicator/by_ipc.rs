@@ -249,7 +249,7 @@ impl Communicator {
     }
 
     /// Exchanges a block of bytes between all ranks.
-    fn exchange(&self, own: &[u8], what: &str) -> Result<Vec<u8>> {
+    pub(super) fn exchange(&self, own: &[u8], what: &str) -> Result<Vec<u8>> {
         let mut all = vec![0; own.len() * self.size() as usize];
         let (input, output) =
             ([(own.as_ptr() as usize, own.len() as u64)], [(all.as_mut_ptr() as usize, all.len() as u64)]);

@@ -7,7 +7,7 @@
 use std::any::Any;
 
 use paceline_cuda::{
-    CallerStream, CudaError, Event, ID_BYTES, Nccl, NcclCall, NcclComm, NcclOp, NcclType, Stage, UniqueId,
+    CallerStream, CudaError, Event, ID_BYTES, Nccl, NcclCall, NcclComm, NcclOp, NcclType, Region, Stage, UniqueId,
 };
 use paceline_engine::settings::CudaBy;
 use paceline_engine::{Listener, News, Submission};
@@ -20,7 +20,9 @@ use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 
+use super::on_device::{Landing, Stages, regions};
 use super::{CollectiveRequest, Communicator, Memory};
+use crate::selection::is_offloaded;
 
 /// How often it is looked whether NCCL has finished what it does on the host.
 const LOOK: Duration = Duration::from_millis(1);
@@ -66,6 +68,74 @@ pub struct NcclOperation {
     met: Arc<Handle>,
     done: Arc<Event>,
     stream: CallerStream,
+    writes: Vec<Region>,
+}
+
+/// A rank's description of itself when a group decides whether NCCL is its default.
+#[derive(Clone, Copy, PartialEq)]
+struct Candidate {
+    uuid: [u8; 16],
+    version: i32,
+}
+
+impl Candidate {
+    /// The description, or why there is none, in as many bytes on each rank.
+    const BYTES: usize = 256;
+    /// Where the text begins.
+    const TEXT: usize = 22;
+
+    fn new(library: Option<&str>, stage: &Stage) -> std::result::Result<Candidate, CudaError> {
+        let version = Nccl::get(library)?.number();
+        Ok(Candidate { uuid: stage.device().uuid()?, version })
+    }
+
+    fn to_bytes(this: &std::result::Result<Candidate, CudaError>) -> [u8; Candidate::BYTES] {
+        let mut bytes = [0; Candidate::BYTES];
+        match this {
+            Ok(candidate) => {
+                bytes[0] = 1;
+                bytes[1..17].copy_from_slice(&candidate.uuid);
+                bytes[17..21].copy_from_slice(&candidate.version.to_le_bytes());
+            }
+            Err(CudaError(why)) => {
+                let length = why.len().min(Candidate::BYTES - Candidate::TEXT);
+                bytes[21] = length as u8;
+                bytes[Candidate::TEXT..Candidate::TEXT + length].copy_from_slice(&why.as_bytes()[..length]);
+            }
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> std::result::Result<Candidate, String> {
+        if bytes[0] == 0 {
+            let text = &bytes[Candidate::TEXT..Candidate::TEXT + usize::from(bytes[21])];
+            return Err(String::from_utf8_lossy(text).into_owned());
+        }
+        let (mut uuid, mut version) = ([0; 16], [0; 4]);
+        uuid.copy_from_slice(&bytes[1..17]);
+        version.copy_from_slice(&bytes[17..21]);
+        Ok(Candidate { uuid, version: i32::from_le_bytes(version) })
+    }
+}
+
+/// Why NCCL is not the default of ranks with these descriptions; `None`: it is.
+fn refusal(ranks: &[u32], candidates: &[std::result::Result<Candidate, String>]) -> Option<String> {
+    let mut seen: Vec<(u32, Candidate)> = Vec::new();
+    for (&rank, candidate) in ranks.iter().zip(candidates) {
+        let candidate = match candidate {
+            Ok(candidate) => *candidate,
+            Err(why) => return Some(format!("rank {rank}: {why}")),
+        };
+        if let Some((other, _)) = seen.iter().find(|(_, other)| other.uuid == candidate.uuid) {
+            return Some(format!("ranks {other} and {rank} share a device"));
+        }
+        if let Some((other, first)) = seen.first().filter(|(_, first)| first.version != candidate.version) {
+            let (theirs, ours) = (Nccl::spelt(first.version), Nccl::spelt(candidate.version));
+            return Some(format!("rank {other} has NCCL {theirs}, rank {rank} {ours}"));
+        }
+        seen.push((rank, candidate));
+    }
+    None
 }
 
 /// The elements as NCCL knows them.
@@ -101,13 +171,12 @@ fn operator(request: &CollectiveRequest<'_>, size: u32) -> Option<NcclOp> {
 }
 
 impl Communicator {
-    /// Whether NCCL is to run this operation on device memory: it has it, and the job wants that. The same on all ranks.
-    pub fn is_for_nccl(&self, request: &CollectiveRequest<'_>) -> bool {
+    /// Whether NCCL has this operation. The same on all ranks.
+    fn suits_nccl(&self, request: &CollectiveRequest<'_>) -> bool {
         let of_servers = request.step.is_some() || request.bucket.is_some() || request.strategy.is_some();
         let uneven = request.is_uneven();
         let one = |memory: &[Memory]| memory.len() <= 1;
-        self.shared.settings.cuda == CudaBy::Nccl
-            && !of_servers
+        !of_servers
             && match request.collective {
                 Collective::AllReduce | Collective::Reduce => operator(request, self.size()).is_some(),
                 Collective::Broadcast => true,
@@ -119,6 +188,48 @@ impl Communicator {
             }
     }
 
+    /// Whether NCCL is to run this operation on device memory: it has it, and the job wants that or, with `auto`, each rank
+    /// of the group has a device of its own. The same on all ranks; with `auto`, the first call waits for all of them.
+    ///
+    /// # Errors
+    /// A rank does not come.
+    pub(super) fn is_for_nccl(
+        self: &Arc<Communicator>,
+        stage: &Arc<Stage>,
+        request: &CollectiveRequest<'_>,
+    ) -> Result<bool> {
+        let settings = &self.shared.settings;
+        match settings.cuda {
+            CudaBy::Nccl => Ok(self.suits_nccl(request)),
+            // A strategy that is named runs as it is.
+            CudaBy::Auto if settings.strategy.as_deref().is_none_or(is_offloaded) => {
+                Ok(self.size() > 1 && self.served.is_none() && self.suits_nccl(request) && self.prefers_nccl(stage)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether NCCL is this group's default: all ranks can load the same release, and no two share a device.
+    fn prefers_nccl(self: &Arc<Communicator>, stage: &Arc<Stage>) -> Result<bool> {
+        let mut known = self.prefers_nccl.lock();
+        if let Some(known) = *known {
+            return Ok(known);
+        }
+        self.wait_for_deferred()?;
+        let settings = &self.shared.settings;
+        let own = Candidate::to_bytes(&Candidate::new(settings.nccl_library.as_deref(), stage));
+        let all = self.exchange(&own, "devices of the ranks")?;
+        let candidates: Vec<_> = all.chunks(own.len()).map(Candidate::from_bytes).collect();
+        let why_not = refusal(&self.ranks, &candidates);
+        if settings.verbose && self.me == 0 {
+            match &why_not {
+                None => eprintln!("paceline: CUDA tensors go by NCCL: each of the {} ranks has a device", self.size()),
+                Some(why) => eprintln!("paceline: CUDA tensors do not go by NCCL: {why}"),
+            }
+        }
+        Ok(*known.insert(why_not.is_none()))
+    }
+
     /// Begins a collective in NCCL. The first one makes its communicator, for which all ranks are waited for.
     ///
     /// # Errors
@@ -126,13 +237,13 @@ impl Communicator {
     ///
     /// # Safety
     /// As for [`submit_on_device`](Communicator::submit_on_device).
-    pub unsafe fn submit_to_nccl(
+    pub(super) unsafe fn submit_to_nccl(
         self: &Arc<Communicator>,
-        (stage, stream): (&Arc<Stage>, CallerStream),
+        (stages, stage, stream): (&Stages, &Arc<Stage>, CallerStream),
         request: &CollectiveRequest<'_>,
         keep: Option<Box<dyn Any + Send>>,
         how: &Submission,
-    ) -> Result<NcclOperation> {
+    ) -> Result<Arc<NcclOperation>> {
         let count = request.count(self.size())?;
         let at = |memory: &[Memory]| memory.first().map_or((0, 0), |&(address, elements)| (address as u64, elements));
         let buffers: Vec<(u64, u64)> =
@@ -146,6 +257,11 @@ impl Communicator {
             Collective::ReduceScatter => NcclCall::ReduceScatter(input.0, output.0, output.1, op),
             _ => NcclCall::AllReduce(&buffers, op),
         };
+        let element = request.dtype.size() as u64;
+        let (reads, outputs) = (regions(request.inputs, element), regions(request.outputs, element));
+        let writes = if request.outputs.is_empty() { reads.clone() } else { outputs };
+        stages.settle(&reads, None)?;
+        stages.settle(&writes, None)?;
         self.wait_for_deferred()?;
         let group = self.nccl_group(stage)?;
         let met = self.announce(request, count, &buffers, how)?;
@@ -159,7 +275,11 @@ impl Communicator {
             why
         })?;
         group.keep(done.clone(), keep);
-        Ok(NcclOperation { group, communicator: self.clone(), met, done, stream })
+        let operation = Arc::new(NcclOperation { group, communicator: self.clone(), met, done, stream, writes });
+        let landing: Arc<dyn Landing> = operation.clone();
+        stages.note(&landing);
+        stages.count_nccl();
+        Ok(operation)
     }
 
     /// What has been called before has its place in the order.
@@ -222,7 +342,8 @@ impl Communicator {
         while !group.comm.ready().map_err(|error| self.shared.failure_of(self.id).unwrap_or_else(|| failed(error)))? {
             if Instant::now() > until {
                 let why = format!(
-                    "rank {}: NCCL {} has not made a communicator of {} ranks within {:.0} s; set NCCL_DEBUG=INFO to see why",
+                    "rank {}: NCCL {} has not made a communicator of {} ranks within {:.0} s; set NCCL_DEBUG=INFO to see why, \
+                     or do without NCCL: --cuda ipc or --cuda host",
                     self.shared.rank,
                     nccl.version(),
                     self.size(),
@@ -234,6 +355,20 @@ impl Communicator {
             paceline_os::thread::sleep(LOOK);
         }
         Ok(made.insert(group).clone())
+    }
+}
+
+impl Landing for NcclOperation {
+    fn group(&self) -> Option<u32> {
+        None
+    }
+
+    fn writes_into(&self, regions: &[Region]) -> bool {
+        paceline_cuda::overlap(&self.writes, regions)
+    }
+
+    fn land(&self) -> Result<()> {
+        NcclOperation::land(self)
     }
 }
 

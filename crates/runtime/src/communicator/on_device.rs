@@ -76,6 +76,8 @@ pub struct Stages {
     behind: Mutex<HashMap<u32, (Arc<Stage>, Stream)>>,
     /// Operations whose memory was given to MPI, and their bytes.
     by_mpi: [AtomicU64; 2],
+    /// Operations by NCCL.
+    by_nccl: AtomicU64,
 }
 
 /// An operation on device memory that others may have to wait for.
@@ -188,6 +190,17 @@ impl Stages {
     #[must_use]
     pub fn mpi_counters(&self) -> (u64, u64) {
         (self.by_mpi[0].load(Ordering::Relaxed), self.by_mpi[1].load(Ordering::Relaxed))
+    }
+
+    /// Counts an operation by NCCL.
+    pub(super) fn count_nccl(&self) {
+        self.by_nccl.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Operations by NCCL.
+    #[must_use]
+    pub fn nccl_operations(&self) -> u64 {
+        self.by_nccl.load(Ordering::Relaxed)
     }
 
     /// Remembers an operation for those after it.
@@ -387,14 +400,13 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<OnDevice> {
-        if self.is_for_nccl(request) {
-            // SAFETY: promised by the caller.
-            let begun = unsafe { self.submit_to_nccl((stage, stream), request, keep, &how) };
-            return begun.map(|operation| OnDevice::Nccl(Arc::new(operation)));
-        }
         if self.is_for_mpi(request) {
             // SAFETY: promised by the caller.
             return unsafe { self.submit_by_mpi((stages, stage, stream), request, keep, how) }.map(OnDevice::Mpi);
+        }
+        if self.is_for_nccl(stage, request)? {
+            // SAFETY: promised by the caller.
+            return unsafe { self.submit_to_nccl((stages, stage, stream), request, keep, &how) }.map(OnDevice::Nccl);
         }
         if let Some(group) = self.ipc_group(stage, request)?
             && let Some(plan) = self.ipc_plan(&group, request)?
