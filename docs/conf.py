@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import paceline
@@ -20,6 +22,8 @@ project = "Paceline"
 author = "the Paceline authors"
 project_copyright = f"2026, {author}"
 version = release = paceline.__version__
+_pyproject = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+home = _pyproject["project"]["urls"].get("Source")
 
 extensions = [
     "myst_nb",
@@ -77,7 +81,7 @@ html_show_sourcelink = False
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "Paceline"},
-    "github_url": "https://github.com/paceline/paceline",
+    **({"github_url": home} if home else {}),
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 try:
     import ray
 except ImportError:
-    raise SystemExit("this example needs Ray: pip install 'paceline[ray]'") from None
+    raise SystemExit("this example needs Ray: pip install '.[ray]' in a checkout of Paceline") from None
 
 CLASSES = 10
 Weights = dict[str, np.ndarray]

@@ -403,7 +403,7 @@ def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else real(name, *rest)
     )
     said = refused(TINY, "--plot", tmp_path / "p.png")
-    assert "pip install 'paceline[plot]'" in said
+    assert "pip install '.[plot]'" in said
 
 
 def test_a_failure_of_one_run_names_it():

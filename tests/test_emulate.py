@@ -337,7 +337,7 @@ def test_states_of_others_are_refused(tmp_path, monkeypatch):
 
 def test_without_pyroute2_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyroute2", None)
-    assert "pip install 'paceline[emulate]'" in refused("up", "--workers", 2, "--bandwidth", "1Gbps")
+    assert "pip install '.[emulate]'" in refused("up", "--workers", 2, "--bandwidth", "1Gbps")
 
 
 def test_the_rest_of_paceline_does_without_it():

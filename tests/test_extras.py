@@ -49,5 +49,5 @@ def test_a_missing_extra_is_named(words, missing, extra, monkeypatch, tmp_path):
     (tmp_path / "spec.toml").write_text("title = 'a'\n[[chapter]]\ntitle = 'b'\ntrace = 'resnet-18'\n")
     monkeypatch.setitem(sys.modules, missing, None)
     done = CliRunner().invoke(main, words)
-    assert f"pip install 'paceline[{extra}]'" in done.output + str(done.exception), done.output
+    assert f"pip install '.[{extra}]'" in done.output + str(done.exception), done.output
     assert done.exit_code in {1, 2, 77}

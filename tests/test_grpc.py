@@ -179,7 +179,7 @@ def test_knobs_without_effect_are_refused(options, said):
 
 
 def test_weights_have_the_bits_that_they_have_over_tcp():
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'paceline[torch]'")
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
     from hvd_workers import pulling
     from hvd_workers.launch import run
 

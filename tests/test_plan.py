@@ -118,7 +118,7 @@ def test_mistakes(tmp_path):
 def test_tensorflow_is_said_to_be_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     (tmp_path / "graph.pb").write_bytes(b"\x0a\x00")
-    assert "pip install 'paceline[tensorflow]'" in refused(tmp_path / "graph.pb", "--fetch", "a")
+    assert "pip install '.[tensorflow]'" in refused(tmp_path / "graph.pb", "--fetch", "a")
     assert "there is no such file" in refused(tmp_path / "other.pb", "--fetch", "a")
     assert "is a folder without saved_model.pb" in refused(tmp_path)
 

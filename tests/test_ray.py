@@ -29,7 +29,7 @@ pytest.importorskip("torch")
 from ray_workers import elastic, work
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
-needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install 'paceline[ray]'")
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install '.[ray]'")
 SWEEP = ("simulate", "resnet-50", "--workers", "4,16", "--bandwidth", "1Gbps,10Gbps", "--json")
 
 
@@ -46,11 +46,11 @@ def test_importing_paceline_ray_imports_no_ray():
 
 def test_without_ray_the_install_line_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingRayError, match=re.escape("pip install 'paceline[ray]'")):
+    with pytest.raises(MissingRayError, match=re.escape("pip install '.[ray]'")):
         RayExecutor(num_workers=2).start()
     said = CliRunner().invoke(main, [*SWEEP, "--executor", "ray"])
     assert (said.exit_code, said.stdout) == (77, "")
-    assert "pip install 'paceline[ray]'" in said.stderr
+    assert "pip install '.[ray]'" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_room_that_workers_need():
 @pytest.fixture(scope="module")
 def nodes():
     """A cluster of two nodes with two CPUs each, the second one with two devices called GPU; this process uses it."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'paceline[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     from ray.cluster_utils import Cluster
 
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}

@@ -113,7 +113,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", _refuse_torch(builtins.__import__))
     result = run("--model", "resnet18", "-o", tmp_path / "T.json")
     assert result.exit_code == 2
-    assert "pip install 'paceline[torch]'" in result.stderr
+    assert "pip install '.[torch]'" in result.stderr
 
 
 def _refuse_torch(real):

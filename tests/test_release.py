@@ -1,8 +1,12 @@
 """What a release says of itself in several places is the same everywhere."""
 
+import contextlib
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -24,8 +28,59 @@ def test_the_changelog_tells_of_the_version():
     headings = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d{2}-\d{2}))?$", text, re.MULTILINE)
     assert headings[0] == ("Unreleased", "")
     assert headings[1][0] == VERSION and all(date for _, date in headings[1:])
-    links = set(re.findall(r"^\[(.+?)\]: https://", text, re.MULTILINE))
-    assert links == {name for name, _ in headings}
+
+
+def tracked():
+    """Every file of the repository that is text, and what it says."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout: git does not say which files belong to it")
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in done.stdout.split("\0"):
+        path = ROOT / name
+        if path.is_file():
+            with contextlib.suppress(UnicodeDecodeError):
+                yield name, path.read_text(encoding="utf-8")
+
+
+# Where anybody could take the name of a project that has no home.
+OF_OTHERS = re.compile(
+    r"(?:github\.com|gitlab\.com|codeberg\.org|bitbucket\.org)[/:]paceline"
+    r"|pypi\.org/(?:project/)?paceline|paceline\.(?:readthedocs|github)\.io"
+)
+# From an index: not from a folder, nor a wheel by its path.
+BY_NAME = re.compile(
+    r"\b(?:pip3?|pipx|uv|uvx|conda|mamba)\s+(?:\w+\s+)?install\s+(?:-\S+\s+)*['\"]?paceline(?![-\w/.*])"
+    r"|\bpaceline\[[a-z, ]+\]"
+)
+
+
+def test_nobody_is_sent_to_what_is_not_ours():
+    """Whoever took that address, or the name on an index, would serve code to our readers (CONTRIBUTING.md, Home)."""
+    home = PYPROJECT["urls"].get("Source")
+    sent = [
+        (name, found[0])
+        for name, text in tracked()
+        for pattern in (OF_OTHERS, BY_NAME)
+        for found in pattern.finditer(text)
+        if not (home and name == "pyproject.toml")
+    ]
+    assert not sent
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("pip install {}", True),
+        ("uv pip install -U '{}'", True),
+        ("`pip\ninstall {}`", True),
+        ("needs '{}[torch]'", True),
+        ("pip install {}-0.2.0.whl", False),
+        ("pip install dist/{}-*.whl", False),
+        ("pip install '.[torch]'\n{} run", False),
+    ],
+)
+def test_what_counts_as_installing_by_name(text, wrong):
+    assert bool(BY_NAME.search(text.format("paceline"))) == wrong
 
 
 def test_extras_that_are_named_exist():
@@ -33,12 +88,17 @@ def test_extras_that_are_named_exist():
     named = {}
     for path in [*ROOT.glob("python/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "Makefile"]:
         text = path.read_text(encoding="utf-8")
-        for words in re.findall(r"pip install '(?:paceline|\.)\[([a-z,]+)\]'", text) + re.findall(
-            r"--extra ([a-z]+)", text
-        ):
+        for words in re.findall(r"pip install '\.\[([a-z,]+)\]'", text) + re.findall(r"--extra ([a-z]+)", text):
             named |= dict.fromkeys(words.split(","), path)
     assert len(named) >= 6
     assert not {name: path for name, path in named.items() if name not in extras}
+
+
+def test_extras_that_consist_of_others():
+    """They are written out: the package's own name in a requirement is a name of an index."""
+    extras = PYPROJECT["optional-dependencies"]
+    assert set(extras["bench"]) == {*extras["torch"], *extras["plot"], *extras["emulate"]}
+    assert set(extras["study"]) == set(extras["plot"])
 
 
 def test_the_oldest_python_is_the_same_everywhere():

@@ -26,7 +26,7 @@ _PARTS = tuple((part, style.PARTS[part]) for part in ("forward", "backward", "in
 
 def check(path: Path) -> None:
     """Raise InvalidArgumentError if no plot can be written to this file."""
-    need_matplotlib("--plot: plots")
+    need_matplotlib("--plot")
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {listed([*_SUFFIXES], 'or')}")
 

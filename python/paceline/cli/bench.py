@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline._internal.console import say, width
+from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
@@ -113,9 +113,7 @@ def bench(
     read = [one for path in logs for one in read_log(path)]
     if read and all(value is None for value in options.values()):
         return _only_logs(read, plot=plot, as_json=as_json, output=output)
-    for name in ("torch", "torchvision", "numpy"):
-        if importlib.util.find_spec(name) is None:
-            raise InvalidArgumentError(f"paceline bench needs {name}: pip install 'paceline[bench]'")
+    need("paceline bench", "bench", "torch", "torchvision", "numpy")
     from paceline.bench import session
 
     with session.opened(options, quiet=as_json) as opened:

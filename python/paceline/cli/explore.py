@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline._internal.console import say
+from paceline._internal.extras import need
 from paceline._internal.nearest import alike, did_you_mean
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
@@ -42,8 +42,7 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
     paceline explore vgg-16 --cluster p3.16xlarge
     paceline explore llama-3-8b --gpu h100
     """
-    if missing := [name for name in ("plotly", "starlette", "uvicorn") if find_spec(name) is None]:
-        raise InvalidArgumentError(f"explore: needs {', '.join(missing)}: pip install 'paceline[explore]'")
+    need("paceline explore", "explore", "plotly", "starlette", "uvicorn")
     from paceline.cli.main import leave_threads
     from paceline.explore.server import HOST, listener, serve
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal.console import on_terminal
+from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.errors import Source, naming
@@ -180,9 +180,7 @@ def _record_model(
     threads: int | None,
     image_size: int | None,
 ) -> dict[str, Any]:
-    missing = [package for package in ("torch", "torchvision") if importlib.util.find_spec(package) is None]
-    if missing:
-        raise click.UsageError(f"recording needs {' and '.join(missing)}: pip install 'paceline[torch]'")
+    need("recording", "torch", "torch", "torchvision")
     import torch
 
     from paceline.torch import RecordingError

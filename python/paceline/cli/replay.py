@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline._internal import units
+from paceline._internal.extras import need
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
@@ -20,7 +21,6 @@ from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
 from paceline.replay import traces
-from paceline.replay.play import ReplaySpec, gather, play
 from paceline.replay.result import Played, measured
 
 SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *compression.OPTIONS)
@@ -58,6 +58,9 @@ def main(
     four times as long; --shrink 4 sends a quarter of the bytes. Either one keeps the ratio of communication to
     computation on a network that is four times slower than the intended one.
     """
+    need("replaying", "emulate", "numpy")
+    from paceline.replay.play import ReplaySpec, gather, play
+
     if output is not None and not output.is_dir():
         raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
     step = traces.shrunk(load_trace(trace), shrink)

@@ -32,7 +32,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     from paceline.forecast.plotting import need_matplotlib
     from paceline.report.spec import of_trace, read
 
-    need_matplotlib("report: charts")
+    need_matplotlib("paceline report")
     if output.suffix.lower() not in (".html", ".htm"):
         raise InvalidArgumentError(f"--output {output}: name a file that ends with .html")
     check_writable("--output", output)

@@ -56,7 +56,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     if as_json and csv:
         raise click.UsageError("--json and --csv cannot be combined")
     if plots is not None:
-        need_matplotlib("--plots: plots")
+        need_matplotlib("--plots")
         make_folder("--plots", plots)
     if data is not None:
         with types.naming_option("--data"):

@@ -12,6 +12,7 @@ import click
 
 from paceline._core import Cluster, parse_rate
 from paceline._internal.console import say, width
+from paceline._internal.extras import need
 from paceline._internal.files import check_writable
 from paceline.catalog.library import load_cluster
 from paceline.catalog.names import StrategyName
@@ -24,7 +25,6 @@ from paceline.job.settings import Settings
 from paceline.settings.table import by_current_names
 from paceline.validate import plot as plots
 from paceline.validate.cells import ALL, QUICK, strategies_of
-from paceline.validate.here import Comparison, Here, cells, take_part
 from paceline.validate.outcome import Validation
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ def _planned(options: dict[str, Any]) -> Sequence[Selection]:
 def _compare(cells: Sequence[Cell], options: ComparisonOptions) -> Validation:
     from paceline.validate.compare import compare
 
+    need("paceline validate", "emulate", "pyroute2", "numpy")
     return compare(cells, emulator(), options, _report_progress)
 
 
@@ -274,9 +275,11 @@ def compare_here(
     **factors: Any,  # noqa: ANN401 - shrink and scale
 ) -> Validation | None:
     """Return the comparison at rank 0, None elsewhere. Raises InvalidArgumentError, JobError."""
-    from paceline.probe.layout import Layout
-
     refuse_alone("paceline validate --here")
+    need("paceline validate", "emulate", "numpy")
+    from paceline.probe.layout import Layout
+    from paceline.validate.here import Comparison, Here, cells, take_part
+
     strategies = _strategies(strategy)
     bucket_size = None if bucket_size == "none" else bucket_size
     with objects.join(_most_knobs_first(strategies)) as ranks:

@@ -5,7 +5,7 @@
     with emulate.cluster(workers=4, servers=2, bandwidth_bps=500e6) as cluster:
         code = cluster.run([sys.executable, "train.py"], strategy="ps")
 
-Needs Linux, pyroute2 (`pip install 'paceline[emulate]'`), and root or user namespaces. docs/how-to/emulate.md explains
+Needs Linux, pyroute2 (the extra `emulate`), and root or user namespaces. docs/how-to/emulate.md explains
 what such a cluster is good for.
 
 | module | contents |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import secrets
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from paceline._internal.extras import need
 from paceline._internal.system import boot
 from paceline.emulate import processes, state
 from paceline.emulate.errors import CannotEmulateError, ClusterError
@@ -282,8 +282,7 @@ def check_machine() -> None:
     """Raise CannotEmulateError or InvalidArgumentError if this machine cannot emulate a cluster, or lacks pyroute2."""
     if not sys.platform.startswith("linux"):
         raise CannotEmulateError("paceline emulate needs network namespaces, which only Linux has")
-    if importlib.util.find_spec("pyroute2") is None:
-        raise InvalidArgumentError("paceline emulate needs pyroute2: pip install 'paceline[emulate]'")
+    need("paceline emulate", "emulate", "pyroute2")
 
 
 def _free(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from paceline._internal.extras import cannot_import
 from paceline.forecast import compression
 from paceline.forecast.simulate import COORDINATED, MODELLED, Result
 
@@ -58,13 +59,16 @@ def to_frame(results: Sequence[Result]) -> pd.DataFrame:
         The data frame; times in seconds, rates in bits per second, sizes in bytes, as the column names say.
 
     Raises:
-        ImportError: pandas is not installed (`pip install 'paceline[plot]'`).
+        ImportError: pandas, of the extra `plot`, is not installed.
 
     Example:
         >>> frame = paceline.to_frame(paceline.sweep("resnet-50", workers=[2, 4], strategy="ring"))
         >>> list(frame["workers"])
         [2, 4]
     """
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ImportError as error:
+        cannot_import("to_frame", "pandas", "plot", error)
 
     return pd.DataFrame([row(result) for result in results])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from paceline._internal import units
+from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
@@ -45,15 +46,12 @@ _AXES: tuple[tuple[str, str, float, Callable[[Any], str]], ...] = (
 
 def need_matplotlib(what: str) -> None:
     """Raise InvalidArgumentError if matplotlib is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise InvalidArgumentError(f"{what} need matplotlib: pip install 'paceline[plot]'")
+    need(what, "plot", "matplotlib")
 
 
 def check_plot(path: Path) -> None:
     """Raise InvalidArgumentError if no plot could be written to this file."""
-    need_matplotlib("--plot: plots")
+    need_matplotlib("--plot")
     check_writable("--plot", path)
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*SUFFIXES], 'or')}")
@@ -71,7 +69,7 @@ def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> 
 
     Raises:
         InvalidArgumentError: There are no results, the suffix is unknown, the file cannot be written, or matplotlib is
-            not installed (`pip install 'paceline[plot]'`).
+            not installed (the extra `plot`).
 
     Example:
         >>> results = paceline.sweep("resnet-50", workers=[2, 4, 8], strategy=["ring", "ps"])
@@ -81,7 +79,7 @@ def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> 
     if not results:
         raise InvalidArgumentError("there are no results to plot")
     if path is None:
-        need_matplotlib("plots")
+        need_matplotlib("a plot")
         return figure(results)
     target = Path(path)
     check_plot(target)

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _need_protobuf() -> None:
         from google.protobuf import proto  # noqa: F401 - in protobuf 5.29 and newer
     except ImportError as error:
         raise InvalidArgumentError(
-            f"Chakra execution traces need protobuf 5.29 or newer ({error}): pip install 'paceline[chakra]'"
+            f"Chakra execution traces need protobuf 5.29 or newer ({error}): {install('chakra')}"
         ) from None
 
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar, cast
 
+from paceline._internal.extras import cannot_import
+
 try:
     import jax
 except ImportError as error:
-    raise ImportError(f"paceline.jax needs JAX, which cannot be imported ({error}); pip install jax") from error
+    cannot_import("paceline.jax", "JAX", "jax", error)
 import numpy as np
 
 from paceline._internal.lazy import public_names

@@ -164,13 +164,13 @@ def new_array(like: Array, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
     Raises:
         InvalidArgumentError: It is another kind of array, and the caller must give the output.
     """
-    import numpy
-
-    if not isinstance(like, numpy.ndarray):
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(like, numpy.ndarray):
         raise InvalidArgumentError(
             f"{what} is missing; give an array for the result (only for numpy arrays is one created)"
         )
-    return numpy.empty(tuple(shape), dtype=like.dtype)
+    made: npt.NDArray[Any] = numpy.empty(tuple(shape), dtype=like.dtype)
+    return made
 
 
 def _look(value: object, what: str, writable: bool) -> tuple[int, int, str, object, int | None]:

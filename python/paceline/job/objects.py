@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,28 +21,23 @@ if TYPE_CHECKING:
 
 def gather(ranks: Job, text: str) -> list[str]:
     """Return each rank's text, in rank order, at rank 0; an empty list elsewhere."""
-    import numpy as np
-
-    own = np.frombuffer(bytearray(text.encode()), "uint8")
-    lengths = ranks.all_gather(np.array([own.size])).reshape(-1)
-    out = np.empty(int(lengths.sum()), "uint8") if ranks.rank == 0 else None
-    ranks.gather(own, out, counts=[int(length) for length in lengths])
+    own, lengths = bytearray(text.encode()), array("q", [0] * ranks.size)
+    ranks.all_gather(array("q", [len(own)]), lengths)
+    out: Any = bytearray(sum(lengths)) if ranks.rank == 0 else None
+    ranks.gather(own, out, counts=list(lengths))
     if out is None:
         return []
-    ends = np.cumsum(lengths)
-    return [bytes(out[end - length : end]).decode() for end, length in zip(ends, lengths, strict=True)]
+    return [bytes(out[end - length : end]).decode() for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 def share(ranks: Job, text: str = "") -> str:
     """Return rank 0's text at all ranks."""
-    import numpy as np
-
-    encoded = text.encode()
-    length = np.array([len(encoded)])
+    encoded = bytearray(text.encode())
+    length = array("q", [len(encoded)])
     ranks.broadcast(length)
-    array = np.frombuffer(bytearray(encoded), "uint8") if ranks.rank == 0 else np.empty(int(length[0]), "uint8")
-    ranks.broadcast(array)
-    return bytes(array).decode()
+    shared = encoded if ranks.rank == 0 else bytearray(length[0])
+    ranks.broadcast(shared)
+    return shared.decode()
 
 
 def share_last(ranks: Job, text: str) -> None:

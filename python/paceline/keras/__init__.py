@@ -13,15 +13,14 @@
 
 from __future__ import annotations
 
+from paceline._internal.extras import cannot_import
 from paceline._internal.lazy import public_names
 from paceline.errors import InvalidArgumentError
 
 try:
     import keras
 except ImportError as error:
-    raise ImportError(
-        f"paceline.keras needs Keras 3, which cannot be imported ({error}); pip install 'paceline[tensorflow]'"
-    ) from error
+    cannot_import("paceline.keras", "Keras 3", "tensorflow", error)
 
 if not keras.__version__.startswith("3."):
     raise ImportError(f"paceline.keras needs Keras 3, and this is {keras.__version__}; pip install 'keras>=3'")

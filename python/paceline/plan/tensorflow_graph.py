@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline._core import Graph
+from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError
 from paceline.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
 from paceline.plan.sources import TensorflowOptions
@@ -76,8 +77,8 @@ def require_tensorflow() -> None:
         import tensorflow  # noqa: F401
     except ImportError as error:
         raise InvalidArgumentError(
-            f"TensorFlow graphs need TensorFlow ({error}): pip install 'paceline[tensorflow]', or write the graph "
-            "as JSON (docs/reference/coordinator-plan.md)"
+            f"TensorFlow graphs need TensorFlow ({error}): {install('tensorflow')}, or write the "
+            "graph as JSON (docs/reference/coordinator-plan.md)"
         ) from None
 
 

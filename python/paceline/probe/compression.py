@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
+from paceline._internal.extras import install
 from paceline.catalog.compression import Compression, parse
 from paceline.errors import InvalidArgumentError
 
@@ -37,7 +36,7 @@ def needs_torch() -> None:
         import torch.distributed  # noqa: F401
     except ImportError:
         raise InvalidArgumentError(
-            "--compression: measures torch's hooks, and torch is not installed; pip install 'paceline[torch]'"
+            f"--compression: measures torch's hooks, and torch is not installed: {install('torch')}"
         ) from None
 
 
@@ -172,6 +171,8 @@ def _counts(compression: Compression, part: str, shapes: Sequence[tuple[int, ...
 
 def fit(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> dict[str, float]:
     """Return the costs, at least 0, that differ least from these times, relatively; those of 0 are left out."""
+    import numpy as np
+
     left = [column for column in range(len(COSTS)) if any(row[column] for row in counts)]
     times = np.array(seconds)
     found: dict[str, float] = {}

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from paceline.job.arrays import Array, memory
 from paceline.probe import machine
 
@@ -26,7 +24,7 @@ class RankWorker:
     def __init__(self, ranks: Job) -> None:
         """Start without buffers, which the first transfer allocates."""
         self._ranks = ranks
-        self._memory = np.zeros(0, "uint8")
+        self._memory = memoryview(b"")
 
     def do(self, order: dict[str, Any]) -> Answer:
         """Carry out a request: `do` names one of the methods below, the other fields are its arguments."""
@@ -62,7 +60,7 @@ class RankWorker:
 
     def echo(self, initiator: int, responder: int, most: int, limit_s: float) -> Answer:
         """Send 8 bytes there and back, up to `most` times or for `limit_s` seconds; return the round trips."""
-        note, mine = np.zeros(_TINY, "uint8"), self._ranks.rank
+        note, mine = bytearray(_TINY), self._ranks.rank
         if mine == responder:
             while not note[0]:
                 self._ranks.recv(note, initiator)
@@ -86,7 +84,7 @@ class RankWorker:
         """
         mine, count = self._ranks.rank, total // size
         space = self._space(total) if mine in (source, to) else self._space(0)
-        done, taken = np.zeros(_TINY, "uint8"), []
+        done, taken = bytearray(_TINY), []
         for turn in range(repeats + 1):
             arrivals = []
             if mine == to:
@@ -127,8 +125,7 @@ class RankWorker:
         self._ranks.barrier(name="compression")
         return measure(method, repeats)
 
-    def _space(self, size: int) -> Any:  # noqa: ANN401 - an array of bytes
-        if size > self._memory.size:
-            self._memory = np.zeros(size, "uint8")
-            self._memory.fill(1)
+    def _space(self, size: int) -> memoryview:
+        if size > self._memory.nbytes:
+            self._memory = memoryview(bytearray(b"\1") * size)
         return self._memory

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline._core import __version__
+from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError, JobError
 
 ADDRESS = "RAY_ADDRESS"
@@ -31,7 +32,7 @@ def library() -> Any:  # noqa: ANN401 - Ray's types are not there where Ray is n
     try:
         import ray
     except ImportError as error:
-        raise MissingRayError(f"Ray cannot be imported ({error}); run: pip install 'paceline[ray]'") from None
+        raise MissingRayError(f"Ray cannot be imported ({error}): {install('ray')}") from None
     return ray
 
 

@@ -7,11 +7,10 @@ linearly. The runtime aligns the times of its timelines in the same way.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from paceline.replay.clock import Clock
 
@@ -49,7 +48,7 @@ def offset(ranks: Job, clock: Clock, names: Sequence[str]) -> Offset:
 
 
 def _answer(ranks: Job, clock: Clock, other: int) -> None:
-    question, answer = np.zeros(1, "int64"), np.zeros(1, "int64")
+    question, answer = array("q", [0]), array("q", [0])
     for _ in range(_ASKED):
         ranks.recv(question, other)
         answer[0] = clock.now()
@@ -57,14 +56,14 @@ def _answer(ranks: Job, clock: Clock, other: int) -> None:
 
 
 def _ask(ranks: Job, clock: Clock) -> Offset:
-    question, answer = np.zeros(1, "int64"), np.zeros(1, "int64")
+    question, answer = array("q", [0]), array("q", [0])
     offsets = []
     for _ in range(_ASKED):
         sent_at = clock.now()
         ranks.send(question, 0)
         ranks.recv(answer, 0)
         half = (clock.now() - sent_at + 1) // 2
-        offsets.append(Offset(sent_at + half, int(answer[0]) - (sent_at + half), half))
+        offsets.append(Offset(sent_at + half, answer[0] - (sent_at + half), half))
     return min(offsets, key=lambda one: one.error)
 
 

@@ -24,14 +24,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paceline._internal.extras import cannot_import
 from paceline._internal.lazy import also_as, public_names
 
 try:
     import tensorflow  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        f"paceline.tensorflow needs TensorFlow, which cannot be imported ({error}); pip install 'paceline[tensorflow]'"
-    ) from error
+    cannot_import("paceline.tensorflow", "TensorFlow", "tensorflow", error)
 
 from paceline.hvd.build_info import (
     ccl_built,

@@ -4,9 +4,14 @@ Importing this registers the backend, so that `torch.distributed.init_process_gr
 `import paceline.torch as hvd` provides the API of `import horovod.torch as hvd` (`paceline.torch.hvd`).
 """
 
-import torch.distributed
-
+from paceline._internal.extras import cannot_import
 from paceline._internal.lazy import also_as, public_names
+
+try:
+    import torch.distributed
+except ImportError as error:
+    cannot_import("paceline.torch", "PyTorch", "torch", error)
+
 from paceline.torch.recorder.autograd_graph import AutogradGraph, autograd_graph, observed_order
 from paceline.torch.recorder.clock import Clock, CpuClock, CudaClock
 from paceline.torch.recorder.recorder import Recorder, record

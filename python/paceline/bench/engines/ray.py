@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from typing import Any
 
+from paceline._internal.extras import install
 from paceline.bench.engines.base import Engine, environments, rank_words
 from paceline.bench.places import Places
 from paceline.bench.processes import Process
@@ -24,7 +25,7 @@ class RayServers(Engine):
         if importlib.util.find_spec("paceline.ray") is None:
             return "this version of paceline has no paceline.ray; install a newer one"
         if importlib.util.find_spec("ray") is None:
-            return "Ray is not installed: pip install 'paceline[ray]'"
+            return f"Ray is not installed: {install('ray')}"
         return None
 
     def spec_fields(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def check_plot(path: Path) -> None:
     """Raise InvalidArgumentError if no plot could be written to this file."""
     from paceline.forecast.plotting import need_matplotlib
 
-    need_matplotlib("--plot: plots")
+    need_matplotlib("--plot")
     check_writable("--plot", path)
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidArgumentError(f"--plot {path}: name a file that ends with {units.listed([*_SUFFIXES], 'or')}")
