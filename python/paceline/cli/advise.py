@@ -128,7 +128,7 @@ def advise(
 
     Searched are sharding, whether gathered units are kept, batch and accumulation, and checkpointing; what is given is
     not searched. Lists of --tensor-parallel, --pipeline-parallel and --virtual-stages are searched, too. The table has
-    the best of each sharding.
+    the best of each sharding; what leaves memory to spare comes first.
 
     \b
     paceline advise gpt2-xl --gpu a100 --gpus 16 --network 100Gbps
@@ -151,8 +151,7 @@ def advise(
         every = search.start(job)
         finished = _search(job, every, top)
         for one in every:
-            shown = [*one.options[:top], *([one.roomier] if one.roomier is not None else [])]
-            rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in shown]
+            rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
         answer = report.Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
         if as_json:
             say([json.dumps(answer.to_dict(), indent=1, allow_nan=False)])

@@ -113,7 +113,7 @@ class Answer:
     job: Job
     found: tuple[Found, ...]
     rows: Mapping[int, Sequence[Row]]
-    """By number of GPUs, fastest first."""
+    """By number of GPUs; those that leave room, fastest first, and then those that fit tightly."""
     objective: Objective
     costs: Costs
     finished: bool = True
@@ -126,11 +126,10 @@ class Answer:
 
     @property
     def best(self) -> Row | None:
-        """The best of all numbers of GPUs: the most throughput, or the least cost."""
+        """The best of all numbers of GPUs that leaves room: the most throughput, or the least cost."""
         firsts = [rows[0] for rows in self.rows.values() if rows]
-        if self.objective == "cost":
-            return max(firsts, key=lambda row: row.kept_per_s / row.gpus, default=None)
-        return max(firsts, key=lambda row: row.kept_per_s, default=None)
+        per = (lambda row: row.gpus) if self.objective == "cost" else (lambda _: 1)
+        return max(firsts, key=lambda row: (not row.sharded.is_tight, row.kept_per_s / per(row)), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
@@ -286,6 +285,12 @@ class Answer:
             "computation" if row.option.help is None else f"{row.option.help.what}: {row.option.help.gain:.2f}x",
         ]
 
+    def _faster(self, best: Row) -> Option | None:
+        """Return the fastest option that is faster than the best and fits tightly."""
+        options = next(found.options for found in self.found if found.gpus == best.gpus)
+        rate = search.rate(best.option)
+        return max((it for it in options if search.rate(it) > rate), key=search.rate, default=None)
+
     def remarks(self) -> list[str]:
         """Return what was searched and left out, and the command of the best."""
         lines = []
@@ -314,9 +319,9 @@ class Answer:
         best = self.best
         if best is not None:
             if best.sharded.is_tight:
-                lines.append(_tight(best, self.rows[best.gpus]))
-            elif faster := [row for row in self.rows[best.gpus] if row.kept_per_s > best.kept_per_s]:
-                lines.append(_too_tight(best, faster[0]))
+                lines.append(_tight(best))
+            elif faster := self._faster(best):
+                lines.append(_too_tight(best, faster))
             if self.job.space.global_batch is None and self.job.space.batch is None:
                 lines.append("The batch was free, and large ones are fast; --global-batch fixes it.")
             lines.append(f"note: {best.option.result.evidence}." if best.option.result.interval is None else "")
@@ -324,28 +329,25 @@ class Answer:
         return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
 
 
-def _tight(best: Row, rows: Sequence[Row]) -> str:
-    """Return that the best leaves little room for what is not counted, and which of `rows`, of as many GPUs, more."""
-    roomier = next((row for row in rows if not row.sharded.is_tight), None)
+def _tight(best: Row) -> str:
+    """Return that the best, as all that fit, leaves little room for what is not counted, and what leaves more."""
     ways = ["a smaller --batch"] * (best.candidate.batch > 1)
     ways += ["--checkpointing full"] * (best.candidate.checkpointing != "full") or ["more GPUs"] * (not ways)
-    other = f"none of the others listed leaves more; {units.listed(ways, 'or')} does"
-    if roomier is not None:
-        times = units.short(best.kept_per_s / roomier.kept_per_s)
-        other = f"{roomier.candidate.words} with {_in_words(roomier.candidate)} leaves more, {times} times slower"
     return (
         f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
-        f"allocator reserves beyond what is allocated: it may not fit; {other}."
+        "allocator reserves beyond what is allocated: it may not fit; none of the others leaves "
+        f"{100 * (1 - shardings.TIGHT):.0f} %; {units.listed(ways, 'or')} leaves more."
     )
 
 
-def _too_tight(best: Row, faster: Row) -> str:
-    """Return why a faster row is not the best."""
-    times = units.short(faster.kept_per_s / best.kept_per_s)
+def _too_tight(best: Row, faster: Option) -> str:
+    """Return why a faster option is not the best."""
+    times = units.short(search.rate(faster) / search.rate(best.option))
+    own = faster.result.sharded
+    assert own is not None
     return (
-        f"note: {faster.candidate.words} with {_in_words(faster.candidate)} is "
-        f"{'about' if times == '1' else f'{times} times'} as fast, but leaves "
-        f"{units.size(faster.sharded.room_bytes)}, and may not fit."
+        f"note: {faster.candidate.words} with {_in_words(faster.candidate)} is {times} times as fast, but leaves "
+        f"{units.size(own.room_bytes)} of the memory, and may not fit: what leaves room comes first."
     )
 
 

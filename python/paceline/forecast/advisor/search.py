@@ -1,8 +1,11 @@
-"""The search: the best configuration of each sharding, by branch and bound, so that few need to be simulated.
+"""The search: the best configurations of each sharding, by branch and bound, so that few need to be simulated.
 
 Candidates of a sharding are forecast in the order of the rate that they would have if all communication was hidden. As
 soon as one that fits is faster than that bound of the next, no other can be faster. Those whose state and
 activations alone exceed the memory are not forecast.
+
+The best of a sharding is the fastest that leaves room for what is not counted. One that fits tightly and is noticeably
+faster is kept, too, but comes after all that leave room.
 """
 
 from __future__ import annotations
@@ -73,9 +76,7 @@ class Found:
     too_large: int = 0
     """Configurations that are known not to fit; others that do not fit would not be faster either."""
     options: list[Option] = field(default_factory=list)
-    """The best of each sharding, fastest first."""
-    roomier: Option | None = None
-    """If all of these fit tightly: the fastest of the first one's sharding that does not."""
+    """The best of each sharding: those that leave room, fastest first, and then those that fit tightly."""
     never_fit: list[TooLarge] = field(default_factory=list)
     """Shardings that do not fit in any configuration, least memory first."""
     left_out: list[str] = field(default_factory=list)
@@ -88,39 +89,11 @@ def search(job: Job, found: Found, progress: Progress | None = None) -> None:
     """Fill `found`, which holds what is done if this is interrupted. Raises InvalidArgumentError."""
     setups = _setups(job, found.gpus)
     for done, setup in enumerate(setups):
-        best = _best(job, setup, found)
-        if best is not None:
-            found.options.append(best)
-            found.options.sort(key=_rank)
+        found.options += _best(job, setup, found)
+        found.options.sort(key=_rank)
         if progress is not None:
             progress(done + 1, len(setups))
-    found.options = _roomy_first(found.options)
-    if found.options and all(map(_is_tight, found.options)):
-        found.roomier = _roomier(job, found)
     found.never_fit.sort(key=lambda one: one.least_bytes)
-
-
-def _roomy_first(options: Sequence[Option]) -> list[Option]:
-    """Return the options with one that is not tight first, if it is as good as equal to the fastest, which is."""
-    if not options or not _is_tight(options[0]):
-        return list(options)
-    first = next((one for one in options if not _is_tight(one) and _is_near(one, options[0])), options[0])
-    return [first, *(one for one in options if one is not first)]
-
-
-def _roomier(job: Job, found: Found) -> Option | None:
-    """Return the fastest configuration of the first option's sharding that leaves room."""
-    fastest: Option | None = None
-
-    def is_enough(bound: float) -> bool:
-        return fastest is not None and bound < _rate(fastest)
-
-    every = candidates(job, found.options[0].candidate.setup, found.gpus)
-    able = [one for one in every if one.least_bytes <= shardings.TIGHT * job.capacity_bytes]
-    for option in _fastest_first(job, found, able, is_enough):
-        if _fits(option) and not _is_tight(option) and (fastest is None or _rank(option) < _rank(fastest)):
-            fastest = option
-    return fastest
 
 
 def _fastest_first(
@@ -140,10 +113,6 @@ def _fits(option: Option) -> bool:
 
 def _is_tight(option: Option) -> bool:
     return option.result.sharded is not None and option.result.sharded.is_tight
-
-
-def _is_near(option: Option, best: Option) -> bool:
-    return _rate(option) >= (1 - NEAR) * _rate(best)
 
 
 def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
@@ -262,13 +231,13 @@ def _check_groups(name: str, ranks: Sequence[tuple[int, int]]) -> None:
     )
 
 
-def _rank(option: Option) -> tuple[float, int, int]:
-    """Fastest first; of equals, the one that needs less memory, then the one with the usual buckets."""
+def _rank(option: Option) -> tuple[bool, float, int, int]:
+    """What leaves room first, then the fastest; of equals, what needs less memory, then the usual buckets."""
     assert option.result.sharded is not None
-    return -_rate(option), option.result.sharded.memory.peak_bytes, option.candidate.bucket_bytes or 0
+    return _is_tight(option), -rate(option), option.result.sharded.memory.peak_bytes, option.candidate.bucket_bytes or 0
 
 
-def _rate(option: Option) -> float:
+def rate(option: Option) -> float:
     """Samples per second of all ranks."""
     assert option.result.samples_per_s is not None
     return option.result.samples_per_s
@@ -325,40 +294,40 @@ def _of_sizes(
             return
 
 
-def _best(job: Job, setup: Setup, found: Found) -> Option | None:
-    """Return the fastest configuration of a sharding that fits; instead of a tight one, one as good as equal."""
+def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
+    """Return the fastest configuration of a sharding that leaves room, and a tight one that is noticeably faster."""
     every = candidates(job, setup, found.gpus)
     able = [one for one in every if one.least_bytes <= job.capacity_bytes]
     if able and any(_is_long(job, one.candidate) for one in able):
         found.left_out.append(setup.label)
-        return None
+        return []
     found.candidates += len(every)
     found.too_large += len(every) - len(able)
-    best: Option | None = None
-    roomy: Option | None = None
+    best: dict[bool, Option] = {}
+    """By whether it is tight."""
 
-    def is_enough(bound: float) -> bool:
-        if best is None or bound >= _rate(best):
-            return False
-        # What follows can only be the better choice for its room.
-        known = roomy is not None and bound < _rate(roomy)
-        return not _is_tight(best) or known or bound < (1 - NEAR) * _rate(best)
+    def forecast(some: Sequence[Bounded], is_enough: Callable[[float], bool]) -> None:
+        for option in _fastest_first(job, found, some, is_enough):
+            tight = _is_tight(option)
+            if not _fits(option):
+                found.too_large += 1
+            elif tight not in best or _rank(option) < _rank(best[tight]):
+                best[tight] = option
 
-    for option in _fastest_first(job, found, able, is_enough):
-        assert option.result.sharded is not None
-        peak = option.result.sharded.memory.peak_bytes
-        if peak > job.capacity_bytes:
-            found.too_large += 1
-            continue
-        if best is None or _rank(option) < _rank(best):
-            best = option
-        if not _is_tight(option) and (roomy is None or _rank(option) < _rank(roomy)):
-            roomy = option
-    if best is not None and _is_tight(best) and roomy is not None and _is_near(roomy, best):
-        best = roomy
-    if best is None and (least := _least(job, every)) is not None:
+    def is_beaten(bound: float) -> bool:
+        return False in best and bound < rate(best[False])
+
+    def is_no_gain(bound: float) -> bool:
+        return any(bound < rate(one) * (1 if tight else 1 + NEAR) for tight, one in best.items())
+
+    limit = shardings.TIGHT * job.capacity_bytes
+    forecast([one for one in able if one.least_bytes <= limit], is_beaten)
+    forecast([one for one in able if one.least_bytes > limit], is_no_gain)
+    if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):
+        del best[True]
+    if not best and (least := _least(job, every)) is not None:
         found.never_fit.append(least)
-    return best
+    return [best[tight] for tight in sorted(best)]
 
 
 def _is_long(job: Job, candidate: Candidate) -> bool:
