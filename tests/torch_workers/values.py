@@ -22,7 +22,7 @@ def tensor(dtype, shape, *seed):
     draw = np.random.default_rng([977, *seed])
     if dtype.is_complex:
         parts = torch.from_numpy(draw.uniform(-2, 2, (*shape, 2)))
-        return torch.view_as_complex(parts).to(dtype)
+        return torch.complex(parts[..., 0], parts[..., 1]).to(dtype)
     if dtype.is_floating_point:
         return torch.from_numpy(draw.uniform(0.5, 2, shape)).to(dtype)
     least = -100 if dtype.is_signed else 0
@@ -37,7 +37,7 @@ def reduced(op, tensors):
     dtype = tensors[0].dtype
     if dtype is torch.bool:
         every = np.stack([part.numpy() for part in tensors])
-        return torch.from_numpy(every.all(0) if op in ("product", "min") else every.any(0))
+        return torch.from_numpy(np.asarray(every.all(0) if op in ("product", "min") else every.any(0)))
     wide = np.float64 if dtype.is_floating_point else np.dtype(str(dtype).removeprefix("torch."))
     if op == "avg" and not dtype.is_floating_point:
         whole = torch.stack([part.long() for part in tensors]).sum(0)

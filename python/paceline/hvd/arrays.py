@@ -141,9 +141,10 @@ def reduced(
 ) -> PendingOperation[Array]:
     """All-reduce an array, into a new one or, if it is dense, in place.
 
-    The result of an operation in place is `array` itself, unless its dtype had to be widened.
+    The result of an operation in place is `array` itself, unless its dtype had to be widened or it is not dense.
     """
     reduction = _plan(full, op, array, members, prescale, postscale)
+    in_place = in_place and array.flags.c_contiguous
     work = _viewed(array, reduction) if in_place else _read(array, reduction, copy=True)
     operation = _request(members, "all_reduce", full, work, reduction)
     whole = array if in_place and address(work) == address(array) else None
@@ -172,7 +173,7 @@ def _plan(full: str, op: Operator, array: Array, members: Members, prescale: flo
 
 
 def _viewed(array: Array, reduction: Reduction) -> Array:
-    """Return the array as elements of the reduction's dtype: over the same memory, if the dtypes have one size."""
+    """Return a dense array as elements of the reduction's dtype: over the same memory, if the dtypes have one size."""
     name = array.dtype.name
     if name == reduction.dtype:
         return array
@@ -226,10 +227,10 @@ def _result(operation: NamedOperation, dtype: np.dtype[Any], shape: Sequence[int
 def broadcast(
     members: Members, full: str, array: Array, root: int, *, in_place: bool = False
 ) -> PendingOperation[Array]:
-    """Copy the array of `root`, a rank of the process set, to all ranks; into a new one, or in place."""
+    """Copy the array of `root`, a rank of the process set, to all ranks; into a new one or, if it is dense, in place."""
     how = _moved(array.dtype)
     work = array
-    if not in_place:
+    if not (in_place and array.flags.c_contiguous):
         work = copied(array) if members.rank == root else empty(array.shape, array.dtype)
     operation = members.coordinator.request(
         "broadcast",

@@ -53,16 +53,22 @@ class Memory:
         if is_dense(tensor):
             self.keep.append(tensor)
             return tensor
-        dense = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        self.keep.append(dense)
-        self.back.append((tensor, dense))
-        return dense
+        return self.instead(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
 
     def update(self, tensor: Tensor) -> Tensor:
         """Return a dense tensor with the values of `tensor`, to be changed in place."""
         dense = self.read(tensor)
-        if dense is not tensor:
-            self.back.append((tensor, dense))
+        return dense if dense is tensor else self.instead(tensor, dense)
+
+    def instead(self, tensor: Tensor, dense: Tensor) -> Tensor:
+        """Return the dense tensor, whose values `copy_back` copies to `tensor`. Raises ValueError if it cannot."""
+        if tensor.numel() and any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+            raise ValueError(
+                f"{describe('the result', None, tensor)} cannot be written to a tensor that expand() made, several "
+                "elements of which are in the same memory; give .contiguous() of it"
+            )
+        self.keep.append(dense)
+        self.back.append((tensor, dense))
         return dense
 
     def copy_back(self) -> None:
@@ -131,9 +137,9 @@ def check(call: str, role: str, tensors: Sequence[Tensor], dtype: torch.dtype | 
             )
 
 
-def describe(role: str, index: int, tensor: Tensor) -> str:
+def describe(role: str, index: int | None, tensor: Tensor) -> str:
     """Return words for a tensor in a message, such as "input 1 (float32, shape [3, 4])"."""
-    return f"{role} {index} ({name_of(tensor.dtype)}, shape {list(tensor.shape)})"
+    return f"{role if index is None else f'{role} {index}'} ({name_of(tensor.dtype)}, shape {list(tensor.shape)})"
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -69,37 +69,31 @@ class Reduction:
         return {**named, "prescale": self.prescale, "postscale": self.postscale, **more}
 
     def read(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """Return the values of `tensor` in this dtype."""
-        return memory.read(self._cast(tensor))
+        """Return the values of `tensor` in this dtype, dense."""
+        viewed = _viewed(memory.read(tensor))
+        # Of a dense tensor: a cast keeps strides, and ranks may differ in theirs.
+        return viewed if viewed.dtype is self.dtype else memory.read(viewed.to(self.dtype))
 
     def write(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """Return a tensor of this dtype, which `memory.copy_back` copies to `tensor`."""
-        viewed = _viewed(tensor)
-        if viewed.dtype is self.dtype:
-            return memory.write(viewed)
-        wide = torch.empty(tensor.shape, dtype=self.dtype, device=tensor.device)
-        memory.keep.append(wide)
-        memory.back.append((tensor, wide))
-        return wide
+        """Return a dense tensor of this dtype, which `memory.copy_back` copies to `tensor`."""
+        if _is_viewed_as(tensor.dtype, self.dtype):
+            return _viewed(memory.write(tensor))
+        return memory.instead(tensor, torch.empty(tensor.shape, dtype=self.dtype, device=tensor.device))
 
     def update(self, memory: Memory, tensor: Tensor) -> Tensor:
-        """Return the values of `tensor` in this dtype, to be changed in place and copied back."""
-        if tensor.dtype is self.dtype:
-            return memory.update(tensor)
-        cast = self._cast(tensor)
-        if cast.dtype is _viewed(tensor).dtype:
-            return memory.update(cast)
-        memory.keep.append(cast)
-        memory.back.append((tensor, cast))
-        return cast
+        """Return the values of `tensor` in this dtype, dense, to be changed in place and copied back."""
+        if _is_viewed_as(tensor.dtype, self.dtype):
+            return _viewed(memory.update(tensor))
+        return memory.instead(tensor, self.read(memory, tensor))
 
-    def _cast(self, tensor: Tensor) -> Tensor:
-        viewed = _viewed(tensor)
-        return viewed if viewed.dtype is self.dtype else viewed.detach().to(self.dtype)
+
+def _is_viewed_as(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Return whether elements are those of the other dtype, or pairs of them, in the same memory."""
+    return dtype is other or dtype is torch.bool or dtype.is_complex
 
 
 def _viewed(tensor: Tensor) -> Tensor:
-    """View bools as bytes, and complex numbers as pairs, in the same memory."""
+    """View bools as bytes, and complex numbers as pairs, in the memory of a dense tensor."""
     if tensor.dtype is torch.bool:
         return tensor.detach().view(torch.uint8)
     if tensor.is_complex():
