@@ -1,6 +1,7 @@
 """Horovod's calls on tensors and arrays in every memory layout, which may differ between ranks."""
 
 import copy
+import functools
 import itertools
 import random
 
@@ -63,12 +64,12 @@ def of_arrays(call, dtype, shape, op):
     if dtype is torch.bfloat16:
         return
     members = members_of(global_process_set)
-    how = {"avg": Operator.Average}.get(op) or Operator[op.title()]
+    how = Operator(OPS[op])
     every, own = call.given(dtype, shape, 7)
     own = own.resolve_conj().resolve_neg().numpy()
     for in_place in (False, True):
         given = np.copy(own, order="K") if in_place else own
-        if in_place and call.later:
+        if in_place and call.later and shape:
             given = np.asfortranarray(given)
         got = members.begin(
             "allreduce",
@@ -128,7 +129,9 @@ def arrays_moved(call, dtype, shape):
         got = members.begin(
             "broadcast",
             None,
-            lambda full, copied=copied, in_place=in_place: arrays.broadcast(members, full, copied, 0, in_place=in_place),
+            lambda full, copied=copied, in_place=in_place: arrays.broadcast(
+                members, full, copied, 0, in_place=in_place
+            ),
         )()
         call.assert_same(torch.from_numpy(np.asarray(got)), every[0])
     got = members.begin("allgather", None, lambda full: arrays.gathered(members, full, given))()
@@ -160,7 +163,9 @@ def everything(rank, size, seed, share):
 def _training(rank, size):
     """Weights, gradients and an optimizer's state in layouts that differ between ranks."""
     torch.manual_seed(3)
-    alone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), hvd.SyncBatchNorm(4), torch.nn.Flatten(), torch.nn.Linear(36, 2))
+    alone = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), hvd.SyncBatchNorm(4), torch.nn.Flatten(), torch.nn.Linear(36, 2)
+    )
     alone[1] = torch.nn.BatchNorm2d(4)
     ours = copy.deepcopy(alone)
     ours[1] = hvd.SyncBatchNorm(4)
@@ -189,7 +194,6 @@ def _training(rank, size):
 def _refused(rank, size):
     for dtype in (torch.float32, torch.int8):
         flat = place(tensor(dtype, (4, 3), rank), "expanded")
-        other = (rank + 1) % size
-        for begin in (lambda: hvd.allreduce_(flat.tensor), lambda: hvd.broadcast_(flat.tensor, other)):
-            raises(ValueError, r"expand\(\).*give .contiguous\(\)", begin)
+        for begin in (hvd.allreduce_, functools.partial(hvd.broadcast_, root_rank=(rank + 1) % size)):
+            raises(ValueError, r"expand\(\).*give .contiguous\(\)", begin, flat.tensor)
         flat.assert_all("a refused call")

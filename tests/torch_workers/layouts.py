@@ -91,7 +91,7 @@ def place(values, layout):
 class Call:
     """The tensors of one call: what each rank gives, in which layout, and what becomes of it."""
 
-    def __init__(self, draw, rank, size, layout, what, *, conjugated):  # noqa: PLR0917 - of a test
+    def __init__(self, draw, rank, size, layout, what, *, conjugated):
         """`layout` of all tensors; None: each has its own, also on each rank."""
         self.draw, self.rank, self.size, self.layout, self.what = draw, rank, size, layout, what
         self.conjugated = conjugated
@@ -153,7 +153,9 @@ class Call:
             return
         real = got.dtype.to_real() if got.dtype.is_complex else got.dtype
         roundings = 2 * len(parts) * torch.finfo(real).eps
-        torch.testing.assert_close(got, want, rtol=roundings, atol=4 * roundings, msg=lambda text: f"{self.what}: {text}")
+        torch.testing.assert_close(
+            got, want, rtol=roundings, atol=4 * roundings, msg=lambda text: f"{self.what}: {text}"
+        )
 
 
 FACTOR = 0.25
@@ -178,7 +180,13 @@ def operators(dtype):
     kinds = dist.ReduceOp
     found = {"sum": kinds.SUM}
     if dtype is torch.bool:
-        return found | {"min": kinds.MIN, "max": kinds.MAX, "product": kinds.PRODUCT, "band": kinds.BAND, "bor": kinds.BOR}
+        return found | {
+            "min": kinds.MIN,
+            "max": kinds.MAX,
+            "product": kinds.PRODUCT,
+            "band": kinds.BAND,
+            "bor": kinds.BOR,
+        }
     found |= {"avg": kinds.AVG, "premul_sum": dist._make_nccl_premul_sum(FACTOR)}
     if dtype.is_complex:
         return found
@@ -393,8 +401,6 @@ def all_to_all_single(call, dtype, shape):
     got = call.result(dtype, (splits[call.rank] * call.size, *shape[1:]))
     dist.all_to_all_single(got, own, [splits[call.rank]] * call.size, splits)
     call.assert_same(got, torch.cat([part.split(splits)[call.rank] for part in every]))
-    got = functional.all_to_all_single(own, [splits[call.rank]] * call.size, splits, dist.group.WORLD)
-    call.assert_same(got, torch.cat([part.split(splits)[call.rank] for part in every]))
 
 
 def send_and_receive(call, dtype, shape):
@@ -423,6 +429,11 @@ def functional_moves(call, dtype, shape):
     for dim in {0, len(shape) - 1} if shape else ():
         if dtype not in FLOAT8 or dim == 0:  # torch cannot concatenate them
             call.assert_same(functional.all_gather_tensor(own, dim, dist.group.WORLD), torch.cat(every, dim))
+    if shape:
+        splits = [1 + target for target in range(call.size)]
+        every, own = call.given(dtype, (sum(splits), *shape[1:]), 27)
+        got = functional.all_to_all_single(own, [splits[call.rank]] * call.size, splits, dist.group.WORLD)
+        call.assert_same(got, torch.cat([part.split(splits)[call.rank] for part in every]))
 
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -438,18 +449,19 @@ def everything(rank, size, seed, share):
     reductions = [(act, dtype, *pair) for dtype in REDUCIBLE for pair in operators(dtype).items() for act in REDUCTIONS]
     for act, dtype, *operator in [*reductions, *itertools.product(MOVES, MOVED)]:
         for layout in [None, *(layout for layout in VIEWS if draw.random() < share)]:
-            _call(draw, rank, size, layout, act, dtype, next(shapes), *operator)
+            call(draw, rank, size, layout, act, dtype, next(shapes), *operator)
     _hooks(rank, size)
     _refused(rank, size)
 
 
-def _call(draw, rank, size, layout, act, dtype, shape, *operator):  # noqa: PLR0917 - one combination
+def call(draw, rank, size, layout, act, dtype, shape, *operator):  # noqa: PLR0917 - one combination
+    """Make one call with tensors in a layout, or in several; says which one failed."""
     what = f"{act.__name__} {''.join(operator[:1])} {dtype} {list(shape)} {layout or 'mixed'}"
     # torch's own calls view complex numbers as real ones, which it refuses for conjugated ones.
-    call = Call(draw, rank, size, layout, what, conjugated=act.__name__.startswith("functional"))
+    made = Call(draw, rank, size, layout, what, conjugated=act.__name__.startswith("functional"))
     try:
-        act(call, dtype, shape, *operator)
-        call.assert_memory()
+        act(made, dtype, shape, *operator)
+        made.assert_memory()
     except BaseException as error:
         error.add_note(f"in {what}")
         raise

@@ -6,7 +6,9 @@ So torch cannot compute with them, and nothing is trained: the ranks call the co
 import contextlib
 import ctypes
 import json
+import mmap
 import os
+import random
 import threading
 import time
 from unittest import mock
@@ -15,9 +17,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from cuda_stand_in import Device
-from paceline.torch.backend import on_device
+from paceline.torch.backend import buffers, on_device
 from paceline.torch.backend.collectives import Collectives
+from paceline.torch.backend.work import Work
 
+from torch_workers import layouts
 from torch_workers.values import REDUCED, assert_reduced, tensor
 
 
@@ -249,6 +253,49 @@ def overlapping(rank, size):
         assert torch.equal(on.get(same), torch.full((3,), float(size) ** 2))
         [got] = future.wait()
         assert torch.equal(on.get(got), torch.full((1000,), size * (size + 1) / 2))
+
+
+def layouts_of_tensors(rank, size, seed):
+    """Calls on tensors of the device in every layout: copies of them are on the device, too."""
+    on, draw = Tensors(), random.Random(seed)
+
+    def empty(shape, *, dtype=torch.float32, device=None):
+        made = on.put(torch.zeros(shape, dtype=dtype))
+        on.device.synchronize(on.stream)
+        # The copies of these tests are made by the CPU, which may not touch memory of the device.
+        begin = made.data_ptr() & -mmap.PAGESIZE
+        size = made.data_ptr() + made.nbytes - begin
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(begin), ctypes.c_size_t(size), both) == 0
+        return made
+
+    def settled(call):
+        """Also for the host, which looks into the memory of the device, and copies there at once."""
+
+        def run(*words):
+            on.device.enter()
+            on.device.synchronize(on.stream)
+            call(*words)
+            on.device.synchronize(on.stream)
+
+        return run
+
+    more = [
+        mock.patch.object(torch, "empty", empty),
+        mock.patch.object(buffers, "assign", settled(buffers.assign)),
+        mock.patch.object(Work, "_hold", settled(Work._hold)),
+        mock.patch.object(on_device, "mark", lambda place: None),
+    ]
+    # The last of both are torch's functional calls, which make copies in the memory of the host.
+    calls = [(act, dtype, "sum", dist.ReduceOp.SUM) for act in layouts.REDUCTIONS[:-1] for dtype in layouts.REDUCIBLE]
+    calls += [(act, dtype) for act in layouts.MOVES[:-1] for dtype in (torch.float32, torch.int8, torch.complex64)]
+    with contextlib.ExitStack() as patched:
+        for patch in (*on.patched(), *more):
+            patched.enter_context(patch)
+        for act, dtype, *operator in calls:
+            layouts.call(draw, rank, size, None, act, dtype, draw.choice(layouts.SHAPES[:4]), *operator)
+            on.arrays.clear()
+        dist.barrier()
 
 
 def main():

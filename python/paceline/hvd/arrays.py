@@ -227,7 +227,7 @@ def _result(operation: NamedOperation, dtype: np.dtype[Any], shape: Sequence[int
 def broadcast(
     members: Members, full: str, array: Array, root: int, *, in_place: bool = False
 ) -> PendingOperation[Array]:
-    """Copy the array of `root`, a rank of the process set, to all ranks; into a new one or, if it is dense, in place."""
+    """Copy the array of `root`, a rank of the process set, to all; into a new one or, if it is dense, in place."""
     how = _moved(array.dtype)
     work = array
     if not (in_place and array.flags.c_contiguous):

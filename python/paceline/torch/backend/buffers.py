@@ -92,10 +92,10 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def dense_copy(tensor: Tensor) -> Tensor:
-    """Return a new dense tensor with these values, detached from autograd."""
+def dense_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a new dense tensor with these values, of another dtype if one is given, detached from autograd."""
     with torch.no_grad():
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+        return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def elements(dtype: torch.dtype) -> tuple[str, int]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from paceline.torch.backend.buffers import REDUCIBLE, Memory, name_of
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, dense_copy, name_of
 from paceline.torch.backend.group import Call, Loose
 
 _NAMES: dict[Any, str] = {
@@ -70,9 +70,10 @@ class Reduction:
 
     def read(self, memory: Memory, tensor: Tensor) -> Tensor:
         """Return the values of `tensor` in this dtype, dense."""
-        viewed = _viewed(memory.read(tensor))
-        # Of a dense tensor: a cast keeps strides, and ranks may differ in theirs.
-        return viewed if viewed.dtype is self.dtype else memory.read(viewed.to(self.dtype))
+        if _is_viewed_as(tensor.dtype, self.dtype):
+            return _viewed(memory.read(tensor))
+        # `to` would keep the tensor's strides, in which ranks may differ.
+        return memory.read(dense_copy(tensor, self.dtype))
 
     def write(self, memory: Memory, tensor: Tensor) -> Tensor:
         """Return a dense tensor of this dtype, which `memory.copy_back` copies to `tensor`."""
