@@ -141,12 +141,6 @@ def test_norms_behind_attention_keep_what_they_normalize():
     assert kept[1] - kept[0] == 2 * 2 * 32 * 64
 
 
-def test_a_model_with_images_is_told_how_to_be_forecast():
-    fields = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SMALL}}
-    with pytest.raises(InvalidArgumentError, match="'gemma3' is not known; save its text_config as a file"):
-        model_of(Config("gemma3", "here", fields))
-
-
 def test_a_mixture_of_experts_is_outside_the_evidence():
     import paceline
 

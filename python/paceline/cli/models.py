@@ -64,7 +64,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     if workload is not None:
         entry["on_gpu"] = _on_gpu(workload, gpus or 1)
     if as_json:
-        say([json.dumps(entry | {"config": dict(config.fields)}, indent=1)])
+        say([json.dumps(entry | {"notes": list(model.notes), "config": dict(config.fields)}, indent=1)])
         return
     lines = [f"{config.name}: {model.family}, {_count(model.parameters)} parameters ({model.parameters:,})"]
     if "active_parameters" in entry:
@@ -72,7 +72,10 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     lines.append(
         f"{units.short(model.flops / 1e12)} TFLOPs per sample of {model.sequence} tokens, forward and backward"
     )
+    if not config.source:
+        lines.append(f"with the head of {model.architecture}")
     lines += wrapped(f"from {config.source or config.where}", width())
+    lines += [line for note in model.notes for line in wrapped(f"note: {note}", width())]
     if workload is not None:
         lines += ["", *_text(workload, entry["on_gpu"])]
     say(lines)
@@ -86,6 +89,7 @@ def _entry(config: Config) -> dict[str, Any]:
     return {
         "name": config.name,
         "model_type": config.kind,
+        "architecture": model.architecture,
         "parameters": model.parameters,
         "layers": len(blocks),
         "hidden": next(layer.hidden for layer in model.layers if layer.block),

@@ -300,9 +300,10 @@ class Sweep:
         ]
 
     def recording_notes(self, named: str | Path | Trace, trace: Trace) -> list[str]:
-        """Return what is assumed of the exchanges of a recording with several passes a step."""
-        if self.workload(named) is not None:
-            return []
+        """Return what a configuration does not say, or what is assumed of a recording with several passes a step."""
+        workload = self.workload(named)
+        if workload is not None:
+            return list(workload.model.notes)
         summary = json.loads(trace.summary())
         if not summary["accumulates"]:
             return []

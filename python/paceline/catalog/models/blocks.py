@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.catalog.models.config import Config
 from paceline.catalog.models.layers import Activations, Attention, Layer, Matmul, Tensor
 
 _ATTENTION, _MLP = 13 / 34, 21 / 34
@@ -354,17 +353,3 @@ def final_norm(name: str, tokens: int, hidden: int, vectors: int, *, rms: bool) 
     through = float(tokens * hidden)
     kept = Activations(inputs=through, separate=through * rms, widened=through * rms)
     return Layer(name, norm_tensors(name, hidden, vectors), tokens, hidden, traffic=LOOKUP, kept=kept)
-
-
-def decoder_layers(
-    config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int
-) -> list[Layer]:
-    """Return the layers of a decoder whose blocks have the same width. Raises InvalidArgumentError."""
-    vocabulary, block = config.whole("vocab_size"), blocks[0]
-    words = Tensor("model.embed.tokens.weight", (vocabulary, block.hidden))
-    places = (Tensor("model.embed.positions.weight", (positions, block.hidden)),) if positions else ()
-    return [
-        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places)),
-        *stack(blocks),
-        *head_layers(block.tokens, block.hidden, vocabulary, norm, words if tied else None, rms=block.rms),
-    ]

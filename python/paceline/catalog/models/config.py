@@ -56,7 +56,7 @@ class Config:
             return default
         least = 0 if default == 0 else 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(field, f"{_as_json(value)} is not a whole number between {least} and {most}")
+            raise self.wrong(field, f"{as_json(value)} is not a whole number between {least} and {most}")
         return value
 
     def wholes(self, field: str, end: int) -> list[int]:
@@ -68,31 +68,31 @@ class Config:
             and len(found) < 16
             and all(one < other for one, other in zip([0, *found], [*found, end], strict=True))
         ):
-            raise self.wrong(field, f"{_as_json(found)} are not growing whole numbers between 0 and {end}")
+            raise self.wrong(field, f"{as_json(found)} are not growing whole numbers between 0 and {end}")
         return found
 
     def members(self, field: str, end: int) -> frozenset[int]:
         """Return whole numbers below `end`, in any order; none if the field is missing."""
         found = [] if self.fields.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and all(type(one) is int and 0 <= one < end for one in found)):
-            raise self.wrong(field, f"{_as_json(found)} are not whole numbers from 0 to {end - 1}")
+            raise self.wrong(field, f"{as_json(found)} are not whole numbers from 0 to {end - 1}")
         return frozenset(found)
 
     def texts(self, field: str, known: tuple[str, ...], count: int) -> list[str]:
         """Return so many words that are known; none if the field is missing."""
         found = [] if self.fields.get(field) is None else self.fields[field]
         if not (isinstance(found, list) and len(found) in (0, count)):
-            raise self.wrong(field, f"{_as_json(found)} is not a list of {count}, one for each layer")
+            raise self.wrong(field, f"{as_json(found)} is not a list of {count}, one for each layer")
         for one in found:
             if one not in known:
-                raise self.wrong(field, f"{_as_json(one)} is not known; known are {', '.join(known)}")
+                raise self.wrong(field, f"{as_json(one)} is not known; known are {', '.join(known)}")
         return found
 
     def number(self, field: str, default: float) -> float:
         """Return a number of at least 0."""
         value = self.fields.get(field, default)
         if not (is_number(value) and value >= 0):
-            raise self.wrong(field, f"{_as_json(value)} is not a number of at least 0")
+            raise self.wrong(field, f"{as_json(value)} is not a number of at least 0")
         return float(value)
 
     def flag(self, field: str, *, default: bool) -> bool:
@@ -101,30 +101,31 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.wrong(field, f"{_as_json(value)} is neither true nor false")
+            raise self.wrong(field, f"{as_json(value)} is neither true nor false")
         return value
 
     def text(self, field: str, default: str) -> str:
         """Return text."""
         value = self.fields.get(field, default)
         if not isinstance(value, str):
-            raise self.wrong(field, f"{_as_json(value)} is not text")
+            raise self.wrong(field, f"{as_json(value)} is not text")
         return value
 
     def part(self, field: str) -> Config:
         """Return an object in the configuration; an empty one if it is missing."""
         value = self.fields.get(field) or {}
         if not isinstance(value, dict):
-            raise self.wrong(field, f"{_as_json(value)} is not an object")
+            raise self.wrong(field, f"{as_json(value)} is not an object")
         return replace(self, fields=value, prefix=f"{self.prefix}{field}.")
 
-    def architecture(self, known: tuple[str, ...], default: str) -> str:
-        """Return the class in `architectures` that decides which head the model has."""
-        value = self.fields.get("architectures") or [default]
-        found = value[0] if isinstance(value, list) else value
-        if found not in known:
-            raise self.wrong("architectures", f"{_as_json(found)} is not known; known are {', '.join(known)}")
-        return str(found)
+    def labels(self, default: int = 2) -> int:
+        """Return the number of labels of a classifier: of `id2label`, else `num_labels`, else transformers' default."""
+        if self.fields.get("id2label") is None:
+            return self.whole("num_labels", default)
+        table = self.part("id2label").fields
+        if not table:
+            raise self.wrong("id2label", "has no labels; list them, or leave it out")
+        return len(table)
 
     def layers(self, field: str, default: int | None = None) -> int:
         """Return the number of layers."""
@@ -155,7 +156,7 @@ class Config:
         return found
 
 
-def _as_json(value: object) -> str:
+def as_json(value: object) -> str:
     """Return the start of a value as the file spells it, for messages."""
     return json.dumps(value, default=repr)[:80]
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from paceline.catalog.models.blocks import Block, Experts, Latent, decoder_layers
+from paceline.catalog.models.blocks import Block, Experts, Latent
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.heads import decoder_layers
 from paceline.catalog.models.layers import Layer
 
 _MOST_EXPERTS = 4096
@@ -86,6 +87,8 @@ _TRAITS = {
 _SPARSE = ("qwen2_moe", "qwen3_moe")
 """Families that say which layers are mixtures of experts."""
 _LATENT = ("deepseek_v2", "deepseek_v3")
+_FIRST = {"deepseek_v2": 0, "deepseek_v3": 3, "glm4_moe": 1}
+"""Families whose first layers are dense, and how many if the file leaves it out."""
 _WINDOWED = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
 _WIDE_EXPERTS = ("mixtral", "olmoe", "gpt_oss")
 """Families whose experts have the `intermediate_size`."""
@@ -186,8 +189,8 @@ def _is_mixture(config: Config, layer: int, count: int) -> bool:
     if config.kind in _SPARSE:
         dense = config.members("mlp_only_layers", count)
         return layer not in dense and (layer + 1) % config.whole("decoder_sparse_step", 1) == 0
-    first = {"deepseek_v2": 0, "deepseek_v3": 3, "glm4_moe": 1}.get(config.kind, 0)
-    return layer >= config.whole("first_k_dense_replace", first)
+    first = _FIRST.get(config.kind)
+    return first is None or layer >= config.whole("first_k_dense_replace", first)
 
 
 def _latent(config: Config) -> Latent:

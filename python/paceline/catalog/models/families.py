@@ -10,7 +10,6 @@ from paceline.catalog.models import decoders
 from paceline.catalog.models.blocks import (
     LOOKUP,
     Block,
-    decoder_layers,
     embedding_layer,
     final_norm,
     head_layers,
@@ -18,7 +17,9 @@ from paceline.catalog.models.blocks import (
     norm_tensors,
     stack,
 )
+from paceline.catalog.models.composites import language_part
 from paceline.catalog.models.config import Config
+from paceline.catalog.models.heads import decoder_layers, head_of, labelling
 from paceline.catalog.models.layers import Activations, Layer, Matmul, Model, Tensor
 from paceline.errors import InvalidArgumentError
 
@@ -60,9 +61,9 @@ def _mpt(config: Config, tokens: int) -> list[Layer]:
     )
     learned = config.flag("learned_pos_emb", default=True) and not attention.flag("alibi", default=True)
     positions = config.positions(tokens, "max_seq_len") if learned else 0
-    return decoder_layers(
-        config, [block] * config.layers("n_layers"), positions=positions, tied=True, norm=1 + has_bias
-    )
+    tied = config.flag("tie_word_embeddings", default=True)
+    blocks = [block] * config.layers("n_layers")
+    return decoder_layers(config, blocks, positions=positions, tied=tied, norm=1 + has_bias)
 
 
 def _falcon(config: Config, tokens: int) -> list[Layer]:
@@ -99,7 +100,8 @@ def _opt(config: Config, tokens: int) -> list[Layer]:
     block = Block(hidden, heads, heads, per_head, config.whole("ffn_dim"), tokens, dropout=dropout)
     # Positions are offset by 2.
     positions = config.positions(tokens, "max_position_embeddings") + 2
-    return decoder_layers(config, [block] * config.layers("num_hidden_layers"), positions=positions, tied=True, norm=2)
+    tied = config.flag("tie_word_embeddings", default=True)
+    return decoder_layers(config, [block] * config.layers("num_hidden_layers"), positions=positions, tied=tied, norm=2)
 
 
 def _neox(config: Config, tokens: int) -> list[Layer]:
@@ -139,22 +141,38 @@ def _bert(config: Config, tokens: int) -> list[Layer]:
         embedding_layer("model.embed", tokens, hidden, embedding),
         *stack([block] * config.layers("num_hidden_layers")),
     ]
-    base = "Roberta" if is_roberta else "Bert"
-    heads_known = {
-        f"{base}Model": False,
-        f"{base}ForMaskedLM": True,
-        **({} if is_roberta else {"BertForPreTraining": True}),
-    }
-    asked = config.architecture(tuple(heads_known), f"{base}ForMaskedLM" if is_roberta else "BertForPreTraining")
-    pooler = linear("model.pooler", hidden, hidden, bias=True) if not asked.endswith("ForMaskedLM") else ()
-    relation = linear("model.relation", hidden, 2, bias=True) if asked.endswith("ForPreTraining") else ()
-    if not heads_known[asked]:
-        return [*layers, Layer("model.pooler", pooler, 1, hidden, (Matmul(1, hidden, hidden),))]
+    return [*layers, *_bert_head(config, tokens, hidden, words)]
+
+
+def _bert_head(config: Config, tokens: int, hidden: int, words: Tensor) -> list[Layer]:
+    """Return the head of BERT and RoBERTa. The pooler is a product of the first token's row."""
+    what, vocabulary = head_of(config).what, words.shape[0]
+    dense = linear("model.pooler", hidden, hidden, bias=True)
+    pooler = Layer("model.pooler", dense, 1, hidden, (Matmul(1, hidden, hidden),))
+    if what == "none":
+        return [pooler]
+    if what == "relation":
+        return [pooler, labelling("model.relation", 1, hidden, 2)]
+    if what == "choice":
+        return [pooler, labelling("model.head", 1, hidden, 1)]
+    if what == "sequence":
+        if config.kind == "roberta":
+            return [labelling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
+        return [pooler, labelling("model.head", 1, hidden, config.labels())]
+    if what in ("tokens", "answers"):
+        return [labelling("model.head", tokens, hidden, config.labels())]
+    tied = words if config.flag("tie_word_embeddings", default=True) else None
     rows = config.whole("max_predictions_per_seq", tokens)
-    head = head_layers(
-        tokens, hidden, vocabulary, 0, words, bias=True, dense=True, rows=rows, more=(*pooler, *relation)
-    )
-    return [*layers, *head]
+    more = (*dense, *linear("model.relation", hidden, 2, bias=True)) if what == "pretraining" else ()
+    if tied is None:
+        # The product then has a bias of its own besides that of the predictions.
+        more = (*more, Tensor("model.head.product_bias", (vocabulary,)))
+    return head_layers(tokens, hidden, vocabulary, 0, tied, bias=True, dense=True, rows=rows, more=more)
+
+
+def _dense(hidden: int) -> tuple[Tensor, ...]:
+    """Return the tensors of the product in front of a classifier."""
+    return linear("model.head.dense", hidden, hidden, bias=True)
 
 
 def _t5(config: Config, tokens: int) -> list[Layer]:
@@ -185,16 +203,29 @@ def _t5(config: Config, tokens: int) -> list[Layer]:
         "model.decoder",
         (Tensor("model.decoder.relative_bias", (buckets, heads)),),
     )
-    final = final_norm("model.encoder.norm", tokens, hidden, 1, rms=True)
-    tied = words if config.flag("tie_word_embeddings", default=True) else None
-    return [
+    what = head_of(config).what
+    half = [
         embedding_layer("model.embed", tokens, hidden, (words,)),
         *encoder,
-        final,
+        final_norm("model.encoder.norm", tokens, hidden, 1, rms=True),
+    ]
+    if what == "encoder":
+        return half
+    if what == "tokens":
+        return [*half, labelling("model.head", tokens, hidden, config.labels())]
+    both = [
+        *half,
         embedding_layer("model.decoder.embed", tokens, hidden, (), words),
         *decoder,
-        *head_layers(tokens, hidden, vocabulary, 1, tied, rms=True),
+        final_norm("model.norm", tokens, hidden, 1, rms=True),
     ]
+    if what == "words":
+        tied = words if config.flag("tie_word_embeddings", default=True) else None
+        return [*both, *head_layers(tokens, hidden, vocabulary, 0, tied)]
+    if what == "sequence":
+        # Of the token that ends the sequence.
+        return [*both, labelling("model.head", 1, hidden, config.labels(), more=_dense(hidden))]
+    return both if what == "none" else [*both, labelling("model.head", tokens, hidden, config.labels())]
 
 
 def _bart(config: Config, tokens: int) -> list[Layer]:
@@ -228,13 +259,34 @@ def _bart(config: Config, tokens: int) -> list[Layer]:
         table = Tensor(f"model.{part}.embed.positions.weight", (positions, hidden))
         return (table, *norm_tensors(f"model.{part}.embed.norm", hidden, 2))
 
-    return [
-        embedding_layer("model.encoder.embed", tokens, hidden, (words, *places("encoder"))),
+    what = head_of(config).what
+    tied = config.flag("tie_word_embeddings", default=True)
+    layers = stack([decoder] * config.layers("decoder_layers"), "model.decoder")
+    if what == "decoder":
+        # It attends to no encoder; the tensors that would are there.
+        layers = [_without_work(layer) if "cross" in layer.name else layer for layer in layers]
+        return [
+            embedding_layer("model.decoder.embed", tokens, hidden, (words, *places("decoder"))),
+            *layers,
+            *head_layers(tokens, hidden, vocabulary, 0, words if tied else None),
+        ]
+    own = [] if tied else [Tensor(f"model.{it}.embed.tokens.weight", words.shape) for it in ("encoder", "decoder")]
+    both = [
+        embedding_layer("model.encoder.embed", tokens, hidden, (words, *own, *places("encoder"))),
         *stack([block] * config.layers("encoder_layers"), "model.encoder"),
         embedding_layer("model.decoder.embed", tokens, hidden, places("decoder"), words),
-        *stack([decoder] * config.layers("decoder_layers"), "model.decoder"),
-        *head_layers(tokens, hidden, vocabulary, 0, words),
+        *layers,
     ]
+    if what == "words":
+        return [*both, *head_layers(tokens, hidden, vocabulary, 0, words if tied else None)]
+    if what == "sequence":
+        # Of the token that ends the sequence.
+        return [*both, labelling("model.head", 1, hidden, config.labels(3), more=_dense(hidden))]
+    return both if what == "none" else [*both, labelling("model.head", tokens, hidden, 2)]
+
+
+def _without_work(layer: Layer) -> Layer:
+    return replace(layer, matmuls=(), attention=None, traffic=0.0, kept=Activations())
 
 
 def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
@@ -276,9 +328,17 @@ def _transfo_xl(config: Config, tokens: int) -> list[Layer]:
         *((Tensor("model.head.clusters.weight", (len(ends), width)),) if ends else ()),
         *((Tensor("model.head.clusters.bias", (len(ends),)),) if ends else ()),
     )
-    return [
+    body = [
         embedding_layer("model.embed", tokens, hidden, (*tables, *projections)),
         *stack([block] * config.layers("n_layer"), first=biases),
+    ]
+    what = head_of(config).what
+    if what == "none":
+        return body
+    if what == "sequence":
+        return [*body, labelling("model.head", tokens, width, config.labels(), bias=False)]
+    return [
+        *body,
         Layer(
             "model.head",
             head,
@@ -306,21 +366,28 @@ def _vit(config: Config, tokens: int) -> list[Layer]:
         Tensor("model.embed.patches.weight", (hidden, channels, patch, patch)),
         Tensor("model.embed.patches.bias", (hidden,)),
     )
-    labels = config.part("id2label").fields
-    classes = config.whole("num_labels", len(labels) or 1000)
+    head = head_of(config)
+    masked = (Tensor("model.embed.mask_token", (hidden,)),) if head.what == "patches" else ()
+    tables = (*embedding, *masked)
     return [
-        Layer("model.embed", embedding, tokens, hidden, (Matmul(tokens - 1, pixels, hidden),), traffic=LOOKUP),
+        Layer("model.embed", tables, tokens, hidden, (Matmul(tokens - 1, pixels, hidden),), traffic=LOOKUP),
         *stack([block] * config.layers("num_hidden_layers")),
         final_norm("model.norm", tokens, hidden, 2, rms=False),
-        Layer(
-            "model.head",
-            linear("model.head", hidden, classes, bias=True),
-            1,
-            hidden,
-            (Matmul(1, hidden, classes),),
-            logits=classes,
-        ),
+        _vit_head(config, tokens, hidden, channels),
     ]
+
+
+def _vit_head(config: Config, tokens: int, hidden: int, channels: int) -> Layer:
+    head = head_of(config)
+    if head.what == "none":
+        width = config.whole("pooler_output_size", hidden)
+        pooler = linear("model.pooler", hidden, width, bias=True)
+        return Layer("model.pooler", pooler, 1, hidden, (Matmul(1, hidden, width),))
+    if head.what == "patches":
+        pixels = channels * config.whole("encoder_stride", 16) ** 2
+        return labelling("model.head", tokens - 1, hidden, pixels)
+    # Without `architectures`, the classes of ImageNet.
+    return labelling("model.head", 1, hidden, config.labels(1000 if head.is_assumed else 2))
 
 
 _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
@@ -361,13 +428,14 @@ def default_context(kind: str) -> int:
     return _CONTEXTS.get(kind, 2048)
 
 
-def with_context(config: Config, sequence: int) -> Config:
+def with_context(whole: Config, sequence: int) -> Config:
     """Return a configuration with positions for so many tokens, as whoever trains on longer sequences makes it."""
+    config = language_part(whole, MODEL_TYPES).config
     field = _CONTEXT.get(config.kind, "max_position_embeddings")
     # RoBERTa's first two positions are not used.
     needed = sequence + 2 * (config.kind == "roberta")
     known = config.fields.get(field)
-    return replace(config, fields={**config.fields, field: needed}) if known is not None and known < needed else config
+    return replace(config, fields={**config.fields, field: needed}) if known is not None and known < needed else whole
 
 
 def model_of(config: Config, sequence: int | None = None) -> Model:
@@ -388,12 +456,9 @@ _MOST_MADE = 16
 """Searches ask for the same model thousands of times."""
 
 
-def _made(config: Config, sequence: int | None) -> Model:
-    if config.kind not in _FAMILIES:
-        part = config.fields.get("text_config")
-        own = "; save its text_config as a file, to forecast its language model alone" if isinstance(part, dict) else ""
-        known = f"`paceline record --on GPU` estimates any script; known are {', '.join(MODEL_TYPES)}"
-        raise config.wrong("model_type", f"'{config.kind[:80]}' is not known{own}; {known}")
+def _made(whole: Config, sequence: int | None) -> Model:
+    part = language_part(whole, MODEL_TYPES)
+    config = part.config
     if config.kind == "vit":
         side, patch = config.whole("image_size", 224), config.whole("patch_size", 16)
         if side % patch:
@@ -412,4 +477,8 @@ def _made(config: Config, sequence: int | None) -> Model:
                 raise config.wrong(field, f"{context} leaves no position for a token, as the first 2 are not used")
             context -= 2
         tokens = sequence or min(context, LONGEST_DEFAULT)
-    return Model(config.name, config.kind, tuple(_FAMILIES[config.kind](config, tokens)), tokens)
+    layers, head = tuple(_FAMILIES[config.kind](config, tokens)), head_of(config)
+    notes = part.notes
+    if head.is_assumed and not whole.source:
+        notes = (*notes, f"{whole.where}: has no `architectures`: assuming {head.architecture}")
+    return Model(config.name, config.kind, layers, tokens, head.architecture, notes)

@@ -157,6 +157,10 @@ class Model:
     layers: tuple[Layer, ...]
     sequence: int
     """Tokens of a sample: of the encoder's input where there is one; patches for images."""
+    architecture: str = ""
+    """The class that it is, which has its head."""
+    notes: tuple[str, ...] = ()
+    """What the file does not say, and what of it is left out."""
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every parameter once."""

@@ -1,0 +1,215 @@
+"""What a model ends in: the class in `architectures` of a configuration says whether and which head it has.
+
+The classes, and the tensors of their heads, are those of Hugging Face's transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.catalog.models.blocks import Block, embedding_layer, final_norm, head_layers, linear, stack
+from paceline.catalog.models.config import Config, as_json
+from paceline.catalog.models.layers import Activations, Layer, Matmul, Tensor
+
+What = Literal[
+    "words",
+    "none",
+    "sequence",
+    "tokens",
+    "answers",
+    "choice",
+    "pretraining",
+    "relation",
+    "two heads",
+    "encoder",
+    "decoder",
+    "patches",
+]
+"""What a head is for: words of the vocabulary, labels of a sequence, an image or of each token, both ends of an answer,
+one of several choices, BERT's two tasks or the second of them, GPT-2's two; a body of which only one half is used; the
+patches of an image that are masked."""
+BASES: Mapping[str, tuple[str, ...]] = {
+    "gpt2": ("GPT2",),
+    "llama": ("Llama", "LLaMA"),
+    "mistral": ("Mistral",),
+    "ministral": ("Ministral",),
+    "mixtral": ("Mixtral",),
+    "granite": ("Granite",),
+    "qwen2": ("Qwen2",),
+    "qwen2_moe": ("Qwen2Moe",),
+    "qwen3": ("Qwen3",),
+    "qwen3_moe": ("Qwen3Moe",),
+    "internlm": ("InternLM",),
+    "smollm3": ("SmolLM3",),
+    "seed_oss": ("SeedOss",),
+    "phi3": ("Phi3",),
+    "olmo2": ("Olmo2",),
+    "olmo3": ("Olmo3",),
+    "olmoe": ("Olmoe",),
+    "glm4": ("Glm4",),
+    "glm4_moe": ("Glm4Moe",),
+    "gemma": ("Gemma",),
+    "gemma2": ("Gemma2",),
+    "gemma3_text": ("Gemma3", "Gemma3Text"),
+    "gpt_oss": ("GptOss",),
+    "deepseek_v2": ("DeepseekV2",),
+    "deepseek_v3": ("DeepseekV3",),
+    "mpt": ("Mpt", "MPT"),
+    "falcon": ("Falcon", "RW"),
+    "opt": ("OPT",),
+    "gpt_neox": ("GPTNeoX",),
+    "bert": ("Bert",),
+    "roberta": ("Roberta",),
+    "t5": ("T5",),
+    "bart": ("Bart",),
+    "transfo-xl": ("TransfoXL",),
+    "vit": ("ViT",),
+}
+"""How the names of a family's classes begin: that of transformers first."""
+_OF_DECODERS: Mapping[str, What] = {
+    "ForCausalLM": "words",
+    "Model": "none",
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "tokens",
+    "ForQuestionAnswering": "answers",
+}
+_OF_FAMILIES: Mapping[str, Mapping[str, What]] = {
+    "gpt2": {"LMHeadModel": "words", **_OF_DECODERS, "DoubleHeadsModel": "two heads"},
+    "transfo-xl": {"LMHeadModel": "words", "Model": "none", "ForSequenceClassification": "sequence"},
+    "bert": {
+        "ForPreTraining": "pretraining",
+        "ForMaskedLM": "words",
+        "LMHeadModel": "words",
+        "Model": "none",
+        "ForNextSentencePrediction": "relation",
+        "ForMultipleChoice": "choice",
+        "ForSequenceClassification": "sequence",
+        "ForTokenClassification": "tokens",
+        "ForQuestionAnswering": "answers",
+    },
+    "roberta": {
+        "ForMaskedLM": "words",
+        "ForCausalLM": "words",
+        "Model": "none",
+        "ForMultipleChoice": "choice",
+        "ForSequenceClassification": "sequence",
+        "ForTokenClassification": "tokens",
+        "ForQuestionAnswering": "answers",
+    },
+    "t5": {
+        "ForConditionalGeneration": "words",
+        "WithLMHeadModel": "words",
+        "Model": "none",
+        "EncoderModel": "encoder",
+        "ForSequenceClassification": "sequence",
+        "ForTokenClassification": "tokens",
+        "ForQuestionAnswering": "answers",
+    },
+    "bart": {
+        "ForConditionalGeneration": "words",
+        "Model": "none",
+        "ForCausalLM": "decoder",
+        "ForSequenceClassification": "sequence",
+        "ForQuestionAnswering": "answers",
+    },
+    "vit": {"ForImageClassification": "sequence", "Model": "none", "ForMaskedImageModeling": "patches"},
+}
+"""The classes of families by what follows the family's name, that of a file without `architectures` first."""
+OF_COMPOSITES: Mapping[str, What] = {
+    "ForConditionalGeneration": "words",
+    "ChatModel": "words",
+    **_OF_DECODERS,
+}
+"""The classes of models with a text part by how their names end."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a model."""
+
+    architecture: str
+    """Its class."""
+    what: What
+    is_assumed: bool
+    """Whether the configuration does not say."""
+
+
+def ends_of(kind: str) -> Mapping[str, What]:
+    """Return the heads of a family by how the names of their classes end."""
+    return _OF_FAMILIES.get(kind, _OF_DECODERS)
+
+
+def head_of(config: Config) -> Head:
+    """Return the head of a configuration of a known family. Raises InvalidArgumentError if its class is unknown."""
+    known = {f"{base}{end}": what for base in BASES[config.kind] for end, what in ends_of(config.kind).items()}
+    asked = config.fields.get("architectures")
+    if asked is None or asked == []:
+        name, what = next(iter(known.items()))
+        return Head(name, what, is_assumed=True)
+    names = asked if isinstance(asked, list) else [asked]
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            of = f" of {config.kind}" if isinstance(name, str) else ""
+            shown = [one for one in known if one.startswith(BASES[config.kind][0])]
+            raise config.wrong(
+                "architectures",
+                f"{as_json(name)} is not a known class{of}, so its head is unknown; known are {', '.join(shown)}; "
+                "change it to the one with the same head, or `paceline record --on GPU` estimates any script",
+            )
+    if len({known[name] for name in names}) > 1:
+        raise config.wrong("architectures", f"{as_json(names)} have different heads; leave the one that is trained")
+    return Head(names[0], known[names[0]], is_assumed=False)
+
+
+def architecture_of(kind: str, end: str) -> str:
+    """Return the class of a family whose name ends so."""
+    return f"{BASES[kind][0]}{'LMHeadModel' if kind == 'gpt2' and end == 'ForCausalLM' else end}"
+
+
+def labelling(
+    name: str, rows: int, hidden: int, labels: int, *, bias: bool = True, more: tuple[Tensor, ...] = ()
+) -> Layer:
+    """Return a layer that gives so many rows a score for each label; `more`: other tensors of it, each a matrix."""
+    shapes = [tensor.shape for tensor in more if len(tensor.shape) == 2]
+    return Layer(
+        name,
+        (*more, *linear(name, hidden, labels, bias=bias)),
+        rows,
+        hidden,
+        (*(Matmul(rows, inner, outer) for outer, inner in shapes), Matmul(rows, hidden, labels)),
+        logits=float(rows) * labels,
+        kept=Activations(products=rows * hidden * (1 + len(shapes)), wide=float(rows) * labels),
+    )
+
+
+def _decoder_head(config: Config, tokens: int, hidden: int, vocabulary: int, tied: Tensor | None) -> Iterator[Layer]:
+    """Yield the head of a decoder behind its last norm."""
+    what = head_of(config).what
+    if what in ("words", "two heads"):
+        yield from head_layers(tokens, hidden, vocabulary, 0, tied)
+    if what == "two heads":
+        yield labelling("model.choices", 1, hidden, 1)
+    if what == "sequence":
+        # Every token gets scores, and those of the last one count.
+        yield labelling("model.head", tokens, hidden, config.labels(), bias=False)
+    if what == "tokens":
+        yield labelling("model.head", tokens, hidden, config.labels())
+    if what == "answers":
+        yield labelling("model.head", tokens, hidden, 2)
+
+
+def decoder_layers(
+    config: Config, blocks: Sequence[Block], *, positions: int = 0, tied: bool, norm: int
+) -> list[Layer]:
+    """Return the layers of a decoder whose blocks have the same width. Raises InvalidArgumentError."""
+    vocabulary, block = config.whole("vocab_size"), blocks[0]
+    words = Tensor("model.embed.tokens.weight", (vocabulary, block.hidden))
+    places = (Tensor("model.embed.positions.weight", (positions, block.hidden)),) if positions else ()
+    return [
+        embedding_layer("model.embed", block.tokens, block.hidden, (words, *places)),
+        *stack(blocks),
+        final_norm("model.norm", block.tokens, block.hidden, norm, rms=block.rms),
+        *_decoder_head(config, block.tokens, block.hidden, vocabulary, words if tied else None),
+    ]
