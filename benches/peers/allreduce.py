@@ -52,12 +52,16 @@ def measure(
     abouts: dict[str, str] = {}
     rates: dict[str, list[float]] = {str(size): [] for size in sizes}
     least: dict[str, list[float | None]] = {str(size): [] for size in sizes}
+    over_tcp: dict[str, list[float | None]] = {str(size): [] for size in sizes}
     words = ["--sizes", ",".join(map(str, sizes)), "--seconds", str(seconds)]
     patience_s = 60 + len(sizes) * (20 * seconds + 10)
     for number in range(rounds):
         for size, (rate, limit) in limits.measure(sizes, ranks).items():
             rates[str(size)].append(rate)
             least[str(size)].append(limit)
+        if any(system.transport == "tcp" for system in chosen):
+            for size, limit in limits.tcp_seconds(sizes, ranks).items():
+                over_tcp[str(size)].append(limit)
         busy.append(systems.busy())
         if busy[-1] > 0.1:
             say(f"other work keeps {100 * busy[-1]:.0f} % of the cores' time busy: these figures are indicative only")
@@ -75,7 +79,14 @@ def measure(
             if results:
                 abouts[system.name] = results[0]["about"]
             say(f"{ranks} ranks, round {number + 1}/{rounds}: {system.name} {time.monotonic() - start:.1f} s")
-    return {"times": result, "about": abouts, "limit": least, "copied_per_core": rates, "busy": busy}
+    return {
+        "times": result,
+        "about": abouts,
+        "limit": least,
+        "limit_tcp": over_tcp,
+        "copied_per_core": rates,
+        "busy": busy,
+    }
 
 
 def by_size(rounds: dict[str, list[float | None]]) -> dict[int, list[float | None]]:
@@ -94,7 +105,8 @@ def tables(measured: dict[str, dict[str, Any]]) -> list[summary.Table]:
     result = []
     for comparison in COMPARISONS:
         for ranks, of_ranks in measured.items():
-            limit = by_size(of_ranks["limit"]) if comparison.ours == "paceline" else None
+            of_transport = {"paceline": "limit", "paceline-tcp": "limit_tcp", "torch-paceline-tcp": "limit_tcp"}
+            limit = by_size(of_ranks.get(of_transport.get(comparison.ours, ""), {}))
             table = summary.all_reduce_table(comparison, int(ranks), times(of_ranks), titles, limit)
             result += [table] if table else []
     return result

@@ -34,7 +34,8 @@ The *limit* is the shortest possible time at the machine's copy rate, which is m
 working set. Summing n buffers of S bytes, with each rank storing only into its own memory, takes (2n - 1) S loads and
 n S stores; a copy takes one load and one store per byte. The limit is therefore (3n - 1) S / (2 c r) with c cores that
 each copy r bytes per second (`benches/peers/limits.py`). Below about 256 KiB the time is spent not on bytes but on one
-core waiting for another.
+core waiting for another. On TCP the limit is the time in which as many processes send each other an all-reduce's bytes
+over loopback and add nothing, measured in the same rounds.
 
 The peers use their defaults, and nothing here restricts them: Open MPI uses `ob1` over `sm` with single copies by
 `process_vm_readv` (`smsc/cma`) and binds ranks to cores; MPICH copies in the same way (without single copies both are

@@ -1,4 +1,4 @@
-"""The machine's limit: how fast cores copy, and the shortest time of an all-reduce inside one host at that rate.
+"""The machine's limits: how fast cores copy and how fast its TCP is, and the shortest time of an all-reduce at each.
 
 **Bytes.** n ranks hold S bytes each, in their own memory; a rank can at best load from everybody's memory and store
 into its own. For each element somebody loads n values and stores the sum, and the n - 1 others each load the sum and
@@ -10,7 +10,11 @@ second each while all copy, T >= (3n - 1) S / (2 c r). r is measured at the same
 it source and half destination, because data that fit into caches are copied faster; from 256 KiB on, because less would
 come from the core's own L1 cache, where another rank's data never are.
 
-This is a bound, not a forecast. Additions, cache lines moving from core to core, and ranks waiting for each other count
+**TCP.** Each rank must send 2 (n - 1) S / n bytes and receive as many (Patarasuk and Yuan 2009). The limit is the time
+in which as many processes do that in a ring over loopback, each with one thread, and add nothing: what the system's
+copies and calls cost. From 256 KiB on, because the interpreter's own calls take longer than smaller messages.
+
+These are bounds, not forecasts. Additions, cache lines moving from core to core, and ranks waiting for each other count
 as free, although they take most of the time below about 256 KiB.
 """
 
@@ -18,6 +22,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import select
+import socket
 import statistics
 import time
 from collections.abc import Sequence
@@ -30,6 +36,7 @@ import systems
 
 _BATCH_S = 0.002
 _LEAST_SET = 256 << 10
+_WRITE = 512 << 10  # at most, in a call
 
 
 def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1, turns: int = 1) -> list[float]:
@@ -82,6 +89,88 @@ def measure(sizes: Sequence[int], ranks: int, turns: int = 1) -> dict[int, tuple
     }
 
 
+def tcp_seconds(sizes: Sequence[int], ranks: int, seconds: float = 0.2) -> dict[int, float]:
+    """Median seconds in which each of `ranks` processes sends an all-reduce's bytes to the next over loopback."""
+    sizes = [size for size in sizes if size >= _LEAST_SET]
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(ranks)
+    ends: list[list[socket.socket]] = [[] for _ in range(ranks)]
+    with socket.create_server(("127.0.0.1", 0), backlog=ranks) as server:
+        for rank in range(ranks):
+            ends[rank].append(socket.create_connection(server.getsockname()))
+            ends[(rank + 1) % ranks].append(server.accept()[0])
+    pipes, workers = [], []
+    for rank in range(ranks):
+        here, there = context.Pipe(duplex=False)
+        # Each has the end to the next rank first: rank 0's other end was accepted last.
+        to, back = ends[rank] if rank == 0 else reversed(ends[rank])
+        arguments = (barrier, to, back, ranks, sizes, seconds, there)
+        worker = context.Process(target=_exchange, args=arguments, daemon=True)
+        worker.start()
+        there.close()
+        pipes.append(here)
+        workers.append(worker)
+    results = [pipe.recv() for pipe in pipes]
+    for worker in workers:
+        worker.join()
+    for end in (end for pair in ends for end in pair):
+        end.close()
+    return {size: max(each[size] for each in results) for size in sizes}
+
+
+def _exchange(
+    barrier: Barrier,
+    to: socket.socket,
+    back: socket.socket,
+    ranks: int,
+    sizes: list[int],
+    seconds: float,
+    result: Connection,
+) -> None:
+    for end in (to, back):
+        end.setblocking(False)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    medians = {}
+    for size in sizes:
+        total = 2 * (ranks - 1) * size // ranks
+        outgoing, incoming = memoryview(bytearray(size)), memoryview(bytearray(size))
+        times: list[float] = []
+        barrier.wait(60)
+        # A number of turns that all know, so that nobody waits for one that has stopped.
+        for _ in range(max(3, int(seconds * 1e9 / total))):
+            start = time.perf_counter()
+            _turn(to, back, outgoing, incoming, total)
+            times.append(time.perf_counter() - start)
+        medians[size] = statistics.median(times)
+    barrier.wait(60)
+    result.send(medians)
+
+
+def _turn(to: socket.socket, back: socket.socket, outgoing: memoryview, incoming: memoryview, total: int) -> None:
+    """Send and receive `total` bytes, over and over the same memory; no write passes its end."""
+    sent = received = 0
+    while sent < total or received < total:
+        moved = 0
+        if sent < total:
+            at = sent % len(outgoing)
+            try:
+                moved = to.send(outgoing[at : at + min(_WRITE, total - sent)])
+                sent += moved
+            except BlockingIOError:
+                pass
+        if received < total:
+            at = received % len(incoming)
+            try:
+                got = back.recv_into(incoming[at : at + min(_WRITE, total - received)])
+            except BlockingIOError:
+                got = 0
+            received += got
+            moved += got
+        if not moved:
+            reading = [back] if received < total else []
+            select.select(reading, [to] if sent < total else [], [], 10)
+
+
 def main() -> None:
     """Measure, and print."""
     import allreduce
@@ -93,12 +182,19 @@ def main() -> None:
     arguments = parser.parse_args()
     one = copy_rates(allreduce.SIZES, 1, turns=arguments.turns)
     measured = measure(allreduce.SIZES, arguments.ranks, arguments.turns)
+    over_tcp = tcp_seconds(allreduce.SIZES, arguments.ranks)
     rows = [
-        [summary.size_text(size), f"{single / 1e9:.1f}", f"{rate / 1e9:.1f}", summary.microseconds(least)]
+        [
+            summary.size_text(size),
+            f"{single / 1e9:.1f}",
+            f"{rate / 1e9:.1f}",
+            summary.microseconds(least),
+            summary.microseconds(over_tcp.get(size)),
+        ]
         for single, (size, (rate, least)) in zip(one, measured.items(), strict=True)
     ]
     cores = min(arguments.ranks, systems.cores())
-    header = ["size", "one core copies, GB/s", f"each of {cores} cores, GB/s", "least time, us"]
+    header = ["size", "one core copies, GB/s", f"each of {cores} cores, GB/s", "least time, us", "over TCP, us"]
     show.table(summary.Table(f"All-reduce inside one host, {arguments.ranks} ranks", header, rows))
 
 

@@ -145,7 +145,7 @@ def all_reduce_table(
         if limits:
             least = limits.get(size, ())
             row.append(microseconds(middle(least)))
-            distance = faster(ours[size], least) if ours and size in ours else None
+            distance = faster(ours[size], least) if ours and size in ours and least else None
             row += [str(distance) if distance else "–"] * bool(ours)
         rows.append(row)
     return Table(f"{comparison.title}, {ranks} ranks, microseconds", header, rows)
