@@ -104,7 +104,8 @@ def tcp_seconds(sizes: Sequence[int], ranks: int, seconds: float = 0.2) -> dict[
         here, there = context.Pipe(duplex=False)
         # Each has the end to the next rank first: rank 0's other end was accepted last.
         to, back = ends[rank] if rank == 0 else reversed(ends[rank])
-        arguments = (barrier, to, back, ranks, sizes, seconds, there)
+        turns = [(size, 2 * (ranks - 1) * size // ranks) for size in sizes]
+        arguments = (barrier, (to, back), turns, seconds, there)
         worker = context.Process(target=_exchange, args=arguments, daemon=True)
         worker.start()
         there.close()
@@ -120,19 +121,17 @@ def tcp_seconds(sizes: Sequence[int], ranks: int, seconds: float = 0.2) -> dict[
 
 def _exchange(
     barrier: Barrier,
-    to: socket.socket,
-    back: socket.socket,
-    ranks: int,
-    sizes: list[int],
+    ends: tuple[socket.socket, socket.socket],
+    turns: list[tuple[int, int]],
     seconds: float,
     result: Connection,
 ) -> None:
+    to, back = ends
     for end in (to, back):
         end.setblocking(False)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     medians = {}
-    for size in sizes:
-        total = 2 * (ranks - 1) * size // ranks
+    for size, total in turns:
         outgoing, incoming = memoryview(bytearray(size)), memoryview(bytearray(size))
         times: list[float] = []
         barrier.wait(60)
