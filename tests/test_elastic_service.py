@@ -146,6 +146,58 @@ def test_strangers_are_dropped_and_change_nothing(running, words):
     assert job.member(job.workers[0]).ask().size == 1, "the worker still comes in"
 
 
+def test_strangers_who_say_nothing_do_not_keep_workers_out(running):
+    job = running(2)
+    over = threading.Event()
+
+    def flood():
+        silent = []
+        while not over.is_set():
+            for stranger in select.select(silent, [], [], 0)[0]:
+                with contextlib.suppress(OSError):
+                    if stranger.recv(1000):
+                        continue
+                silent.remove(stranger)
+                stranger.close()
+            while len(silent) < 400 and not over.is_set():
+                try:
+                    silent.append(job.connect())
+                except OSError:
+                    break
+        for stranger in silent:
+            stranger.close()
+
+    stranger = threading.Thread(target=flood)
+    stranger.start()
+    try:
+        time.sleep(0.5)  # until there are more of them than have room
+        for worker in job.workers:
+            member = job.member(worker)
+            member._close()
+    finally:
+        over.set()
+        stranger.join()
+
+
+def test_a_worker_retries_its_first_connection():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = f"127.0.0.1:{busy.getsockname()[1]}"
+        made = []
+        worker = threading.Thread(target=lambda: made.append(Membership(address, 0, SECRET, "job")))
+        worker.start()
+        for _ in range(2):  # cut at once, as by a driver that has no room
+            busy.accept()[0].close()
+        connection, _ = busy.accept()
+        with connection:
+            connection.sendall(encode({"driver": "nonce"}))
+            [said] = Decoder(1 << 16).feed(connection.recv(1 << 16))
+            assert proves(said["proof"], proof(SECRET, "worker 0", "nonce", said["nonce"]))
+            connection.sendall(encode({"proof": proof(SECRET, "driver", "nonce", said["nonce"])}))
+            worker.join(10)
+        assert made
+        made[0]._close()
+
+
 def test_a_stranger_who_says_nothing_is_dropped_in_time(running, monkeypatch):
     monkeypatch.setattr("paceline.launch.elastic.service._PROVE_S", 0.2)
     job = running(1)

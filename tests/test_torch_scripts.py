@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,11 +67,28 @@ for environ in json.loads(sys.argv[1]):
 """
 
 
+STEP = {
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "9",
+    "SLURM_STEP_NODELIST": "localhost",
+}
+
+
 def test_torch_learns_its_rank_from_other_launchers():
     expected = [
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, "1 3 -"),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "2 4 -"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "RANK": "0", "WORLD_SIZE": "1"}, "0 1 -"),
+        ({**STEP, "WORLD_SIZE": "3"}, "1 3 -"),
+        ({**STEP, "RANK": "1", "LOCAL_RANK": "1"}, "1 3 1"),
+        ({**STEP, "RANK": "", "WORLD_SIZE": ""}, "1 3 -"),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "WORLD_SIZE": "4"}, "2 4 -"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "RANK": "1"}, "1 3 -"),
+        # Refused when a group is made: see below.
+        ({**STEP, "WORLD_SIZE": "8"}, "- 8 -"),
         ({}, "- - -"),
     ]
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -78,6 +96,103 @@ def test_torch_learns_its_rank_from_other_launchers():
     command = [sys.executable, "-c", REGISTERED, json.dumps([environ for environ, _ in expected])]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [told for _, told in expected]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({**STEP, "WORLD_SIZE": "8"}, "WORLD_SIZE=8 is set, and Slurm says 3: unset WORLD_SIZE"),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "RANK": "0"}, r"RANK=0 is set, and mpiexec \(PMI\) says 2"),
+        ({"RANK": "0"}, "RANK=0 is set and WORLD_SIZE is not; set both"),
+    ],
+)
+def test_variables_that_contradict_a_launcher_are_refused_when_they_are_needed(variables, said):
+    script = "import torch.distributed as dist, paceline.torch; dist.init_process_group('paceline')"
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | variables
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120)  # noqa: PLW1510
+    assert done.returncode == 1
+    assert re.search(said, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+LISTENS = """
+import os, sys, torch.distributed as dist
+def listening():
+    inodes = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            pass
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/self/net/{table}").readlines()[1:]:
+            field = line.split()
+            if field[3] == "0A" and f"socket:[{field[9]}]" in inodes:
+                yield field[1].split(":")[0]
+for backend in ("gloo", "paceline", "gloo"):
+    dist.init_process_group(backend)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(*listening(), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize("options", [[], ["--interface", "127.0.0.2"]])
+def test_the_store_of_a_job_listens_on_the_address_of_its_ranks_alone(options):
+    command = [sys.executable, "-m", "paceline", "run", *options, "-np", "2", "--", sys.executable, "-c", LISTENS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = done.stdout.split()
+    # gloo listens on loopback, too.
+    assert found and set(found) <= {"[rank", "0]", "0100007F", "0200007F"}, done.stdout
+
+
+WORKERS = """
+import os, sys, torch, torch.distributed as dist, paceline.torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def start(worker):
+    store = dist.FileStore(f"{sys.argv[1]}/{os.environ['RANK']}", 2)
+    if dist.is_initialized():
+        try:
+            dist.new_group([0, 1])
+        except paceline.JobError as error:
+            print(error, flush=True)
+    else:
+        dist.init_process_group("paceline", store=store, rank=worker, world_size=2)
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        assert float(one) == 2
+        print("works in a worker\\n", end="", flush=True)
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    dist.init_process_group("paceline")
+    data = TensorDataset(torch.arange(4.0))
+    for method in ("fork", "spawn", "forkserver"):
+        sum(float(value) for [value] in DataLoader(
+            data, num_workers=2, worker_init_fn=start, multiprocessing_context=method))
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    print("ranks", float(one), flush=True)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_workers_that_make_a_group_as_the_error_of_forked_ones_says(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WORKERS)
+    command = [sys.executable, "-m", "paceline", "run", "-np", "2", "--", sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("start it with the 'spawn' or 'forkserver' method") == 4, done.stdout
+    assert done.stdout.count("works in a worker") == 8, done.stdout
+    assert done.stdout.count("ranks 2.0") == 2, done.stdout
 
 
 SCRIPT = """

@@ -2,7 +2,8 @@
 
 Some trainers only accept backends whose names they know. torch loads this module at the end of each `import torch`
 (entry point `torch.backends`), under any launcher. With the variable, a group of backend "gloo" is Paceline's, but
-still reports that it is "gloo"; without it, only accelerate learns to accept the name "paceline".
+still reports that it is "gloo"; without it, only accelerate learns to accept the name "paceline". In ranks that
+`paceline run` or Ray started, torch's store listens on their address alone (`store_address`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from paceline import accelerate_backend
+from paceline import accelerate_backend, store_address
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,6 +35,7 @@ def requested() -> bool:
 def load() -> None:
     """Called by torch when it has been imported."""
     accelerate_backend.allow()
+    store_address.restrict()
     if not os.environ.get(VARIABLE):
         return
     from paceline.errors import InvalidArgumentError

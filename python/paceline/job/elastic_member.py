@@ -38,6 +38,10 @@ class _CutError(LauncherGoneError):
     """The connection was cut."""
 
 
+class _StrangerError(LauncherGoneError):
+    """What answers is not the launcher."""
+
+
 class TrainingOverError(Exception):
     """The other ranks of this process's world have finished, so that no world follows."""
 
@@ -68,20 +72,16 @@ class Membership:
         self._decoder = Decoder(MOST_BLOB)
         self._messages: list[Message] = []
         self._connection: socket.socket | None = None
+        self._answered = False
+        """Whether the driver has greeted this process over the latest connection, and was given the proof."""
         self._forked = False
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                self._connect(_CONNECT_S)
-                break
-            except _CutError:
-                if not left:
-                    raise
-                system.sleep(_AGAIN_S)
+        self._reconnect()
         os.register_at_fork(after_in_child=self._in_child)
 
     def _connect(self, limit_s: float) -> None:
         """Connect and authenticate both ways. Raises LauncherGoneError."""
         host, _, port = self.address.rpartition(":")
+        self._answered = False
         try:
             self._connection = self._system.connect(host.strip("[]"), int(port), limit_s)
         except OSError as error:
@@ -97,14 +97,20 @@ class Membership:
             raise
 
     def _reconnect(self) -> None:
-        """Reconnect. Raises LauncherGoneError if that does not succeed in time."""
+        """Connect, for the first time or again. Raises LauncherGoneError if that does not succeed in time."""
         if self._forked:
             raise LauncherGoneError("this process was forked from a worker, but is not a worker itself")
-        until = self._system.now() + _CONNECT_S
+        until, refused = self._system.now() + _CONNECT_S, 0
         while True:
             try:
                 self._connect(max(_AGAIN_S, until - self._system.now()))
+            except _StrangerError:
+                raise
             except LauncherGoneError as error:
+                # Cut after it has shown what it knows: most likely it knows another secret.
+                refused += self._answered
+                if refused == _ATTEMPTS:
+                    raise
                 if self._system.now() + _AGAIN_S < until:
                     self._system.sleep(_AGAIN_S)
                 elif isinstance(error, _CutError):  # it was accepted by the backlog of a launcher that has just ended
@@ -126,11 +132,12 @@ class Membership:
 
     def _prove(self) -> None:
         theirs, mine = str(self._next("driver")["driver"]), self._system.token()
+        self._answered = True
         own = proof(self._secret, f"worker {self.worker}", theirs, mine)
         self._send({"worker": self.worker, "nonce": mine, "proof": own})
         answer = self._next("proof")["proof"]
         if not proves(answer, proof(self._secret, "driver", theirs, mine)):
-            raise LauncherGoneError(f"whatever answers at {self.address} does not know the job's secret")
+            raise _StrangerError(f"whatever answers at {self.address} does not know the job's secret")
 
     def ask(self) -> Place:
         """Wait for a place in the next world.

@@ -138,8 +138,8 @@ class Job(Group):
     def _forked(self) -> None:
         """Refuse further use in a forked child: the connections belong to the parent."""
         self._ended = (
-            f"this process was forked from rank {self.rank}, and is not itself a rank; start processes with the "
-            "'spawn' method, or fork before the job is joined"
+            f"this process was forked from rank {self.rank}, and is not itself a rank; start it with the 'spawn' or "
+            "'forkserver' method, or fork it before the job is joined"
         )
         if self._engine is not None:
             self._engine.forget_after_fork()

@@ -36,7 +36,10 @@ _PROVE_S = 10.0
 _BEAT_S = 5.0
 """Interval of keep-alive messages to waiting workers."""
 _MOST_STRANGERS = 256
-"""Most unauthenticated connections at once."""
+"""Most unauthenticated connections at once. Beyond this, the oldest gives way to the next."""
+_KEPT_S = 0.5
+"""Even so, a connection is kept this long, while new ones wait in the kernel's queue: a worker must be able to answer,
+whatever the rate at which strangers come."""
 
 
 class _Line:
@@ -77,8 +80,10 @@ class Service:
         self.endpoint = endpoint(address, self._listener.getsockname()[1])
         """host:port for workers."""
         self._selector = system.selector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._lines: dict[socket.socket, _Line] = {}
+        """Oldest first."""
+        self._accepting = False
+        self._accept_again()
         self._by_worker: dict[int, _Line] = {}
         self._rounds: dict[int, dict[int, str]] = {}
         """Blobs of this round of the last world's exchange, by worker."""
@@ -104,7 +109,10 @@ class Service:
         due = [at for at in (self.driver.patience(),) if at is not None]
         if any(line.waits for line in self._lines.values()):
             due.append(self._beat_at)
-        due += [line.opened + _PROVE_S for line in self._lines.values() if line.worker is None]
+        strangers = self._strangers()
+        due += [line.opened + _PROVE_S for line in strangers[:1]]
+        if not self._accepting:
+            due += [line.opened + _KEPT_S for line in strangers[:1]]
         return max(0.0, min(due) - self._system.now()) if due else None
 
     # Calls of whoever starts processes
@@ -135,11 +143,15 @@ class Service:
 
     def pump(self) -> list[Action]:
         """Handle messages and deadlines; return `Start`, `Kill`, `Say` and `End` for the caller to carry out."""
-        for key, _ in self._selector.select(0):
+        # Who has said something is heard before others may take its place.
+        for key, _ in sorted(self._selector.select(0), key=lambda event: event[0].fileobj is self._listener):
             key.data()
         now = self._system.now()
-        for line in [line for line in self._lines.values() if line.worker is None and now >= line.opened + _PROVE_S]:
+        for line in self._strangers():
+            if now < line.opened + _PROVE_S:
+                break
             self._drop(line)
+        self._accept_again()
         if now >= self._beat_at:
             self._beat_at = now + _BEAT_S
             for line in list(self._lines.values()):
@@ -152,23 +164,41 @@ class Service:
         """Close all connections."""
         for line in list(self._lines.values()):
             self._drop(line)
-        self._selector.unregister(self._listener)
+        if self._accepting:
+            self._selector.unregister(self._listener)
         self._listener.close()
         self._selector.close()
 
     # Connections
 
+    def _strangers(self) -> list[_Line]:
+        """Return the connections that are not authenticated, oldest first."""
+        return [line for line in self._lines.values() if line.worker is None]
+
     def _accept(self) -> None:
+        strangers = self._strangers()
+        if len(strangers) >= _MOST_STRANGERS:
+            if self._system.now() < strangers[0].opened + _KEPT_S:
+                self._selector.unregister(self._listener)
+                self._accepting = False
+                return
+            self._drop(strangers[0])
         with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
-            if sum(line.worker is None for line in self._lines.values()) >= _MOST_STRANGERS:
-                connection.close()
-                return
             keep_alive(connection)
             line = _Line(connection, self._system.token(), self._system.now())
             self._lines[connection] = line
             self._selector.register(connection, selectors.EVENT_READ, self._reader(line))
             self._tell(line, {"driver": line.nonce})
+
+    def _accept_again(self) -> None:
+        """Accept connections, if there is room for another or the oldest stranger has had its time."""
+        if self._accepting:
+            return
+        strangers = self._strangers()
+        if len(strangers) < _MOST_STRANGERS or self._system.now() >= strangers[0].opened + _KEPT_S:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._accepting = True
 
     def _reader(self, line: _Line) -> Callable[[], object]:
         return lambda: self._serve(line)

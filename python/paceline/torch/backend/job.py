@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import json
 import os
 import weakref
 from dataclasses import replace
 
 import torch
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline._core import Communicator, Engine
 from paceline.errors import InvalidArgumentError, JobError
@@ -32,12 +34,18 @@ NOT_ELASTIC = (
 class Job:
     """The engine of one default process group (or of a group of its own), and the operations in flight."""
 
-    def __init__(self, engine: Engine, world: Communicator, timeout_s: float) -> None:
+    def __init__(
+        self, engine: Engine, world: Communicator, timeout_s: float, store: Store, life: int | None = None
+    ) -> None:
         """Use `start`."""
         self.engine, self.world, self.timeout_s = engine, world, timeout_s
         self.rank, self.size = world.rank, world.size
         self.broken: str | None = None
         """Why no operation can start any more."""
+        self._forked = False
+        self._root = _root(store)
+        self._life = life
+        """How many jobs have been found through its store before it; None if it was not found through a store."""
         self.timeline: str | None = None
         """The file of the timeline."""
         self.marks: Marks | None = None
@@ -48,8 +56,11 @@ class Job:
         _jobs.add(self)
 
     @classmethod
-    def start(cls, store: Store, rank: int, size: int, timeout_s: float | None) -> Job:
+    def start(cls, store: Store, rank: int, size: int, timeout_s: float | None, group: str | None = None) -> Job:
         """Find the other ranks through `store` and connect; `timeout_s` is the timeout of init_process_group, if given.
+
+        `group`: the name of a group with a store of its own, beside the default group. Its ranks are not those of the
+        launcher, which is therefore not told that they join.
 
         Raises JobError naming the missing ranks, and InvalidArgumentError for an invalid setting.
         """
@@ -63,12 +74,17 @@ class Job:
                 "paceline.torch's DistributedOptimizer",
                 setting="placement",
             )
-        with joining(size):
+        if group is not None:
+            settings = _of_own(group, settings)
+        life: int | None = None
+        with joining(size) if group is None else contextlib.nullcontext():
             if settings.server_processes:
                 engine = _start_with_servers(rank, size, settings)
             else:
-                exchange = StoreExchange(store, rank, size, settings.start_timeout_s)
-                settings = replace(settings, secret=share_secret(exchange, settings.secret))
+                exchange = StoreExchange(store, rank, size, settings.start_timeout_s, group)
+                life = exchange.life
+                secret = share_secret(exchange, settings.secret, among_strangers=group is not None)
+                settings = replace(settings, secret=secret)
                 with naming_core_errors():
                     engine = Engine.start(rank, size, settings.to_json(), exchange)
                 exchange.finish()
@@ -80,19 +96,45 @@ class Job:
             raise
         if settings.verbose and rank == 0:
             selection_log.log_choices(world.choices())
-        job = cls(engine, world, settings.timeout_s)
-        _keep(store)
+        job = cls(engine, world, settings.timeout_s, store, life)
+        if group is None:
+            _keep(store)
         if settings.timeline is not None:
             timeline_files.begin(engine, settings.timeline)
             job.timeline, job.marks = settings.timeline, Marks(engine, job.completion)
         return job
 
-    def group(self, ranks: list[int], name: str) -> Communicator:
-        """Return a communicator of these ranks of the job. Each of them calls this equally often with the same name."""
+    def takes(self, store: Store) -> bool:
+        """Return whether a group of some of its ranks, which has this store, belongs to this job.
+
+        So does every group in a child of this process that was forked from it, where `group` says why it cannot be.
+        """
+        return _root(store) is self._root and (self.broken is None or self._forked)
+
+    def group(self, ranks: list[int], name: str, store: Store | None = None) -> Communicator:
+        """Return a communicator of these ranks of the job. Each of them calls this equally often with the same name.
+
+        `store`: that of the group, in which the ranks see whether they make the same one.
+
+        Raises JobError if another rank makes a group of other ranks under this name: torch numbers the groups, which
+        all ranks make in the same order.
+        """
         self.check()
+        if store is not None and self._life is not None:
+            self._compare(ranks, name, PrefixStore(f"paceline/{self._life}", store))
         again = self._names.get(name, 0)  # torch reuses a destroyed group's name for the next one.
         self._names[name] = again + 1
         return self.engine.group(ranks, f"{name}#{again}")
+
+    def _compare(self, ranks: list[int], name: str, store: Store) -> None:
+        mine = [self.rank, ranks]
+        first, theirs = json.loads(store.compare_set("ranks", "", json.dumps(mine)))
+        if theirs != ranks:
+            raise JobError(
+                f"ranks make groups in different orders: rank {self.rank} makes group {name} of ranks {ranks}, rank "
+                f"{first} has made group {name} of ranks {theirs}; every rank calls new_group in the same order, also "
+                "for groups to which it does not belong"
+            )
 
     def check(self) -> None:
         """Raise JobError if the job has ended, or if this process was forked from the one that started it."""
@@ -116,12 +158,35 @@ class Job:
 
     def forked(self) -> None:
         """Release the engine in a forked child: its threads and connections belong to the parent."""
+        self._forked = True
         self.broken = (
             f"this process was forked from rank {self.rank} after init_process_group, and the connections are its "
-            "parent's; start workers with the 'spawn' or 'forkserver' method, or call init_process_group in the child"
+            "parent's; start it with the 'spawn' or 'forkserver' method (DataLoader(multiprocessing_context='spawn')), "
+            "and call init_process_group there with a store of its own"
         )
         self.completion.forked()
         self.engine.forget_after_fork()
+
+
+def _of_own(group: str, settings: Settings) -> Settings:
+    """Return the settings of a group with a store of its own: servers and the timeline belong to the launcher's ranks.
+
+    Raises InvalidArgumentError if the strategy needs server processes.
+    """
+    if settings.helpers:
+        raise InvalidArgumentError(
+            f"group {group} has a store of its own, and the server processes of {settings.strategy} belong to the "
+            "default group; choose another strategy for this process, or make the group with new_group",
+            setting="strategy",
+        )
+    return replace(settings, timeline=None)
+
+
+def _root(store: Store) -> Store:
+    """Return the store below all prefixes."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:

@@ -7,19 +7,22 @@ used for `paceline.as_gloo`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch.distributed import distributed_c10d
 from torch.torch_version import TorchVersion
 
+from paceline import store_address
 from paceline._internal.netif import address_of
 from paceline._internal.ports import free_ports
 from paceline.errors import InvalidArgumentError
@@ -33,10 +36,15 @@ from paceline.torch.backend.job import NOT_ELASTIC, Job
 from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
 _default: weakref.ref[Job] | None = None
-"""The job of the default group, if it uses Paceline. The group owns it, with its connections and memory."""
+"""The job of the default group, if it uses Paceline. The group owns it, with its connections and memory.
+
+A group that was made directly, with a store of its own (as trainers do to send weights to processes outside their
+job), is a job of its own, whatever its size: its members are those who use that store.
+"""
 
 
 _MPIRUN = ("openmpi", "pmi")
+_LAUNCHERS = {"openmpi": "mpirun", "pmi": "mpiexec (PMI)", "slurm": "Slurm"}
 _NO_ADDRESS = (
     "mpirun does not set a rendezvous address: set PACELINE_TRANSPORT=mpi, so that ranks find each other over MPI, or "
     "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/mpirun.md)"
@@ -67,16 +75,18 @@ def register() -> None:
     """Make the backend known to torch.distributed. Idempotent."""
     if NAME.upper() not in dist.Backend._plugins:
         keep_out()
+        store_address.restrict()  # torch may have been imported without its extensions
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
         by_mpirun = False
-        with contextlib.suppress(
-            InvalidArgumentError
-        ):  # Contradictory settings are reported by the code that needs them.
+        try:
             place = rank_environment()
             _tell_torch(place)
             by_mpirun = place.launcher in _MPIRUN
+        except InvalidArgumentError as error:
+            # Reported when the variables are needed: this may be an import in a process that is no rank.
+            _refuse_variables(str(error))
         if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
         elif by_mpirun:
@@ -84,7 +94,30 @@ def register() -> None:
 
 
 def _explain_missing_address(why: str) -> None:
-    """Explain how to start ranks where torch would ask for variables, which is not the best remedy.
+    """Explain how to start ranks where torch would ask for variables, which is not the best remedy."""
+
+    def refuse() -> None:
+        if not os.environ.get("MASTER_ADDR"):
+            tell_launcher()
+            raise InvalidArgumentError(why)
+
+    _before_environment(refuse)
+
+
+def _refuse_variables(why: str) -> None:
+    """Say what is wrong with the launcher's variables where torch would name others, unless they have changed."""
+
+    def refuse() -> None:
+        complete = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+        if not complete:
+            tell_launcher()
+            raise InvalidArgumentError(why)
+
+    _before_environment(refuse)
+
+
+def _before_environment(refuse: Callable[[], None]) -> None:
+    """Call a check before torch reads the variables of `init_method="env://"`.
 
     This changes torch's own table: `register_rendezvous_handler` does not accept a scheme twice.
     """
@@ -94,22 +127,35 @@ def _explain_missing_address(why: str) -> None:
     torchs = handlers["env"]
 
     def meet(url: str, **options: object) -> object:
-        if os.environ.get("MASTER_ADDR"):
-            return torchs(url, **options)
-        tell_launcher()
-        raise InvalidArgumentError(why)
+        # A rank and a size in the call or the URL need no variables.
+        if not {"rank", "world_size"} <= {name for name, _ in parse_qsl(urlsplit(url).query)}:
+            refuse()
+        return torchs(url, **options)
 
     handlers["env"] = meet
 
 
 def _tell_torch(place: RankEnvironment) -> None:
-    """Set the variables that `init_process_group` reads, which mpirun and srun do not set."""
-    if place.launcher not in (*_MPIRUN, "slurm") or "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+    """Set the variables that `init_process_group` reads, which mpirun and srun do not set.
+
+    Those that are there stay, and may be some of them: job scripts export WORLD_SIZE, for example.
+
+    Raises InvalidArgumentError if RANK or WORLD_SIZE is there alone, and differs from what the launcher says.
+    """
+    given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if os.environ.get(name)}
+    if place.launcher not in (*_MPIRUN, "slurm") or len(given) == 2:
         return
+    for name, text in given.items():
+        launched = place.rank if name == "RANK" else place.size
+        if text.strip() != str(launched):
+            raise InvalidArgumentError(
+                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched}: unset {name}, or start "
+                "as many processes as there are ranks"
+            )
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
-        if value is not None:
-            os.environ.setdefault(variable, str(value))
+        if value is not None and not os.environ.get(variable):
+            os.environ[variable] = str(value)
 
 
 def _meet_over_mpi() -> None:
@@ -135,25 +181,32 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> Pac
     if getattr(options, "enable_reconfigure", False):
         raise ValueError("paceline cannot change the ranks of a group; leave enable_reconfigure out")
     name, rank, size = str(options.group_id), options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group) or list(range(size))
+    ranks = list(options.global_ranks_in_group)
     timeout_s = explicit(options.timeout)
-    is_default = not dist.is_initialized()
     current = _default() if _default is not None else None
-    if is_default and current is not None:
-        current.close()
-    if not is_default and current is not None and current.broken is None:
-        job, owns_job = current, False
-        comm = job.group(ranks, name)
-    else:
-        job, owns_job = Job.start(options.store, rank, size, timeout_s), True
+    if not dist.is_initialized():
+        if current is not None and not _in_use(current):
+            current.close()
+        # Only now does torch know a group that its caller has made; it may also be the default group.
+        job, owns_job = Job.start(options.store, rank, size, timeout_s, group=None), True
+        _default = weakref.ref(job)
         comm = job.world
-        if is_default:
-            _default = weakref.ref(job)
+    elif current is not None and ranks and current.takes(options.store):
+        job, owns_job = current, False
+        comm = job.group(ranks, name, options.store)
+    else:
+        job, owns_job = Job.start(options.store, rank, size, timeout_s, group=name), True
+        comm = job.world
     if comm.rank != rank:
         raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
     if alone(getattr(options, "process_group", None)):
         return PacelineProcessGroup(options.store, job, comm, name, timeout_s, owns_job=owns_job)
     return PacelineBackend(options.store, job, comm, name, timeout_s, owns_job=owns_job)
+
+
+def _in_use(job: Job) -> bool:
+    """Return whether torch has a group of this job: one that was made directly, before the default group."""
+    return any(getattr(group, "_job", None) is job for group in distributed_c10d._world.pg_map)
 
 
 def create_as_gloo(options: _DistributedBackendOptions, backend_options: object) -> C10dBackend | dist.ProcessGroup:

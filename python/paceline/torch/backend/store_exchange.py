@@ -22,12 +22,13 @@ class StoreExchange:
     first. So the ranks count their arrivals, and each round of `size` arrivals has its own keys.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
-        """`timeout_s`: how long each call waits for the other ranks."""
-        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float, group: str | None = None) -> None:
+        """`timeout_s`: how long each call waits for the other ranks. `group`: the group that they make; None: default."""
+        self.rank, self.size, self.timeout_s, self._group = rank, size, timeout_s, group
         self._root = PrefixStore("paceline", store)
-        generation = (self._root.add("arrivals", 1) - 1) // size
-        self._store = PrefixStore(str(generation), self._root)
+        self.life = (self._root.add("arrivals", 1) - 1) // size
+        """How many jobs have been found through this store before this one."""
+        self._store = PrefixStore(str(self.life), self._root)
         self._calls = 0
 
     def __call__(self, blob: bytes) -> list[bytes]:
@@ -42,9 +43,12 @@ class StoreExchange:
         except RuntimeError as error:
             missing = self._missing(keys, deadline)
             if missing:
+                what, remedy = "call init_process_group", "init_process_group(timeout=…)"
+                if self._group is not None:
+                    what, remedy = f"make group {self._group} with the same store", "the group's timeout"
                 raise JobError(
-                    f"rank {self.rank} waited {self.timeout_s:g} s for {named(missing)} of {self.size} to call "
-                    "init_process_group; check their output, or give them more time with init_process_group(timeout=…)"
+                    f"rank {self.rank} waited {self.timeout_s:g} s for {named(missing)} of {self.size} to {what}; "
+                    f"check their output, or give them more time with {remedy}"
                 ) from error
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
 
