@@ -23,7 +23,7 @@ class StoreExchange:
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float, group: str | None = None) -> None:
-        """`timeout_s`: how long each call waits for the other ranks. `group`: the group that they make; None: default."""
+        """`timeout_s`: how long a call waits for the others. `group`: what they make; None: the default group."""
         self.rank, self.size, self.timeout_s, self._group = rank, size, timeout_s, group
         self._root = PrefixStore("paceline", store)
         self.life = (self._root.add("arrivals", 1) - 1) // size
