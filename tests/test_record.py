@@ -544,17 +544,19 @@ class Block(nn.Sequential):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("how", ["wrapped", "in place", "one block"])
+@pytest.mark.parametrize("how", ["wrapped", "in place", "forward", "one block", "one block's forward"])
 def test_compiled_models(how):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = Block(nn.Linear(8, 8), Block(nn.Linear(8, 8), nn.ReLU()))
-    whole = how != "one block"
+    whole = not how.startswith("one block")
+    compiled, part = model, model if whole else model[1]
     if how == "wrapped":
         compiled = torch.compile(model, backend="aot_eager")
+    elif how.endswith("forward"):
+        part.forward = torch.compile(part.forward, backend="aot_eager")
     else:
-        compiled = model
-        (model if whole else model[1]).compile(backend="aot_eager")
+        part.compile(backend="aot_eager")
     recorder, worker = recorded(compiled, total=8)
     tensors = {"0.weight", "0.bias", "1.0.weight", "1.0.bias"}
     found = {name: set(needed) for name, needed in layers(worker).items()}

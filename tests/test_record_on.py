@@ -226,6 +226,94 @@ def test_a_transposed_weight_that_autograd_keeps_is_no_activation():
     assert account._calls == [(1, 8)]
 
 
+COMPILING = """
+import json
+import torch
+from torch import nn
+from paceline.torch.simulated.mode import enter
+
+def classes():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(256), nn.Linear(256, 256)
+        def forward(self, x):
+            return x + nn.functional.gelu(self.linear(self.norm(x)))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+            self.head = nn.Linear(256, 1000)
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x).float().log_softmax(-1)
+
+    return Net, Block
+
+def decorate(kind):
+    kind.forward = torch.compile(dynamic=False)(kind.forward)
+
+def compiled(how):
+    Net, Block = classes()
+    model = Net()
+    if how == "model":
+        return torch.compile(model)
+    if how == "model in place":
+        model.compile()
+    elif how == "model's forward":
+        model.forward = torch.compile(model.forward)
+    elif how == "model decorated":
+        decorate(Net)
+    elif how == "function around the model":
+        return torch.compile(lambda x: model(x))
+    elif how == "in a wrapper":
+        return nn.Sequential(torch.compile(model))
+    elif how == "blocks":
+        for number, block in enumerate(model.blocks):
+            model.blocks[number] = torch.compile(block)
+    elif how == "blocks in place":
+        for block in model.blocks:
+            block.compile(mode="max-autotune-no-cudagraphs")
+    elif how == "blocks' forwards":
+        for block in model.blocks:
+            block.forward = torch.compile(block.forward)
+    elif how == "blocks decorated":
+        decorate(Block)
+    elif how == "not fused":
+        model.compile(backend="aot_eager")
+        torch.compile(model, disable=True)
+    elif how == "something else":
+        torch.compile(lambda x: x + 1)(torch.zeros(3))
+    return model
+
+simulation, loss, times = enter("h100", None), nn.CrossEntropyLoss(), {}
+for how in HOWS:
+    model, account = compiled(how), simulation.account
+    for step in range(2):
+        account.kinds.clear()
+        loss(model(torch.zeros(512, 256)), torch.zeros(512, dtype=torch.long)).backward()
+        times[how] = [round(account.kinds["memory", phase].seconds, 12) for phase in ("forward", "backward")]
+        account.end_step()
+print(json.dumps(times))
+"""
+WHOLE = ["model", "model in place", "model's forward", "model decorated", "function around the model", "in a wrapper"]
+BLOCKS = ["blocks", "blocks in place", "blocks' forwards", "blocks decorated"]
+EAGER = ["as it is", "not fused", "something else"]
+
+
+def test_ways_to_compile():
+    script = COMPILING.replace("HOWS", repr([*EAGER, *WHOLE, *BLOCKS]))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    times = json.loads(done.stdout)
+    eager, whole, blocks = (times[ways[0]] for ways in (EAGER, WHOLE, BLOCKS))
+    assert all(most < some < none for most, some, none in zip(whole, blocks, eager, strict=True)), times
+    for ways in (EAGER, WHOLE, BLOCKS):
+        assert all(times[how] == times[ways[0]] for how in ways), times
+
+
 def test_mistakes(tmp_path):
     for options, words in (
         (("--on", "h1000"), "unknown GPU 'h1000'"),

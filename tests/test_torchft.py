@@ -16,20 +16,21 @@ pytestmark = [
 RANK = Path(__file__).parent / "torchft_workers" / "rank.py"
 
 
-def start(port, rank, first):
-    command = [sys.executable, str(RANK), f"localhost:{port}", str(rank), str(first)]
+def start(port, rank, first, by):
+    command = [sys.executable, str(RANK), f"localhost:{port}", str(rank), str(first), by]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_the_others_go_on_without_a_killed_rank_and_another_takes_its_place():
+@pytest.mark.parametrize("by", ["configure", "reconfigure"])
+def test_the_others_go_on_without_a_killed_rank_and_another_takes_its_place(by):
     from torch.distributed import TCPStore
 
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    ranks = [start(store.port, rank, 0) for rank in range(3)]
+    ranks = [start(store.port, rank, 0, by) for rank in range(3)]
     later = None
     try:
         assert "sum 6" in ranks[2].communicate(timeout=120)[0] and ranks[2].returncode == -9
-        later = start(store.port, 2, 2)
+        later = start(store.port, 2, 2, by)
         said = [process.communicate(timeout=120)[0] for process in [*ranks[:2], later]]
     finally:
         for process in [*ranks, *([later] if later else [])]:

@@ -1,20 +1,23 @@
 """A rank of a group that is configured three times: the last rank is killed, the others go on, another takes its place.
 
-Arguments: address of the store, rank, first configuration (0; 2 for the rank that joins later).
+Arguments: address of the store, rank, first configuration (0; 2 for the rank that joins later), and `configure` of
+torchft's releases or `reconfigure` of its nightly builds.
 """
 
 import os
 import signal
 import sys
 from datetime import timedelta
+from types import SimpleNamespace
 
 import torch
 from paceline.errors import JobError
 from paceline.torch.torchft import ProcessGroupPaceline
 from torch.distributed import ReduceOp
+from torchft.process_group import create_store_client
 
 SIZES = (3, 2, 3)
-address, rank, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+address, rank, first, by = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 torch.set_num_threads(1)
 group = ProcessGroupPaceline(timedelta(seconds=60))
 
@@ -27,8 +30,19 @@ def summed() -> float:
     return own[0].item()
 
 
+def reconfigure(configuration: int, size: int) -> None:
+    """What torchft's lighthouse does: it gives all ranks the handles of all."""
+    store = create_store_client(f"{address}/handles/{configuration}", timedelta(seconds=60))
+    store.set(str(rank), group.get_reconfigure_handle())
+    handles = [store.get(str(other)).decode() for other in range(size)]
+    group.reconfigure(SimpleNamespace(uuid=configuration, handles=handles, timeout=None, hints={})).wait()
+
+
 for configuration, size in list(enumerate(SIZES))[first:]:
-    group.configure(f"{address}/quorum/{configuration}", f"replica{rank}", rank, size, quorum_id=configuration)
+    if by == "reconfigure":
+        reconfigure(configuration, size)
+    else:
+        group.configure(f"{address}/quorum/{configuration}", f"replica{rank}", rank, size, quorum_id=configuration)
     assert (group.size(), group.rank(), group.errored()) == (size, rank, None)
     print(f"configuration {configuration}: sum {summed():g}", flush=True)
     if configuration == 0:

@@ -7,10 +7,13 @@ connections and memory are made anew and belong to no earlier one.
 
 from __future__ import annotations
 
+import json
+import socket
+import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ProcessGroup, Work
 
 from paceline.errors import InvalidArgumentError
@@ -18,7 +21,7 @@ from paceline.torch.backend.job import Job
 from paceline.torch.backend.process_group import PacelineProcessGroup
 
 try:
-    from torchft.process_group import ProcessGroupWrapper
+    from torchft.process_group import ProcessGroupWrapper, create_store_client
     from torchft.work import _DummyWork
 except ImportError as error:
     raise InvalidArgumentError(f"paceline.torch.torchft needs torchft ({error}): pip install torchft") from error
@@ -37,21 +40,27 @@ _KEPT = 32
 class ProcessGroupPaceline(ProcessGroupWrapper):  # type: ignore[misc]  # torchft need not be installed
     """Paceline as torchft's `Manager` takes it: `Manager(pg=ProcessGroupPaceline(), …)`.
 
-    It implements `torchft.process_group.ProcessGroup`. `configure` leaves the current job, if there is one, and joins
-    the one of the given store; it returns when all ranks have. A failure ends the job on every rank: operations raise
-    `paceline.JobError`, which names the rank that is missing, and `errored` returns it until the next `configure`.
+    It implements `torchft.process_group.ProcessGroup`: `configure` of torchft's releases and `reconfigure` of its
+    nightly builds, both with each of them. They leave the current job, if there is one, and join the next; they return
+    when all ranks have. A failure ends the job on every rank: operations raise `paceline.JobError`, which names the
+    rank that is missing, and `errored` returns it until the next configuration.
     """
+
+    supports_reconfigure = True
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         """Make a group that is not configured.
 
         Args:
-            timeout: How long ranks wait for each other in `configure`, and an operation for a rank that makes no
+            timeout: How long ranks wait for each other in a configuration, and an operation for a rank that makes no
                 progress.
         """
         super().__init__(timeout)
         self._works: list[Work] = []
         self._error: Exception | None = None
+        self._handle = uuid.uuid4().hex
+        self._own_store: TCPStore | None = None
+        self._configuration: int | None = None
 
     def getBackendName(self) -> str:
         """Return "torchft-paceline"."""
@@ -61,8 +70,74 @@ class ProcessGroupPaceline(ProcessGroupWrapper):  # type: ignore[misc]  # torchf
         """Return this process's rank in the current configuration."""
         return int(self.parent.rank())
 
+    def configure(  # noqa: PLR0917 - torchft's
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: int | None = None,
+        group_rank: int | None = None,
+        group_world_size: int | None = None,
+        global_ranks: list[int] | None = None,
+    ) -> None:
+        """Join the job of a store, as torchft 0.2 calls it.
+
+        Args:
+            store_addr: `HOST:PORT/PREFIX`, with another prefix for each configuration.
+            replica_id: Of torchft's logs.
+            rank: This process's rank.
+            world_size: Number of ranks.
+            quorum_id: The job's name in messages.
+            group_rank: Of torchft's logs.
+            group_world_size: Of torchft's logs.
+            global_ranks: Of torchft's logs.
+
+        Raises:
+            JobError: A rank has not come within the time limit; the message says which.
+        """
+        self._replica_id, self._group_rank, self._group_world_size = replica_id, group_rank, group_world_size
+        self._rank, self._global_ranks = rank, global_ranks
+        self._join(store_addr, rank, world_size, quorum_id)
+
+    def get_reconfigure_handle(self) -> str:
+        """Return what the other ranks need for `reconfigure`: this group's name, and a store that it hosts."""
+        if self._own_store is None:
+            self._own_store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
+        store = f"{socket.gethostname()}:{self._own_store.port}"
+        return json.dumps({"id": self._handle, "store": store, "global_rank": getattr(self, "_global_rank", None)})
+
+    def reconfigure(self, opts: Any) -> Work:  # noqa: ANN401 - torch's, or torchft's own where torch has none
+        """Join the job of the ranks whose handles are given, as torchft's nightly builds call it.
+
+        Args:
+            opts: `ReconfigureOptions`: `handles`, of all ranks in their order, and `uuid`, the same number on all.
+
+        Returns:
+            A handle of an operation that has ended.
+
+        Raises:
+            JobError: A rank has not come within the time limit; the message says which.
+            ValueError: The handles are not in order, or this group's is not among them.
+        """
+        if not isinstance(opts.handles, list):
+            raise ValueError("reconfigure: the handles have no order, which gives the ranks; give a list")
+        peers = [json.loads(handle) for handle in opts.handles]
+        names = [peer["id"] for peer in peers]
+        if self._handle not in names:
+            raise ValueError(f"reconfigure: none of the {len(names)} handles is this group's; exchange them again")
+        self._rank = names.index(self._handle)
+        self._join(f"{peers[0]['store']}/torchft/{opts.uuid}", self._rank, len(peers), opts.uuid)
+        done: Work = _DummyWork(None)
+        return done
+
+    def _join(self, address: str, rank: int, size: int, configuration: int | None) -> None:
+        self.abort(errored=False)
+        self._configuration = self._quorum_id = self._uuid = configuration
+        self._pg = self._create_pg(create_store_client(address, timeout=self._timeout), rank, size)
+
     def errored(self) -> Exception | None:
-        """Return the first error of an operation since the last `configure`, if there is one."""
+        """Return the first error of an operation since the last configuration, if there is one."""
         self._forget_finished()
         return self._error
 
@@ -76,7 +151,7 @@ class ProcessGroupPaceline(ProcessGroupWrapper):  # type: ignore[misc]  # torchf
         self.abort(errored=False)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time limit of `configure` and of operations."""
+        """Set the time limit of configurations and of operations."""
         super().set_timeout(timeout)
         if self._pg is not None:
             self._pg.set_timeout(timeout)
@@ -90,7 +165,7 @@ class ProcessGroupPaceline(ProcessGroupWrapper):  # type: ignore[misc]  # torchf
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ProcessGroup:
         limit_s = self._timeout.total_seconds()
         job = Job.start(store, rank, world_size, limit_s)
-        return PacelineProcessGroup(store, job, job.world, f"quorum {self._quorum_id}", limit_s, owns_job=True)
+        return PacelineProcessGroup(store, job, job.world, f"quorum {self._configuration}", limit_s, owns_job=True)
 
     def _wrap_work(self, work: Any, opts: object) -> Any:  # noqa: ANN401 - None for an operation that has ended
         if work is not None:

@@ -50,7 +50,9 @@ def is_opaque(module: nn.Module) -> bool:
     """Return whether calls of the children are invisible from Python: compiled or scripted modules."""
     # By name, because importing torch._dynamo takes a second.
     compiled = type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
-    return compiled or is_compiled_in_place(module) or isinstance(module, torch.jit.ScriptModule)
+    # `module.forward = torch.compile(module.forward)`, or a class whose forward is compiled.
+    forward = hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
+    return compiled or forward or is_compiled_in_place(module) or isinstance(module, torch.jit.ScriptModule)
 
 
 def survey(root: nn.Module) -> tuple[ModuleTable, list[nn.Module], list[nn.Parameter]]:

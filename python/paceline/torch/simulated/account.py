@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from paceline.torch.recorder.backward import inside_backward
+from paceline.torch.simulated.compiled import Compiled
 from paceline.torch.simulated.cost import Cost
 
 
@@ -122,10 +123,13 @@ class Account:
     passing: dict[int, int] = field(default_factory=dict)
     """By module, the bytes that only its operators of the last step's backward pass needed at once."""
     _backward: BackwardMemory = field(default_factory=BackwardMemory)
+    compiled: Compiled = field(default_factory=Compiled)
     _begun: bool = False
     _running: list[int] = field(default_factory=list)
     _numbers: list[int] = field(default_factory=list)
     _owners: list[int] = field(default_factory=list)
+    _fused: list[bool] = field(default_factory=list)
+    """Whether what made these numbers was compiled."""
     _calls: list[tuple[int, int]] = field(default_factory=list)
     _storages: set[int] = field(default_factory=set)
 
@@ -133,6 +137,7 @@ class Account:
         """Watch every module's calls."""
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
+        self.compiled.changed = self._note
         torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor).__enter__()
 
     def end_step(self) -> None:
@@ -149,6 +154,8 @@ class Account:
         self._running.clear()
         self._numbers.clear()
         self._owners.clear()
+        self._fused.clear()
+        self.compiled.end_step()
 
     def count(self, cost: Cost) -> None:
         """Count an operator that runs now."""
@@ -157,6 +164,15 @@ class Account:
             phase = "other"
         self.totals[self._owner(), phase].add(cost)
         self.kinds[cost.kind, phase].add(cost)
+        if phase == "forward" and self._running:
+            self.compiled.count()
+
+    def fuses(self) -> bool:
+        """Return whether the operator that runs now is compiled, or the backward of one that was."""
+        if self._running or not inside_backward():
+            return self.compiled.now()
+        index = self._made_by()
+        return self._fused[index] if index >= 0 else self.compiled.now()
 
     def made(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
         """Count what an operator of the backward pass makes of its inputs."""
@@ -170,12 +186,14 @@ class Account:
         """Return the module whose operator runs now."""
         if self._running:
             return self._running[-1]
-        if not inside_backward():
-            return 0
+        index = self._made_by() if inside_backward() else -1
+        return self._owners[index] if index >= 0 else 0
+
+    def _made_by(self) -> int:
+        """Return which entry of `_numbers` made the node that runs now; -1 if none did."""
         node = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else -1
-        index = bisect_right(self._numbers, number) - 1
-        return self._owners[index] if index >= 0 else 0
+        return bisect_right(self._numbers, number) - 1
 
     def ignore(self, tensor: torch.Tensor) -> None:
         """Do not count a tensor as kept for the backward pass of this step."""
@@ -198,6 +216,7 @@ class Account:
 
     def _enter(self, module: nn.Module, _args: object) -> None:
         self._running.append(id(module))
+        self.compiled.enter(module)
         if not inside_backward():
             self._calls.append((id(module), 0))
         self._note()
@@ -205,6 +224,7 @@ class Account:
     def _leave(self, module: nn.Module, _args: object, _output: object) -> None:
         if self._running and self._running[-1] == id(module):
             self._running.pop()
+            self.compiled.leave(counts=not inside_backward())
         if not self._running and not inside_backward():
             self._calls.append((0, 0))
         self._note()
@@ -224,3 +244,4 @@ class Account:
             return
         self._numbers.append(torch._C._autograd._get_sequence_nr())
         self._owners.append(self._running[-1] if self._running else 0)
+        self._fused.append(self.compiled.now())

@@ -47,8 +47,6 @@ class Simulation:
     notes: list[str] = field(default_factory=list)
     forecast_options: str = ""
     """What forecasts of the script need, if it shards its model."""
-    compiled: bool = False
-    """Whether the script called torch.compile, which fuses chains of memory-bound operators of a model."""
     updating: bool = False
     """Whether an optimizer runs: it reads its step counters on the host, without waiting for the GPU."""
 
@@ -131,7 +129,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} gives a result whose shape or value depends on data, which a recording without the device "
                 "does not have; record it on a device, or leave the operator out"
             ) from error
-        fuse = simulation.compiled and not simulation.updating
+        fuse = not simulation.updating and simulation.account.fuses()
         cost = simulation.timer.cost(func, args, given, out, fuse=fuse, streams=simulation.updating)
         if cost is not None:
             fused = fuse and cost.kind == "memory"
@@ -187,8 +185,9 @@ def enter(gpu: str, dtype: str | None) -> Simulation:
     simulation = Simulation(hardware, dtype, clock, Timer(hardware, tf32=tf32))
     stand_in(hardware, clock.synchronize, simulation.note)
     stand_in_for_distributed(simulation.shard, simulation.account.ignore)
-    _count_compiles(simulation)
     simulation.account.attach()
+    simulation.account.compiled.noted = simulation.note
+    simulation.account.compiled.attach()
     register_optimizer_step_pre_hook(simulation.update_begins)
     register_optimizer_step_post_hook(simulation.update_ends)
     low = DTYPES[dtype] if dtype is not None else None
@@ -199,14 +198,3 @@ def enter(gpu: str, dtype: str | None) -> Simulation:
     _Operators(simulation).__enter__()  # type: ignore[no-untyped-call]
     _current.append(simulation)
     return simulation
-
-
-def _count_compiles(simulation: Simulation) -> None:
-    uncompiled = torch.compile
-
-    def compiled(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        simulation.compiled = True
-        simulation.note("torch.compile: chains of memory-bound operators count as fused")
-        return uncompiled(*args, **kwargs)
-
-    torch.compile = compiled

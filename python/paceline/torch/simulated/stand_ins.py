@@ -197,12 +197,6 @@ def _stand_in_for_modules() -> None:
     # torch swaps fake parameters in place, which is refused while anything refers to them weakly.
     nn.Module._apply = apply  # type: ignore[method-assign]
 
-    def uncompiled(model: Any = None, *_: object, **__: object) -> Any:  # noqa: ANN401
-        return model if model is not None else lambda function: function
-
-    torch.compile = uncompiled
-    nn.Module.compile = answering(None)  # type: ignore[method-assign]
-
 
 def _apply(
     module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], done: dict[int, nn.Parameter], recurse: bool

@@ -1,0 +1,102 @@
+"""What a script compiles: whole models, blocks in place, forwards and functions. Nothing is really compiled.
+
+In the compiled parts, chains of memory-bound operators count as fused. So does what runs outside of all modules, such
+as a loss, if the model as a whole is compiled: the constants of the roofline were fitted to such scripts.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+_WITHOUT_FUSION = ("eager", "aot_eager", "aot_eager_decomp_partition")
+"""torch's backends for debugging, which run the operators one by one."""
+
+
+@dataclass
+class Compiled:
+    """The compiled modules, and whether what runs now is compiled."""
+
+    changed: Callable[[], None] = lambda: None
+    """Called where a compiled function begins and ends."""
+    noted: Callable[[str], None] = lambda text: None
+    _modules: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
+    _functions: int = 0
+    """Compiled functions that run now."""
+    _inside: list[bool] = field(default_factory=list)
+    """Whether each of the modules that run now is compiled, outermost first."""
+    _whole: bool = False
+    """Whether all operators of the last outermost module were compiled."""
+    _counted: set[bool] = field(default_factory=set)
+    """Whether the operators of the outermost module that runs now are compiled: all, none, or some."""
+
+    def now(self) -> bool:
+        """Return whether an operator that runs now, not in the backward pass, is compiled."""
+        if self._functions:
+            return True
+        return self._inside[-1] if self._inside else self._whole
+
+    def count(self) -> None:
+        """An operator of a module runs."""
+        self._counted.add(self.now())
+
+    def enter(self, module: nn.Module) -> None:
+        """A module begins."""
+        if self._inside:
+            around = self._inside[-1]
+        else:
+            self._counted.clear()
+            # A loss is a part of what surrounds the model, whether it is a module or a function.
+            around = self._whole and next(module.parameters(), None) is None
+        self._inside.append(around or bool(self._functions) or module in self._modules)
+
+    def leave(self, *, counts: bool) -> None:
+        """The innermost module ends. `counts`: it is not recomputed in a backward pass."""
+        self._inside.pop()
+        if not self._inside and self._counted and counts:
+            self._whole = self._counted == {True}
+
+    def end_step(self) -> None:
+        """Forget what runs, which an exception may have ended."""
+        self._inside.clear()
+
+    def attach(self) -> None:
+        """Replace torch's ways to compile."""
+
+        def compiled(model: Any = None, **options: Any) -> Any:  # noqa: ANN401
+            if model is None:
+                return functools.partial(self._compile, options=options)
+            return self._compile(model, options)
+
+        def in_place(module: nn.Module, *_: object, **options: Any) -> None:  # noqa: ANN401
+            self._compile(module, options)
+
+        torch.compile = compiled
+        nn.Module.compile = in_place  # type: ignore[method-assign, assignment]
+
+    def _compile(self, what: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return what is to be called instead: a module itself, or a function around a function."""
+        if options.get("disable") or options.get("backend") in _WITHOUT_FUSION or isinstance(what, type):
+            return what
+        self.noted("torch.compile: chains of memory-bound operators count as fused in what is compiled")
+        if isinstance(what, nn.Module):
+            self._modules.add(what)
+            return what
+
+        @functools.wraps(what)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            self._functions += 1
+            self.changed()
+            try:
+                return what(*args, **kwargs)
+            finally:
+                self._functions -= 1
+                self.changed()
+
+        return run
