@@ -8,22 +8,23 @@ DIST   := dist
 SAY    := @printf '\n==> %s\n'
 # Python compiles torch's sources once, not at every start.
 unexport PYTHONDONTWRITEBYTECODE
+# Maturin warns of any build backend but its own; ours checks for Rust and calls it.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup conformance gpu kernels demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup notices conformance gpu kernels demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
 # What the demo and the tests need; linters and benchmarks bring their own when they are run. On Linux plain torch brings CUDA's
 # libraries, 4 of its 5 GB; UV_TORCH_BACKEND=cpu in the environment leaves them out where download.pytorch.org can be reached.
 $(VENV)/.tools: pyproject.toml
-	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or newer, https://rustup.rs"; exit 77; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; set PYTHON"; exit 77; }
+	@$(PYTHON) scripts/build/checked_maturin.py
 	$(SAY) "Installing Python packages into $(VENV): torch and what it needs are 5 GB. Takes 1 to 4 minutes; seconds from uv's cache."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
-	@$(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore --extra chakra --group test 'maturin>=1.9,<2'
+	@$(UV) --requirements pyproject.toml --extra plot --extra torch --extra emulate --extra explore --extra chakra --group test 'maturin>=1.13,<2'
 	@touch $@
 
 # Not quiet: cargo says what it compiles.
@@ -148,6 +149,10 @@ docs: setup
 	$(BIN)/sphinx-build -W --keep-going -q -j auto -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
+# After a change of Cargo.lock or of the version: what a wheel says of the crates in it.
+notices:
+	$(PYTHON) scripts/third_party.py
+
 lint: setup $(VENV)/.lint
 	cargo fmt --check
 	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
@@ -165,17 +170,23 @@ format: $(VENV)/.lint
 
 # One wheel for all Pythons from 3.11 and glibc from 2.17 on, for each architecture, and the source distribution: into dist/.
 # zig links against an old glibc and is the C compiler of the other architecture. scripts/try_wheel.py installs and tries them.
+# The same commit, in any folder and at any time, gives the same wheel, byte for byte: times are the commit's, and paths are replaced.
 ARCHITECTURES ?= x86_64 aarch64
 WHEELS        := .venv-wheels
 $(WHEELS)/.installed: Makefile
 	@$(PYTHON) -m venv $(WHEELS)
-	@$(WHEELS)/bin/python -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'ziglang>=0.13,<0.18' \
+	@$(WHEELS)/bin/python -m pip install --quiet --disable-pip-version-check 'maturin>=1.13,<2' 'ziglang>=0.13,<0.18' \
 		'auditwheel>=6.2,<7' 'abi3audit>=0.0.20'
 	@touch $@
 
+CARGO_HOME ?= $(HOME)/.cargo
 wheels: export PATH := $(CURDIR)/$(WHEELS)/bin:$(PATH)
+wheels: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
+wheels: export RUSTFLAGS := $(foreach map,$(CARGO_HOME)=/cargo $(CURDIR)=/paceline,--remap-path-prefix=$(map))
+wheels: export CFLAGS := -ffile-prefix-map=$(CARGO_HOME)=/cargo
 wheels: $(WHEELS)/.installed
 	rm -rf $(DIST)
+	$(PYTHON) scripts/third_party.py --check
 	maturin sdist --out $(DIST)
 	@for architecture in $(ARCHITECTURES); do \
 		target=$$architecture-unknown-linux-gnu; \

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import email.parser
+import json
 import re
 import sys
 import tarfile
@@ -15,6 +16,12 @@ from pathlib import Path
 
 OLDEST_GLIBC = (2, 17)
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of an ELF file
+LICENSES = ("LICENSE", "LICENSE-THIRD-PARTY.txt")
+IN_SOURCE = (
+    *("Cargo.lock", "Cargo.toml", "README.md", "pyproject.toml", "Makefile", "CHANGELOG.md", *LICENSES),
+    *("crates/paceline-py/src/lib.rs", "scripts/build/checked_maturin.py", "scripts/third_party.py"),
+    *("tests/conftest.py", "docs/conf.py", "examples/ddp.py"),
+)
 WANTED = ("paceline/_core.abi3.so", "paceline/_core.pyi", "paceline/py.typed", "paceline/catalog/traces/resnet-50.json")
 
 
@@ -37,7 +44,7 @@ def check_source(path: Path) -> str:
         assert found is not None
         version = check_metadata(found.read().decode(), path)
     inside = {name.split("/", 1)[1] for name in names if "/" in name}
-    for name in ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "crates/paceline-py/src/lib.rs"):
+    for name in IN_SOURCE:
         assert name in inside, f"{path}: {name} is missing"
     assert not [name for name in inside if name.endswith((".so", ".pyc"))], path
     print(f"{path.name}: {len(inside)} files, {path.stat().st_size / 1e6:.1f} MB")
@@ -45,11 +52,12 @@ def check_source(path: Path) -> str:
 
 
 def check_metadata(text: str, path: Path) -> str:
-    """What PyPI shows; the version."""
+    """What an index and pip show; the version."""
     metadata = email.parser.Parser().parsestr(text)
     assert metadata["Name"] == "paceline" and metadata["Requires-Python"] == ">=3.11", path
-    assert metadata["License-Expression"] == "Apache-2.0" and metadata.get_payload(), path
-    assert len(metadata.get_all("Classifier", [])) > 5 and len(metadata.get_all("Project-URL", [])) > 3, path
+    assert metadata["License-Expression"].startswith("Apache-2.0 AND ") and metadata.get_payload(), path
+    assert metadata.get_all("License-File") == list(LICENSES), path
+    assert len(metadata.get_all("Classifier", [])) > 5, path
     return str(metadata["Version"])
 
 
@@ -64,10 +72,16 @@ def check_wheel(path: Path, version: str) -> None:
         assert not [name for name in WANTED if name not in names], f"{path}: some of {WANTED} are missing"
         folder = f"paceline-{version}.dist-info"
         check_metadata(archive.read(f"{folder}/METADATA").decode(), path)
+        for name in LICENSES:
+            assert archive.read(f"{folder}/licenses/{name}"), f"{path}: {name} is missing"
+        bill = json.loads(archive.read(f"{folder}/sboms/paceline.cdx.json"))
+        assert bill["metadata"]["component"]["version"] == version and len(bill["components"]) > 50, path
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(f"{folder}/entry_points.txt").decode())
         assert scripts["console_scripts"]["paceline"] == "paceline.__main__:main", path
         library = archive.read("paceline/_core.abi3.so")
+    for secret in (str(Path.home()), str(Path.cwd())):
+        assert len(secret) < 4 or secret.encode() not in library, f"{path}: contains the path {secret}"
     machine = int.from_bytes(library[18:20], "little")
     assert machine == MACHINES[architecture], f"{path}: is built for machine {machine}"
     needed = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_([0-9]+(?:\.[0-9]+)+)\0", library)}

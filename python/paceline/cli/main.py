@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from paceline._core import __version__
+from paceline._internal import import_path
 from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
@@ -87,6 +88,7 @@ class Commands(click.Group):
 
     def _run(self, args: Sequence[str] | None, prog_name: str, extra: dict[str, Any]) -> int:
         _open_missing_streams()
+        import_path.share()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
