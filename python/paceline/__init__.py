@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.forecast.sweep import SweepInterrupted, sweep
     from paceline.plan import plan_tensorflow
 
+    UserError = InvalidArgumentError  # its old name
+
 __all__ = [
     "Busy",
     "Cluster",
@@ -47,19 +49,20 @@ __all__ = [
     "trace_names",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "paceline.job": [],
-        "paceline._core": ["Cluster", "Trace", "__version__"],
-        "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
-        "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
-        "paceline.catalog.strategies": ["all_strategies"],
-        "paceline.forecast.frame": ["to_frame"],
-        "paceline.forecast.plotting": ["plot"],
-        "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
-        "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
-        "paceline.plan": ["plan_tensorflow"],
-    },
-    renamed={"UserError": "InvalidArgumentError"},
-)
+if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition of every name
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "paceline.job": [],
+            "paceline._core": ["Cluster", "Trace", "__version__"],
+            "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
+            "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
+            "paceline.catalog.strategies": ["all_strategies"],
+            "paceline.forecast.frame": ["to_frame"],
+            "paceline.forecast.plotting": ["plot"],
+            "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
+            "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
+            "paceline.plan": ["plan_tensorflow"],
+        },
+        renamed={"UserError": "InvalidArgumentError"},
+    )

@@ -55,7 +55,11 @@ def also_as(names: Mapping[str, str]) -> None:
         names: For each further name, the module's own.
     """
     for other, name in names.items():
-        sys.modules[other] = importlib.import_module(name)
+        sys.modules[other] = module = importlib.import_module(name)
+        package, _, attribute = other.rpartition(".")
+        # As an import does; a module in a package that is only another name is the package's already.
+        if (above := sys.modules.get(package)) is not None and not hasattr(above, attribute):
+            setattr(above, attribute, module)
 
 
 def public_names(module: str) -> Callable[[], list[str]]:

@@ -35,14 +35,17 @@ if TYPE_CHECKING:
     from paceline.job.collectives import Handle
     from paceline.job.job import Group, Job, join
 
+    UserError = InvalidArgumentError  # its old name
+
 __all__ = ["Group", "Handle", "InvalidArgumentError", "Job", "JobError", "join"]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "paceline.job.job": ["Group", "Job", "join"],
-        "paceline.job.collectives": ["Handle"],
-        "paceline.errors": ["InvalidArgumentError", "JobError"],
-    },
-    renamed={"UserError": "InvalidArgumentError"},
-)
+if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition of every name
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "paceline.job.job": ["Group", "Job", "join"],
+            "paceline.job.collectives": ["Handle"],
+            "paceline.errors": ["InvalidArgumentError", "JobError"],
+        },
+        renamed={"UserError": "InvalidArgumentError"},
+    )

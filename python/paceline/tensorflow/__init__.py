@@ -169,15 +169,17 @@ mark_with(StepMarks)
 also_as({"paceline.tensorflow.mpi_ops": __name__})  # where Horovod's users import from
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
-    if name == "SyncBatchNormalization":  # It needs Keras, which takes seconds to load.
-        return importlib.import_module("paceline.tensorflow.sync_batch_norm").SyncBatchNormalization
-    if name == "BroadcastGlobalVariablesHook":
-        raise AttributeError(
-            "paceline.tensorflow has no BroadcastGlobalVariablesHook: TensorFlow's estimators are gone; call "
-            "hvd.broadcast_variables(variables, root_rank=0) after the first step"
-        )
-    raise AttributeError(f"module 'paceline.tensorflow' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would take it for a definition of every name
+
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+        if name == "SyncBatchNormalization":  # It needs Keras, which takes seconds to load.
+            return importlib.import_module("paceline.tensorflow.sync_batch_norm").SyncBatchNormalization
+        if name == "BroadcastGlobalVariablesHook":
+            raise AttributeError(
+                "paceline.tensorflow has no BroadcastGlobalVariablesHook: TensorFlow's estimators are gone; call "
+                "hvd.broadcast_variables(variables, root_rank=0) after the first step"
+            )
+        raise AttributeError(f"module 'paceline.tensorflow' has no attribute {name!r}")
 
 
 __dir__ = public_names(__name__)

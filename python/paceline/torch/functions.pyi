@@ -1,0 +1,3 @@
+"""Horovod's `horovod.torch.functions`: at run time the same module as `paceline.torch.hvd`."""
+
+from paceline.torch.hvd import *
