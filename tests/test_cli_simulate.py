@@ -522,6 +522,7 @@ def test_what_is_done_is_printed_and_marked(form, monkeypatch):
         assert "tiny" in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_of_a_real_sweep():
     words = [sys.executable, "-m", "paceline.cli", "simulate", "resnet-200", str(TINY), "--gpus", "2,1000"]
     words += ["--strategy", "ring", "--json"]

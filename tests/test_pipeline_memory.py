@@ -136,18 +136,10 @@ def forecast(path, virtual, words, checkpointing):
     ).sharded.memory.peak_bytes
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    ("virtual", "words", "checkpointing"),
-    # The first stage needs most, and the loss.
-    [
-        *((2, 16, "none"), slow(1, 16, "none"), slow(1, 16, "full"), slow(2, 16, "full")),
-        *(slow(virtual, 2048, checkpointing) for virtual in (1, 2) for checkpointing in ("none", "full")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("words", [16, 2048], ids=["first-stage", "loss"])  # What needs most.
+@pytest.mark.parametrize("virtual", [1, 2])
 def test_the_peak_of_a_pipeline_is_torchs(virtual, words, checkpointing, tmp_path):
     peak = max(measured(rank, virtual, words, checkpointing, tmp_path / "trace.json") for rank in range(STAGES))
     # Interleaved parts are so small that buffers for what is sent and received count.

@@ -14,8 +14,8 @@ from paceline.cli.simulate import simulate
 
 pytest.importorskip("torch")
 
-# One recording serves two tests.
-pytestmark = pytest.mark.xdist_group("record_on")
+# One recording serves three tests; the others run beside them.
+shared = pytest.mark.xdist_group("record_on")
 ROOT = Path(__file__).parent.parent
 GPT = ROOT / "examples" / "gpt.py"
 
@@ -56,6 +56,7 @@ def gpt(tmp_path_factory):
     return *recorded(folder, GPT, *WORDS, options=("--on", "h100", "--dtype", "bf16")), folder / "trace.json"
 
 
+@shared
 def test_a_gpt_on_an_h100(gpt):
     layers, hidden, sequence, vocabulary, batch = SIZES.values()
     summary, trace, path = gpt
@@ -85,6 +86,7 @@ def test_a_gpt_on_an_h100(gpt):
     assert result.iteration_s > summary["forward_s"] + summary["backward_s"]
 
 
+@shared
 def test_the_table_says_what_was_estimated(gpt, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     summary, _, path = gpt
@@ -94,6 +96,8 @@ def test_the_table_says_what_was_estimated(gpt, capsys, monkeypatch):
     assert "note: no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roof" in said
 
 
+@shared
+@pytest.mark.slow
 def test_the_tensors_are_those_of_a_real_recording(gpt, tmp_path):
     _, simulated, _ = gpt
     _, real = recorded(tmp_path, GPT, *WORDS, "--steps", 6, options=("--warmup", "2", "--steps", "2"))
@@ -198,7 +202,9 @@ for _ in range(5):
 """
 
 
-@pytest.mark.parametrize("again", [(), ("again",)], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "again", [pytest.param((), id="kept", marks=pytest.mark.slow), pytest.param(("again",), id="recomputed")]
+)
 def test_what_exists_only_in_the_backward_pass(again, tmp_path):
     (tmp_path / "train.py").write_text(CHECKPOINTED)
     _, trace = recorded(tmp_path, "train.py", *again, options=("--on", "h100"))
@@ -469,15 +475,12 @@ def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     assert kept["head"] <= 64 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("from torch.distributed.tensor.parallel import parallelize_module as f", "parallelize_module: tensor"),
-        pytest.param(
-            "from torch.distributed.tensor.experimental import context_parallel as f",
-            "context parallelism",
-            marks=pytest.mark.slow,
-        ),
+        ("from torch.distributed.tensor.experimental import context_parallel as f", "context parallelism"),
     ],
 )
 def test_what_needs_other_ranks_is_named(line, words, tmp_path):
