@@ -3,6 +3,7 @@
 Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`).
 """
 
+import os
 import signal
 import sys
 
@@ -13,6 +14,8 @@ from hypothesis import settings
 settings.register_profile("few", max_examples=25)
 settings.register_profile("full", max_examples=150)
 settings.load_profile("few")
+
+os.environ["COLUMNS"] = "120"  # pytest-xdist sets 80.
 
 sys.addaudithook(tiers.audit)
 

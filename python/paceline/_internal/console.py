@@ -1,4 +1,4 @@
-"""Output for people: plain-text tables, wrapped text, and a progress bar."""
+"""Output for people: tables and texts as wide as the terminal, and a progress bar."""
 
 from __future__ import annotations
 
@@ -7,49 +7,21 @@ import shutil
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 
+from paceline._internal import tables
+from paceline._internal.tables import Column, Groups
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-@dataclass(frozen=True)
-class Column:
-    """A header of one or two lines, and whether cells are aligned left."""
-
-    header: str
-    left: bool = False
-
-
-def render(columns: Sequence[Column], groups: Sequence[Sequence[Sequence[str]]], *, highlight_first: bool) -> list[str]:
-    """Return the lines of a table, with an empty line between groups; a group's first row may be highlighted."""
-    import click
-
-    headers = [column.header.split("\n") for column in columns]
-    height = max(len(lines) for lines in headers)
-    top = [[*[""] * (height - len(lines)), *lines] for lines in headers]
-    rows = [row for group in groups for row in group]
-    widths = [max(map(len, [*lines, *(row[index] for row in rows)])) for index, lines in enumerate(top)]
-
-    def line(cells: Sequence[str]) -> str:
-        placed = zip(cells, widths, columns, strict=True)
-        return "  ".join(
-            f"{cell:<{width}}" if column.left else f"{cell:>{width}}" for cell, width, column in placed
-        ).rstrip()
-
-    lines = [click.style(line([cells[row] for cells in top]), bold=True) for row in range(height)]
-    lines.append("─" * (sum(widths) + 2 * (len(widths) - 1)))
-    for number, group in enumerate(groups):
-        if number and len(rows) > len(groups):
-            lines.append("")
-        for place, row in enumerate(group):
-            text = line(row)
-            lines.append(click.style(text, fg="green") if highlight_first and place == 0 else text)
-    return lines
+def render(columns: Sequence[Column], groups: Groups, *, highlight_first: bool) -> list[str]:
+    """Return the lines of a table that keeps to the width of the terminal, as `tables.render` does."""
+    return tables.render(columns, groups, highlight_first=highlight_first, width=table_width())
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -60,20 +32,47 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def width() -> int:
-    """Return the columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110."""
-    return min(110, max(40, shutil.get_terminal_size((100, 24)).columns))
+    """Return the columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110; 100 without one."""
+    return min(110, table_width(100))
 
 
-def say(lines: Sequence[str]) -> None:
-    """Print to stdout; colours only on a terminal, and not with NO_COLOR (https://no-color.org)."""
+def table_width(otherwise: int = 120) -> int:
+    """Return the columns of the terminal (or $COLUMNS), at least 40; `otherwise`: in a pipe or a file."""
+    return max(40, shutil.get_terminal_size((otherwise, 24)).columns)
+
+
+def say(lines: Sequence[str], *, err: bool = False) -> None:
+    """Print lines of text, wrapped; colours only on a terminal, and not with NO_COLOR (https://no-color.org)."""
     for line in lines:
-        click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
+        click.echo(fitted(line), err=err, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def put(document: str) -> None:
+    """Print a document, such as JSON, to stdout as it is."""
+    click.echo(document)
+
+
+def remark(text: str) -> None:
+    """Print a note to stderr, wrapped."""
+    click.echo(fitted(f"paceline: note: {text}"), err=True)
+
+
+def fitted(line: str) -> str:
+    """Return a line as it is if it is as narrow as a table may be, or else wrapped, with what follows indented."""
+    if len(click.unstyle(line)) <= table_width():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return "\n".join(wrapped(line, width(), indent))
 
 
 def on_terminal() -> bool:
     """Return whether stderr is a terminal; it is None where the caller has closed it."""
     return sys.stderr is not None and sys.stderr.isatty()
 
+
+__all__ = [
+    "Bar", "Column", "fitted", "on_terminal", "put", "remark", "render", "say", "table_width", "width", "wrapped"
+]  # fmt: skip
 
 _PATIENCE_S = 1.0
 

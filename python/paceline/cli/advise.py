@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
-from paceline._internal.console import Bar, say, width, wrapped
+from paceline._internal.console import Bar, put, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
 from paceline.settings import kinds
@@ -154,7 +154,7 @@ def advise(
             rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
         answer = report.Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
         if as_json:
-            say([json.dumps(answer.to_dict(), indent=1, allow_nan=False)])
+            put(json.dumps(answer.to_dict(), indent=1, allow_nan=False))
         else:
             _print(answer)
     if not finished:

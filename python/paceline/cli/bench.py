@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
@@ -166,7 +166,10 @@ def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Pa
         raise click.UsageError("--plot draws rows that were measured; name a --model, or leave it out")
     text = json.dumps({"read": [one.to_dict() for one in read]}, indent=1, allow_nan=False)
     _write(text, output)
-    say([text] if as_json else shown(read))
+    if as_json:
+        put(text)
+    else:
+        say(shown(read))
     return 0
 
 
@@ -187,7 +190,7 @@ def _say(plan: Plan, result: Result, read: list[Read], *, live: Engine | None, t
     from paceline.bench.classic import closing
 
     if text is not None:
-        say([text])
+        put(text)
         return
     say(["", *report.table(plan, result, read, width()), ""])
     if live is None:

@@ -12,7 +12,7 @@ import click
 
 from paceline._core import Cluster
 from paceline._internal import units
-from paceline._internal.console import Column, render, say, width, wrapped
+from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
@@ -41,7 +41,7 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
         return
     entries = [_trace(source) for source in ([name] if name else trace_names())]
     if as_json:
-        say([json.dumps(entries, indent=1)])
+        put(json.dumps(entries, indent=1))
         return
     columns = [
         Column("name", left=True),
@@ -98,7 +98,7 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     found = [load_cluster(source) for source in ([name] if name else cluster_names())]
     entries = [json.loads(cluster.to_json()) for cluster in found]
     if as_json:
-        say([json.dumps(entries, indent=1)])
+        put(json.dumps(entries, indent=1))
         return
     headers = ["bandwidth", "latency", "GPUs per\nnode", "inside the\nnode", "multicast", "aggregation"]
     columns = [Column("name", left=True), *(Column(header) for header in headers)]
@@ -142,7 +142,7 @@ def strategies(as_json: bool) -> None:
         for strategy in all_strategies()
     ]
     if as_json:
-        say([json.dumps(entries, indent=1)])
+        put(json.dumps(entries, indent=1))
         return
     rows = [[str(entry["name"]), ", ".join(entry["aliases"]), str(entry["summary"])] for entry in entries]
     columns = [Column("name", left=True), Column("also called", left=True), Column("how it works", left=True)]
@@ -173,7 +173,7 @@ def libraries(name: str | None, as_json: bool) -> None:
         document: dict[str, Any] = {"libraries": [_library(library) for library in shown]}
         if name in (None, "channels"):
             document["channels"] = [vars(constant) for constant in constants]
-        say([json.dumps(document, indent=1)])
+        put(json.dumps(document, indent=1))
     elif name == "channels":
         say(constants_table(constants))
     elif name:

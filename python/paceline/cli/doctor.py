@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 
 
 @click.command()
@@ -38,7 +38,7 @@ def doctor(*, file: Path | None, environment: bool, as_json: bool) -> None:
 
     report = diagnose(file)
     if as_json:
-        say([json.dumps(report.to_dict(), indent=1, allow_nan=False)])
+        put(json.dumps(report.to_dict(), indent=1, allow_nan=False))
     else:
         say(report.text(width()))
 
@@ -48,4 +48,7 @@ def _describe(as_json: bool) -> None:
     from paceline.doctor.environment_table import table
 
     found = collect()
-    say([json.dumps(found, indent=1, allow_nan=False)] if as_json else table(found, width()))
+    if as_json:
+        put(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        say(table(found, width()))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from paceline import _core
-from paceline._internal.console import Column, render, say, width, wrapped
+from paceline._internal.console import Column, put, remark, render, say, width, wrapped
 from paceline._internal.units import duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
@@ -103,7 +103,7 @@ def up(
     leave(holder)
     if as_json:
         fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
-        say([json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1)])
+        put(json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1))
         return
     _note_realtime(realtime, found.realtime)
     say(_table(hosts, bandwidth))
@@ -119,7 +119,7 @@ def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
 
 def _note_realtime(requested: bool, granted: bool) -> None:
     if requested and not granted:
-        click.echo("paceline: note: SCHED_FIFO is not permitted here; expect noisier timings", err=True)
+        remark("SCHED_FIFO is not permitted here; expect noisier timings")
 
 
 @emulate.command(context_settings={"allow_interspersed_args": False})
@@ -233,7 +233,7 @@ def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_js
     with cluster(workers=workers, bandwidth_bps=bandwidth, realtime=realtime) as found:
         fidelity = found.check(repeats=repeats)
     if as_json:
-        say([json.dumps(fidelity.to_dict(), indent=1, allow_nan=False)])
+        put(json.dumps(fidelity.to_dict(), indent=1, allow_nan=False))
         return
     _note_realtime(realtime, fidelity.realtime)
     columns = [Column("pattern", left=True), *map(Column, ("flows", "bytes", "ideal", "measured", "error"))]

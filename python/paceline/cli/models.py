@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline._internal import units
-from paceline._internal.console import Column, render, say, width, wrapped
+from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.errors import naming
 
@@ -64,7 +64,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     if workload is not None:
         entry["on_gpu"] = _on_gpu(workload, gpus or 1)
     if as_json:
-        say([json.dumps(entry | {"notes": list(model.notes), "config": dict(config.fields)}, indent=1)])
+        put(json.dumps(entry | {"notes": list(model.notes), "config": dict(config.fields)}, indent=1))
         return
     lines = [f"{config.name}: {model.family}, {_count(model.parameters)} parameters ({model.parameters:,})"]
     if "active_parameters" in entry:
@@ -104,7 +104,7 @@ def _print_list(*, as_json: bool) -> None:
 
     entries = [_entry(config) for config in built_in_configs().values()]
     if as_json:
-        say([json.dumps(entries, indent=1)])
+        put(json.dumps(entries, indent=1))
         return
     columns = [Column("name", left=True), Column("family", left=True), Column("parameters"), Column("layers")]
     columns += [Column("hidden"), Column("tokens")]
@@ -127,7 +127,9 @@ def _print_constants(*, as_json: bool) -> None:
     from paceline.cli.catalog import constants_table
 
     constants = list(all_efficiencies().values())
-    say([json.dumps([vars(constant) for constant in constants], indent=1)] if as_json else constants_table(constants))
+    put(json.dumps([vars(constant) for constant in constants], indent=1)) if as_json else say(
+        constants_table(constants)
+    )
 
 
 _KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "activations")
@@ -220,7 +222,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     shown = [find_hardware(name)] if name else list(all_hardware())
     if as_json:
         documents = [_document(device) for device in shown]
-        say([json.dumps(documents[0] if name else documents, indent=1)])
+        put(json.dumps(documents[0] if name else documents, indent=1))
         return
     columns = [Column("name", left=True), *(Column(f"{one}\nTFLOP/s") for one in PRECISIONS)]
     columns += [Column("memory\nGB"), Column("bandwidth\nGB/s"), Column("NVLink\nGB/s")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
@@ -65,4 +65,7 @@ def plan(
     if output is not None:
         with replaced(output) as path:
             path.write_text(found.to_json(), encoding="utf-8")
-    say([json.dumps(planned.to_dict(), indent=1)] if as_json else lines(planned, found, width()))
+    if as_json:
+        put(json.dumps(planned.to_dict(), indent=1))
+    else:
+        say(lines(planned, found, width()))

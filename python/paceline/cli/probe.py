@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.compression import NONE
 from paceline.cli import param_types as types
@@ -182,7 +182,7 @@ def _tell(found: Found, output: Path | None, as_json: bool) -> None:
     if output is not None:
         write(output, fields)
     if as_json:
-        say([json.dumps(found.to_dict(fields), indent=1, allow_nan=False)])
+        put(json.dumps(found.to_dict(fields), indent=1, allow_nan=False))
         return
     lines = report.text(found, width())
     if output is not None:

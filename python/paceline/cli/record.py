@@ -11,20 +11,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from paceline._internal.console import on_terminal
+from paceline._internal.console import Column, on_terminal, put, render, say
 from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
 from paceline.errors import Source, naming
 from paceline.launch import injection
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 _UNSEEN = 0.2
 """If a larger share of a step belongs to no part, it is reported."""
@@ -306,10 +302,11 @@ class _Progress:
 
     def __enter__(self) -> _Progress:
         if on_terminal():
+            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            bar = Progress(*columns, console=_console(stderr=True), transient=True)
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
             task = bar.add_task(self._words, total=None)
             bar.start()
             self._close = bar.stop
@@ -320,34 +317,35 @@ class _Progress:
         self._close()
 
 
-def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr)
-
-
 def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_stderr: bool) -> None:
     if as_json:
-        click.echo(json.dumps(summary, indent=1))
+        put(json.dumps(summary, indent=1))
         return
-    from rich.table import Table
-
     simulated = summary.get("simulated") is not None
     where = f"estimated for {summary['device']}" if simulated else f"on {summary['device']}"
-    table = Table(title=f"{summary['name']}, batch {summary['batch']}, {where}", title_justify="left")
-    table.add_column("")
-    table.add_column("estimate or count" if simulated else "median", justify="right")
-    for row in _rows(summary):
-        table.add_row(*row)
-    console = _console(stderr=to_stderr)
-    console.print(table)
-    for line in not_trained(summary["unused"], summary["frozen"], summary["not_trained_bytes"]):
-        console.print(line, markup=False, soft_wrap=True)
+    columns = [Column("", left=True), Column("estimate or count" if simulated else "median")]
     counted = "no GPU was used: operators, FLOPs and bytes are counted; all times are estimates by a roofline"
-    for note in [*([counted] if simulated else []), *summary["notes"], *_drift(summary), *_missing(summary)]:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
     words = " ".join([str(output), *summary["forecast_options"].split()])
-    console.print(f"wrote {output}: try paceline simulate {words}", markup=False, highlight=False, soft_wrap=True)
+    say(
+        [
+            f"{summary['name']}, batch {summary['batch']}, {where}",
+            "",
+            *render(columns, [_rows(summary)], highlight_first=False),
+            "",
+            *not_trained(summary["unused"], summary["frozen"], summary["not_trained_bytes"]),
+            *(
+                f"note: {note}"
+                for note in [
+                    *([counted] if simulated else []),
+                    *summary["notes"],
+                    *_drift(summary),
+                    *_missing(summary),
+                ]
+            ),
+            f"wrote {output}: try paceline simulate {words}",
+        ],
+        err=to_stderr,
+    )
 
 
 def _drift(summary: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline._internal import units
+from paceline._internal.console import put, say
 from paceline._internal.extras import need
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
@@ -75,7 +76,10 @@ def main(
             (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
         everybody = gather(ranks, played)
     if everybody:
-        click.echo(_json(everybody) if as_json else _text(everybody, scale, shrink))
+        if as_json:
+            put(_json(everybody))
+        else:
+            say(_text(everybody, scale, shrink))
 
 
 def _json(ranks: Sequence[Played]) -> str:
@@ -83,7 +87,7 @@ def _json(ranks: Sequence[Played]) -> str:
     return json.dumps(values, indent=1)
 
 
-def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
+def _text(ranks: Sequence[Played], scale: float, shrink: float) -> list[str]:
     first, iterations = ranks[0], measured(ranks)
     times = sorted(one.seconds for one in iterations)
     unit = units.time_unit(times)
@@ -99,7 +103,7 @@ def _text(ranks: Sequence[Played], scale: float, shrink: float) -> str:
     notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
     if error_s := max(rank.clock_error_s for rank in ranks):
         notes[f"the clocks of several machines were aligned to {units.duration(error_s)}"] = None
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+    return [*lines, *(f"note: {note}" for note in notes)]
 
 
 def _ratio(scale: float, shrink: float) -> str:

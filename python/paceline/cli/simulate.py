@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._internal.console import say, width
+from paceline._internal.console import put, remark, say, width
 from paceline._internal.files import check_distinct
 from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
@@ -134,7 +134,7 @@ def simulate(
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
     prepared = prepare(sweep)
     for note in prepared.notes:
-        click.echo(f"paceline: note: {note}", err=True)
+        remark(f"{note}")
     if plan_json is not None:
         check_distinct([("--plan-json", plan_json), ("--plot", plot), ("--timeline", timeline)], sweep.inputs)
         _write_plan(prepared.scenarios, plan_json)
@@ -151,7 +151,7 @@ def simulate(
         draw(results, plot)
     explanation = _explained(prepared, results) if explain else None
     if as_json:
-        say([json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False)])
+        put(json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False))
     elif csv:
         from paceline.forecast.frame import to_csv
 
@@ -250,7 +250,7 @@ def _of_collectives(
     if plot is not None:
         table.draw(answers, plot)
     if as_json:
-        say([json.dumps([row for it in answers for row in it.to_dicts()], indent=1, allow_nan=False)])
+        put(json.dumps([row for it in answers for row in it.to_dicts()], indent=1, allow_nan=False))
     elif csv:
         click.echo(table.to_csv(answers), nl=False)
     else:
@@ -282,7 +282,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
         check_writable("--timeline", timeline)
     mix = spec.read(path)
     for note in mix.notes:
-        click.echo(f"paceline: note: {note}", err=True)
+        remark(f"{note}")
     with Bar("simulating") as bar:
         if timeline is None:
             result = simulate_jobs(mix, bar=bar)
@@ -292,7 +292,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     if plot is not None:
         plotting.draw(result, plot)
     if as_json:
-        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+        put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
         return
     notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
     lines = [line for sentence in [*table.verdict(result), *notes] for line in wrapped(sentence, width())]
@@ -364,7 +364,7 @@ def _print_unfinished(
     done = {"finished": len(results), "scenarios": interrupted.scenarios}
     if as_json:
         objects = [one | {"incomplete": done} for one in _as_data(results, None, prepared.notes)]
-        say([json.dumps(objects, indent=1, allow_nan=False)])
+        put(json.dumps(objects, indent=1, allow_nan=False))
     elif csv and results:
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
     elif results:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
 
 
@@ -38,13 +38,14 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     The error is simulated / published - 1. The claims of the study are tested, too.
 
     \b
-    network-operator   M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"
+    network-operator   M. A. Chang et al., "How to Train your DNN: The
+                       Network Operator Edition"
     published          Published measurements of public systems, 2017 to 2020
     collectives        Published bandwidths of NCCL's collectives on one node
     ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
     ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
-    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI under TensorFlow
-    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies, to 24,576 GPUs
+    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI
+    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies
     """
     from paceline._internal.console import Bar
     from paceline._internal.files import check_readable, make_folder
@@ -64,7 +65,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     with Bar("simulating") as bar:
         result = run_study(name, plots, bar, data, anchor=anchor)
     if as_json:
-        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+        put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
     elif csv:
         click.echo(result.to_csv(), nl=False)
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from paceline._core import Cluster, parse_rate
-from paceline._internal.console import say, width
+from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable
 from paceline.catalog.library import load_cluster
@@ -252,7 +252,7 @@ def _print(result: Validation, as_json: bool, csv: bool) -> None:
     from paceline.validate import report
 
     if as_json:
-        say([json.dumps(result.to_dict(), indent=1, allow_nan=False)])
+        put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
     elif csv:
         click.echo(result.to_csv(), nl=False)
     else:
