@@ -308,8 +308,8 @@ def test_the_first_failure_is_named_and_the_others_get_their_grace():
     result = run("-np", 3, "--", "sh", "-c", code)
     assert result.returncode == 1
     assert result.stdout.count("saved") == 2
-    first, *rest = result.stderr.splitlines()
-    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", first)
+    *rest, last = result.stderr.splitlines()
+    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", last)
     assert [line.split("  ")[0] + ": " + line.split("  ")[-1].strip() for line in rest[2:]] == [
         "0, 2: exited with code 4",
         "1: exited with code 3",
@@ -350,6 +350,28 @@ def test_where_all_failed_because_of_others_the_first_is_named(tmp_path):
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert re.fullmatch(r"paceline: error: rank 0 \(pid \d+\) exited with code 1: JobError: rank 1 .* died: .*", last)
+
+
+@pytest.mark.process
+def test_each_line_has_one_prefix():
+    printed = "echo '[rank'$RANK']: Traceback'; echo '[rank7]: of another'; echo \"[rank$RANK]:[W1 x.cpp] slow\" >&2"
+    result = run("-np", 2, "--", "sh", "-c", printed)
+    for rank in (0, 1):
+        assert [line for line in result.stdout.splitlines() if line.startswith(f"[rank {rank}]")] == [
+            f"[rank {rank}] Traceback",
+            f"[rank {rank}] [rank7]: of another",
+        ]
+        assert f"[rank {rank}] [W1 x.cpp] slow" in result.stderr.splitlines()
+
+
+@pytest.mark.process
+def test_the_last_line_of_a_failed_job_is_its_cause_below_the_table(tmp_path):
+    script = "if [ $RANK = 1 ]; then exit 3; fi; trap '' TERM; sleep 0.3; echo late >&2; exit 4"
+    result = run("-np", 3, "--grace", "5", "--record", tmp_path / "t.json", "--", "sh", "-c", script)
+    assert result.returncode == 1
+    *before, last = result.stderr.splitlines()
+    assert re.fullmatch(r"paceline: error: rank 1 \(pid \d+\) exited with code 3", last), result.stderr
+    assert not any(line.startswith("paceline: error") for line in before)
 
 
 def test_a_killed_rank_ends_the_job():

@@ -46,12 +46,14 @@ class Terminal:
         self._streams = {FrameKind.STDOUT: _Stream(sys.stdout), FrameKind.STDERR: _Stream(sys.stderr)}
 
     def put(self, rank: int, kind: FrameKind, data: bytes) -> None:
-        """Print whole lines at a time."""
+        """Print whole lines at a time, each with one prefix."""
         if self.mode == "lines":
             if not data.endswith(b"\n"):
                 data += b"\n"
             if self._prefix:
-                data = prefixed(f"[{self._names[rank]}] ".encode(), data)
+                name = self._names[rank]
+                own = rf"(?m)^\[{name.replace(' ', ' ?')}\]:? ?".encode()  # torch's, before tracebacks and warnings
+                data = prefixed(f"[{name}] ".encode(), re.sub(own, b"", data))
         self._streams[kind].write(data, self)
 
     def close(self) -> None:

@@ -178,9 +178,12 @@ class Checked:
         )
         supervisor = Supervisor(job, output(job)) if elastic is None else ElasticSupervisor(job, elastic, output(job))
         with timeline_files.replacing(self.settings.timeline, job.number):
-            code = supervisor.run()
-            self._write_trace(supervisor, code)
-            return code if self._write_timeline(supervisor) else code or 1
+            try:
+                code = supervisor.run()
+                self._write_trace(supervisor, code)
+                return code if self._write_timeline(supervisor) else code or 1
+            finally:
+                supervisor.conclude()
 
     def _write_timeline(self, supervisor: Supervisor) -> bool:
         """Return whether there is a timeline, if one was requested; say where it is, or why there is none."""

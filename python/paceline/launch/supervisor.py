@@ -44,6 +44,8 @@ class Supervisor:
         self.broken: OSError | None = None
         self.failed = False
         self.follower: Outcome | None = None
+        self.cause: str | None = None
+        """Why the job failed, which `conclude` says last."""
         self.outcomes: list[Outcome] = []
         self.records = Records()
         self.joins: dict[int, int] = {}
@@ -93,12 +95,17 @@ class Supervisor:
             if self.broken.errno == errno.EPIPE:  # The reader closed the pipe.
                 raise self.broken
             raise click.ClickException(f"the output of the ranks cannot be written: {self.broken.strerror}")
-        self._blame(self.follower)  # No other rank is at fault.
-        failures = [outcome for outcome in self.outcomes if outcome.failed]
-        if len(failures) > 1:
-            for line in table(outcome for outcome in self.outcomes if outcome.code):
-                click.echo(line, err=True)
         return 1 if self.failed else 0
+
+    def conclude(self) -> None:
+        """Print how the ranks ended, if several failed, and in the last line why the job failed."""
+        if self.signal is None and self.problem is None and self.broken is None:
+            self._blame(self.follower)  # No other rank is at fault.
+            if sum(outcome.failed for outcome in self.outcomes) > 1:
+                for line in table(outcome for outcome in self.outcomes if outcome.code):
+                    click.echo(line, err=True)
+        if self.cause is not None:
+            click.echo(f"paceline: error: {self.cause}", err=True)
 
     # Signals
 
@@ -286,10 +293,10 @@ class Supervisor:
         return Outcome(frame.rank, name, host.pids[frame.rank], code, stopped, called, reason, follows)
 
     def _blame(self, outcome: Outcome | None) -> None:
-        """Report the rank that failed first, once; one that failed because of another only if there is no other."""
+        """Blame the rank that failed first; one that failed because of another only if there is no other."""
         if outcome is not None and self.follower is not None:
             self.follower = None
-            click.echo(f"paceline: error: {outcome.sentence()}", err=True)
+            self.cause = outcome.sentence()
 
     # Unexpected ends
 
@@ -304,7 +311,7 @@ class Supervisor:
             self._stop(0)
         else:
             if not self.failed:
-                click.echo(f"paceline: error: lost {message}", err=True)
+                self.cause = f"lost {message}"
             self.failed = True
             self.follower = None
             self._stop(self.job.grace_s)

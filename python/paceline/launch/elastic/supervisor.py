@@ -162,7 +162,7 @@ class ElasticSupervisor(Supervisor):
                     click.echo(f"paceline: note: {text}", err=True)
                 case End(reason):
                     if reason is not None:
-                        click.echo(f"paceline: error: {reason}", err=True)
+                        self.cause = reason
                         self.failed = True
                     self._stop(self.job.grace_s if reason is not None else 0, KILL_AFTER_S)
                 case _:
