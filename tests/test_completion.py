@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from paceline.cli.main import COMMANDS
+from click.shell_completion import ShellComplete
+from paceline.cli.main import COMMANDS, main
 
 PROGRAM = Path(sys.executable).with_name("paceline")
 
@@ -54,3 +55,71 @@ def test_nobody_waits_for_the_tab_key():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(taken) < 0.4
+
+
+def completed(*words):
+    """What click completes for the last of these words, as `type,value`, or `type` for files."""
+    shell = ShellComplete(main, {}, "paceline", "_PACELINE_COMPLETE")
+    items = shell.get_completions(list(words[:-1]), words[-1])
+    return ["file" if item.type == "file" else item.value for item in items]
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (("simulate", "--strategy", ""), {"ring", "tree", "native", "hierarchical"}),
+        (("run", "--strategy", "r"), {"ring", "recursive-doubling"}),
+        (("simulate", "--gpu", "h1"), {"h100"}),
+        (("advise", "--gpu", ""), {"a100-80gb", "h200"}),
+        (("advise", "llama-3"), {"llama-3-8b", "llama-3-70b"}),
+        (("simulate", ""), {"resnet-50", "llama-3-8b"}),
+        (("simulate", "llama-3-8b@h1"), {"llama-3-8b@h100"}),
+        (("models", "gpt2"), {"gpt2-xl"}),
+        (("gpus", "a"), {"a100-80gb", "a10g"}),
+        (("traces", ""), {"resnet-50"}),
+        (("clusters", "dgx"), {"dgx-h100"}),
+        (("libraries", ""), {"ddp", "horovod"}),
+        (("simulate", "--cluster", "dgx"), {"dgx-h100"}),
+        (("simulate", "--library", ""), {"ddp", "horovod"}),
+        (("simulate", "--sharding", ""), {"zero3", "hsdp", "fsdp", "none"}),
+        (("simulate", "--compression", ""), {"none", "fp16", "powersgd:"}),
+        (("simulate", "--coordinator", ""), {"negotiate"}),
+        (("simulate", "--device", ""), {"V100", "A100"}),
+        (("advise", "--checkpointing", ""), {"none", "selective", "full"}),
+        (("simulate", "--bucket-size", ""), {"none"}),
+        (("simulate", "--dtype", "b"), {"bfloat16", "bf16"}),
+        (("study", ""), {"ray-sgd"}),
+        (("record", "--on", "h"), {"h100"}),
+        (("bench", "--engine", ""), {"paceline", "ddp-gloo"}),
+    ],
+    ids=" ".join,
+)
+def test_values_are_completed(words, some):
+    items = completed(*words)
+    assert some <= set(items)
+    assert all(item.startswith(words[-1]) for item in items)
+
+
+def test_the_last_item_of_a_list_is_completed():
+    assert "ring,ps" in completed("simulate", "--strategy", "ring,p")
+    assert "ring" not in completed("simulate", "--strategy", "ring,")
+    assert completed("simulate", "--sharding", "zero3,h") == ["zero3,hsdp"]
+
+
+def test_files_are_completed_where_no_name_begins_so():
+    assert completed("simulate", "--cluster", "./m") == ["file"]
+    assert completed("simulate", "./m") == ["file"]
+    assert completed("simulate", "--gpu", "nothing") == []
+
+
+@pytest.mark.parametrize("words", ["simulate --strategy ", "advise --gpu ", "models ", "simulate --cluster "])
+def test_values_come_fast(words):
+    """Nothing heavy is imported: the modules are few, and none is another package than click."""
+    code = (
+        "import sys; from click.shell_completion import ShellComplete; from paceline.cli.main import main;"
+        f"*args, last = {words!r}.split(' ');"
+        "assert ShellComplete(main, {}, 'paceline', 'X').get_completions(args, last);"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "torch", "rich", "matplotlib", "pandas", "ray", "tensorflow"} & set(done.stdout.split())

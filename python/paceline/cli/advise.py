@@ -12,6 +12,7 @@ import click
 from paceline import _core
 from paceline._internal.console import Bar, put, say, width, wrapped
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError, naming
 from paceline.settings import kinds
 from paceline.settings.table import SETTINGS, of_place
@@ -56,7 +57,7 @@ def _network(text: str) -> str:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete)
 @types.options("advise", *(setting.name for setting in of_place("advise")), checked=False)
 @click.option(
     "--network",

@@ -11,6 +11,7 @@ from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
@@ -38,6 +39,7 @@ _CANNOT = 77
     "--engine",
     "engines",
     type=types.WORDS,
+    shell_complete=complete,
     help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
 )
 @click.option(

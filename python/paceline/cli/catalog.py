@@ -18,6 +18,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
 from paceline.catalog.strategies import KNOBS, all_strategies
+from paceline.cli.completion import complete
 
 if TYPE_CHECKING:
     from paceline.catalog.constants import Constant
@@ -31,7 +32,7 @@ _export = click.option(
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete)
 @_json
 @_verbose
 @_export
@@ -87,7 +88,7 @@ def _trace(source: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete)
 @_json
 @_verbose
 @_export
@@ -160,7 +161,7 @@ def strategies(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete)
 @_json
 def libraries(name: str | None, as_json: bool) -> None:
     """List the libraries whose costs `--library` forecasts, or show the constants of one, or those of `channels`."""

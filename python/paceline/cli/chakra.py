@@ -10,6 +10,7 @@ import click
 from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
+from paceline.cli.completion import complete
 from paceline.cli.param_types import BUCKET_SIZE, SECONDS
 
 
@@ -60,7 +61,7 @@ def import_chakra(
 
 
 @click.command("export-chakra")
-@click.argument("trace")
+@click.argument("trace", shell_complete=complete)
 @click.option("--workers", required=True, type=click.IntRange(1, 100_000), help="Ranks: as many files are written.")
 @click.option(
     "--bucket-size",

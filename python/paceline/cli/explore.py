@@ -11,6 +11,7 @@ from paceline._internal.console import say
 from paceline._internal.extras import need
 from paceline._internal.nearest import alike, did_you_mean
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError
 from paceline.settings.table import SETTINGS
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("trace", metavar="[TRACE|MODEL]", default="resnet-50")
+@click.argument("trace", metavar="[TRACE|MODEL]", default="resnet-50", shell_complete=complete)
 @types.option("explore", "cluster")
 @types.option("explore", "gpu")
 @click.option(

@@ -10,6 +10,7 @@ import click
 from paceline._internal import units
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 from paceline.errors import naming
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kerne
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete)
 @types.options("models", *_OPTIONS)
 @click.option("--gpus", type=types.COUNT, metavar="N", help="Ranks that share a copy, for the memory with sharding.")
 @click.option("--constants", is_flag=True, help="Print the efficiencies by class of operator, with sources.")
@@ -213,7 +214,7 @@ def _count(parameters: int) -> str:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete)
 @_json
 def gpus(*, name: str | None, as_json: bool) -> None:
     """List the GPUs that --gpu knows, or show NAME: a GPU or a device file."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import _core
+from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
@@ -89,11 +90,16 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
     type_ = Name(kind, check) if kind.choices else Value(kind.words, check if checked else lambda text: text)
     shown = None if kind.choices else kind.words
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    made = click.option(setting.flag, name, type=type_, metavar=shown, default=given, help=text)
+    completed = None if kind.choices else complete
+    made = click.option(
+        setting.flag, name, type=type_, metavar=shown, default=given, help=text, shell_complete=completed
+    )
     if not setting.also:
         return made
     # `by_current_names` of the table refuses both.
-    also = click.option(f"--{setting.also}", type=type_, metavar=shown, help=f"The same as {setting.flag}.")
+    also = click.option(
+        f"--{setting.also}", type=type_, metavar=shown, help=f"The same as {setting.flag}.", shell_complete=completed
+    )
     return together(made, also)
 
 

@@ -19,6 +19,7 @@ from paceline._internal.console import Column, on_terminal, put, render, say
 from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
+from paceline.cli.completion import complete
 from paceline.errors import Source, naming
 from paceline.launch import injection
 
@@ -63,7 +64,12 @@ class _CannotDoHere(click.ClickException):
 @click.option(
     "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
 )
-@click.option("--on", metavar="GPU", help="Estimate the times on this GPU (`paceline gpus`); needs no GPU.")
+@click.option(
+    "--on",
+    metavar="GPU",
+    shell_complete=complete,
+    help="Estimate the times on this GPU (`paceline gpus`); needs no GPU.",
+)
 @click.option(
     "--dtype",
     type=click.Choice(["bf16", "fp16", "tf32", "fp32"]),

@@ -8,13 +8,14 @@ import click
 
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, make_folder
+from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError
 
 _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("spec", type=_PATH, metavar="SPEC.toml|TRACE")
+@click.argument("spec", type=_PATH, metavar="SPEC.toml|TRACE", shell_complete=complete)
 @click.option("-o", "--output", type=_PATH, required=True, metavar="FILE.html", help="The page.")
 @click.option("--png", type=_PATH, metavar="DIR", help="Also write every chart as PNG to this folder.")
 def report(*, spec: Path, output: Path, png: Path | None) -> None:

@@ -14,6 +14,7 @@ from paceline._internal.console import put, remark, say, width
 from paceline._internal.files import check_distinct
 from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
 from paceline.forecast.simulate import Result, Scenario
@@ -55,7 +56,7 @@ class _Sectioned(click.Command):
 
 
 @click.command(cls=_Sectioned)
-@click.argument("traces", metavar="[TRACE]...", nargs=-1)
+@click.argument("traces", metavar="[TRACE]...", nargs=-1, shell_complete=complete)
 @types.options("simulate", *(setting.name for setting in _SETTINGS), checked=False)
 @click.option(
     "--jobs", type=_PATH, metavar="FILE", help="Forecast several jobs on one network, instead of TRACE (TOML)."

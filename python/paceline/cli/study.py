@@ -9,10 +9,11 @@ import click
 
 from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
+from paceline.cli.completion import complete
 
 
 @click.command()
-@click.argument("name", metavar="NAME", required=False)
+@click.argument("name", metavar="NAME", required=False, shell_complete=complete)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option(
