@@ -3,6 +3,7 @@
 import gc
 import json
 from contextlib import contextmanager, nullcontext
+from itertools import product
 
 import paceline
 import pytest
@@ -187,22 +188,20 @@ def test_the_peak_of_ddp_is_torchs(tmp_path, world, passes, accumulate_sync, sha
     assert memory.peak_bytes == pytest.approx(peak, rel=0.005), memory
 
 
-@both
-@pytest.mark.parametrize(
-    "case",
-    [(1, 1, None), (1, 2, None), (2, 1, None), (2, 2, None), (2, 2, False), (8, 1, None), (8, 3, False)],
-    ids=lambda case: "-".join(map(str, case)),
-)
-@pytest.mark.parametrize(
-    "types",
-    [
-        ("fp32", "fp32"),
-        ("bf16", "fp32"),
-        ("bf16", "bf16"),
-        pytest.param(("fp32", "bf16"), marks=pytest.mark.slow),
-    ],
-    ids="-".join,
-)
+CASES = [(1, 1, None), (1, 2, None), (2, 1, None), (2, 2, None), (2, 2, False), (8, 1, None), (8, 3, False)]
+PAIRS = [("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "bf16")]
+
+
+def fsdp2():
+    """Every combination; each case, pair of types and kind of weights is in an everyday one."""
+    everyday = {(case, PAIRS[place % len(PAIRS)], place % 2 == place // 4 % 2) for place, case in enumerate(CASES)}
+    for one in product(CASES, PAIRS, (True, False)):
+        (case, types, shared), marks = one, () if one in everyday else pytest.mark.slow
+        name = "-".join(map(str, (*types, *case, "shared" if shared else "apart")))
+        yield pytest.param(*one, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("case", "types", "shared"), [*fsdp2()])
 def test_the_peak_of_fsdp2_is_torchs(tmp_path, case, types, shared):
     (world, passes, accumulate_sync), (param, reduce) = case, types
     net = Net(shared)
