@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from paceline.bench.ranks.rank_spec import RankSpec
@@ -110,12 +109,16 @@ class Stopwatch:
 
 def save(path: Path, weights: Weights) -> None:
     """Write weights as .npz."""
+    import numpy as np
+
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in weights.items()}
     np.savez(path, **arrays)
 
 
 def digest(weights: Weights) -> str:
     """Return a digest of names and bytes."""
+    import numpy as np
+
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(name.encode() + b"\0" + np.ascontiguousarray(weights[name]).tobytes())
