@@ -67,3 +67,33 @@ def test_sums_are_made_in_the_switches_of_a_fabric() -> None:
     ):
         with pytest.raises(paceline.InvalidArgumentError, match=message):
             paceline.load_cluster(fabric=fabric, switch=switch)
+
+
+def test_hsdp_sums_between_nodes_in_the_switches() -> None:
+    words = ["simulate", "llama-3-8b", "--gpu", "h100", "--gpus", "64", "--sharding", "hsdp", "--cluster", "h100-pod"]
+    native, sharp = (json.loads(_run(*words, "--strategy", one, "--json"))[0] for one in ("native", "sharp"))
+    assert sharp["sharded"]["sharding"] == native["sharded"]["sharding"] == "hsdp:8"
+    # Half as much passes a NIC.
+    assert native["iteration_s"] * 0.9 < sharp["iteration_s"] < native["iteration_s"]
+    for fabric in (LEAVES, {"kind": "fat-tree", "radix": 4, "oversubscription": 1.0}):
+        cluster = paceline.load_cluster(
+            fabric=fabric, gpus_per_node=4, intra_bandwidth="400Gbps", switch={"multicast": False, "aggregation": True}
+        )
+        for sharding in ("hsdp", "hsdp:8", "hsdp:2"):
+            found = paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding=sharding)
+            # Of 8 nodes in 2 leaves, a ring passes the slow uplinks 2(N-1)/N times, switches once.
+            ring = paceline.simulate("gpt2-small", cluster, "ring", workers=32, sharding=sharding)
+            assert 0 < found.iteration_s < ring.iteration_s * 1.05
+    with pytest.raises(
+        paceline.InvalidArgumentError, match=r"use ring, .*; for all-reduces between nodes there is hsdp"
+    ):
+        paceline.simulate("gpt2-small", cluster, "sharp", workers=32, sharding="zero3")
+
+
+def test_a_named_schedule_on_gpus_is_not_an_algorithm_of_nccl_and_the_verdict_says_so() -> None:
+    for strategy in ("tree", "ring", "halving-doubling"):
+        said = " ".join(_run("simulate", "gpt2-xl@h100", "--workers", "8", "--strategy", strategy).split()).lower()
+        assert f"{strategy} is the bare schedule of that name, not nccl's algorithm" in said
+        assert "native is what nccl would do" in said
+    assert "bare schedule" not in _run("simulate", "gpt2-xl@h100", "--workers", "8", "--strategy", "native")
+    assert "bare schedule" not in _run("simulate", "resnet-50", "--workers", "8", "--strategy", "ring")

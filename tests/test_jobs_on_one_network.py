@@ -110,7 +110,7 @@ def test_a_planned_job_alone_takes_what_a_forecast_of_one_job_says(own):
         return {"trace": "gpt2-small", "workers": 8, "strategy": "ring", **bucket}
 
     given = one(own.get("sharding")) | own
-    alone = paceline.simulate(bandwidth="10Gbps", gpus_per_node=2, library="none", **given)
+    alone = paceline.simulate(bandwidth="10Gbps", gpus_per_node=2, **given)
     [found] = model.simulate_jobs(mix(given, bandwidth="10Gbps", gpus_per_node=2)).jobs
     assert found.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
     assert found.samples_per_s == pytest.approx(alone.samples_per_s, rel=1e-9)
@@ -133,7 +133,7 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
     found = spec.mix({"cluster": "dgx-h100", "job": [given | {"tensor_parallel": 4}]}, "jobs.toml")
     [one] = found.jobs
     assert (one.nodes, one.ranks_per_node, one.scenario.workers) == ((0, 1, 2, 3), 2, 8)
-    assert found.notes == ("a: a worker is a data-parallel rank of 4 GPUs",)
+    assert "a: a worker is a data-parallel rank of 4 GPUs" in found.notes
     beside = {"network": "fluid", "gpus_per_node": 8, "intra_bandwidth": "200Gbps", "nodes": 4, "iterations": 2}
     other = {"name": "b", "trace": "llama-2-7b@h100", "workers": 16, "strategy": "native", "sharding": "zero3"}
     small = given | {"workers": 16, "sharding": "zero1"}
@@ -232,10 +232,52 @@ def test_a_cluster_with_slow_ranks_is_refused_by_file(tmp_path):
 
 def test_a_mesh_limits_jobs_as_it_limits_one():
     fields = {"trace": "alexnet", "workers": 16, "strategy": "hierarchical", "inside": "root"}
-    alone = paceline.simulate(
-        "alexnet", "p3.16xlarge", "hierarchical", workers=16, inside="root", library="none", bucket_size=26214400
-    )
+    alone = paceline.simulate("alexnet", "p3.16xlarge", "hierarchical", workers=16, inside="root", library="ddp")
     [found] = model.simulate_jobs(spec.mix({"cluster": "p3.16xlarge", "job": [fields]}, "jobs.toml")).jobs
     assert found.alone_s == pytest.approx(alone.iteration_s, rel=0.02)
     both = spec.mix({"cluster": "p3.16xlarge", "job": [fields, {**fields, "name": "b", "inside": "ring"}]}, "jobs.toml")
     assert "b gets only the" in both.notes[0] and "mesh leaves to alexnet" in both.notes[0]
+
+
+ALONE = [
+    *(
+        {"trace": f"{trace}@{gpu}", "workers": workers, "strategy": strategy, **sharding}
+        for trace, gpu, workers, strategy, sharding in (
+            ("gpt2-xl", "h100", 8, "ring", {}),
+            ("gpt2-xl", "a100", 16, "native", {}),
+            ("gpt2-small", "rtx3090", 4, "tree", {}),
+            ("gpt2-small", "h100-pcie", 12, "hierarchical", {}),
+            ("bert-large", "v100", 24, "native", {"sharding": "zero1"}),
+            ("llama-3-8b", "h100", 16, "native", {"sharding": "zero3"}),
+            ("llama-3-8b", "b200", 16, "ring", {"sharding": "hsdp"}),
+            ("gpt2-medium", "h100", 16, "native", {"accumulate": 4}),
+        )
+    ),
+    {"trace": "resnet-50", "workers": 6, "strategy": "halving-doubling"},
+    {"trace": "vgg-16", "workers": 5, "strategy": "ps", "servers": 2},
+    {"trace": "resnet-50", "workers": 4, "strategy": "ring", "library": "horovod"},
+    {"trace": "gpt2-small", "workers": 8, "strategy": "native", "library": "none", "bucket_size": "10MB"},
+    {"trace": "allreduce:40MB", "workers": 8, "strategy": "ring"},
+]
+
+
+@pytest.mark.parametrize("given", ALONE, ids=lambda given: " ".join(map(str, given.values())))
+def test_one_job_alone_takes_what_simulate_says_of_it(given):
+    alone = paceline.simulate(**given)
+    found = model.simulate_jobs(spec.mix({"job": [given], "iterations": 2}, "jobs.toml"))
+    [one] = found.jobs
+    assert one.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
+    assert one.samples_per_s == pytest.approx(alone.samples_per_s or one.samples_per_s, rel=1e-9)
+    assert one.library == alone.library
+    said = " ".join(found.to_dict()["notes"])
+    assert "alone, a job takes as long as `paceline simulate` says of" in said
+    assert ("@" in given["trace"]) == ("assuming" in said)
+
+
+def test_jobs_on_different_gpus_need_a_cluster():
+    jobs = [job("a", trace="gpt2-small@h100"), job("b", trace="gpt2-small@a100")]
+    with pytest.raises(
+        InvalidArgumentError, match=r"jobs\.toml: cluster: jobs are on .*H100.* and .*A100.*, whose nodes"
+    ):
+        spec.mix({"job": jobs}, "jobs.toml")
+    assert model.simulate_jobs(spec.mix({"cluster": "dgx-h100", "job": jobs, "iterations": 2}, "jobs.toml")).jobs

@@ -216,6 +216,13 @@ def simulate(
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: its plan, and factors of its times."""
 
+def left_for_rings(cluster: Cluster, world: int, size: int, stride: int) -> float:
+    """Return what slow links between switches leave of the network between nodes, 0 to 1.
+
+    It is that of groups of `size` ranks, `stride` apart, of `world`, which all form rings at the same time. Raises
+    InvalidArgumentError for links that the cluster does not have.
+    """
+
 def is_planned(options: str) -> bool:
     """Return whether with these options of `simulate` all ranks follow one plan, whose steps are watched one by one.
 

@@ -251,6 +251,13 @@ fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<St
     serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
+/// What slow links between switches leave of the network between nodes for groups of `size` ranks, `stride` apart, that
+/// each form a ring, of `world` ranks: 0 to 1. Refuses links that the cluster does not have.
+#[pyfunction]
+fn left_for_rings(cluster: &Cluster, world: u32, size: u32, stride: u32) -> PyResult<f64> {
+    simulator::left_for_rings(&cluster.0, world, (size, stride), 0).map_err(user_error)
+}
+
 /// All strategies as JSON: name, aliases, summary, knobs, collectives.
 #[pyfunction]
 fn strategies() -> String {
@@ -346,6 +353,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(left_for_rings, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(is_planned, module)?)?;

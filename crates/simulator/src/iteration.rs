@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use paceline_iteration::{Exchanges, IterationOptions, Method, Plan, Pull, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::WorkerTrace;
 use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::Knob;
+use paceline_schedule::{Bucket, Knob, Schedule};
 use serde::Serialize;
 
 use crate::options::{Options, SimulationError};
@@ -144,6 +144,24 @@ impl Watched {
 }
 
 impl Sharded {
+    /// This with a share of the difference of its times to those of another.
+    pub(crate) fn towards(&self, other: &Sharded, share: f64) -> Sharded {
+        let between = |here: f64, there: f64| here + (there - here) * share;
+        let (own, their) = (self.exposed, other.exposed);
+        Sharded {
+            exposed: ExposedBy {
+                all_gather_s: between(own.all_gather_s, their.all_gather_s),
+                reduce_scatter_s: between(own.reduce_scatter_s, their.reduce_scatter_s),
+                all_reduce_s: between(own.all_reduce_s, their.all_reduce_s),
+                compression_s: between(own.compression_s, their.compression_s),
+            },
+            straggling_s: between(self.straggling_s, other.straggling_s),
+            slowed_s: between(self.slowed_s, other.slowed_s),
+            calls_s: between(self.calls_s, other.calls_s),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn new(plan: &Plan, watched: Watched) -> Sharded {
         let Watched { exposed, straggling_s, slowed_s, calls_s, memory, resolution } = watched;
         Sharded {
@@ -292,6 +310,22 @@ pub fn simulate_as(
     Ok((compose(trace, cluster, options, &plan, found)?, drawn))
 }
 
+/// The programs of the plan's collectives, and each of its exchanges that differs from the others.
+///
+/// # Errors
+/// Those of [`simulate_as`].
+pub(crate) fn programs_of(
+    trace: &Trace,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<(Box<dyn Schedule>, Vec<Bucket>), SimulationError> {
+    check(cluster, options)?;
+    let programs = Programs::new(&plan_of(trace, options)?, cluster, options)?;
+    let different: BTreeMap<_, _> =
+        programs.exchanges.iter().map(|&(part, bucket)| ((part, bucket.len), bucket)).collect();
+    Ok((Box::new(programs.together()), different.into_values().collect()))
+}
+
 /// The plan of one of several jobs for the event loop, message by message.
 ///
 /// # Errors
@@ -314,7 +348,9 @@ fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let wrong = |message: String| Err(SimulationError(message));
     let entry = options.entry()?;
     let asked = options.iteration.as_ref().map_or("its plan", IterationOptions::asked);
-    if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || entry.uses(Knob::Aggregation) {
+    let is_hybrid = options.iteration.as_ref().is_some_and(|iteration| iteration.sharding == Sharding::Hsdp);
+    let in_switches = entry.uses(Knob::Aggregation) && !is_hybrid;
+    if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || in_switches {
         return wrong(format!(
             "strategy: {} needs servers or a switch, and {asked} needs collectives between ranks; use native, ring, \
              halving-doubling or hierarchical",

@@ -11,7 +11,9 @@ use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, Roles, Stand, SwitchPlace};
 use serde::Serialize;
 
+use crate::degraded::{Measured, Slow, different, passes_by_trees};
 use crate::iteration::{followers, prepare_messages};
+use crate::network::left::{Needs, share};
 use crate::network::switch::Memory;
 use crate::network::topology::{LinkName, NetworkLinks, Placed, PlacedJob};
 use crate::observer::{Activity, Observer};
@@ -132,8 +134,70 @@ pub fn simulate_jobs(
     network: Network,
     length: &Length,
 ) -> Result<JobsOutcome, SimulationError> {
-    let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
-    Ok(run(cluster, nodes, jobs, &prepared, network, length, ())?.0)
+    let on = |cluster: &Cluster| {
+        let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
+        Ok(run(cluster, nodes, jobs, &prepared, network, length, ())?.0)
+    };
+    Ok(with_slow_links(cluster, nodes, jobs, network, on)?.0)
+}
+
+/// The result on a cluster with slow links, and the cluster that has only the one that costs most.
+fn with_slow_links(
+    cluster: &Cluster,
+    nodes: u32,
+    jobs: &[PlacedJobSpec],
+    network: Network,
+    on: impl Fn(&Cluster) -> Result<JobsOutcome, SimulationError>,
+) -> Result<(JobsOutcome, Cluster), SimulationError> {
+    if cluster.degraded.is_empty() {
+        return Ok((on(cluster)?, cluster.clone()));
+    }
+    let by_trees = jobs.iter().map(|job| passes_by_trees(&job.options)).collect::<Result<Vec<_>, _>>()?;
+    let slow = Slow::of(cluster, by_trees.contains(&true));
+    let prepared = prepare_jobs(&slow.healthy, nodes, jobs, network)?;
+    let (places, total) = places(&prepared)?;
+    let links = |cluster: &Cluster| wires(cluster, nodes, jobs, &prepared, (&places, total), network == Network::Fluid);
+    // Refuses links that there are not, and nodes that are cut off.
+    links(cluster)?;
+    let left = |slow_one: &Cluster| {
+        let (whole, slow_one) = (links(&slow.healthy)?, links(slow_one)?);
+        let mut needs = Needs::none(&whole);
+        for (prepared, place) in prepared.iter().zip(&places) {
+            let buckets = different(prepared.buckets.clone(), prepared.entry);
+            needs.add_programs(&whole, &*prepared.schedule, &buckets, |role| place.global(role));
+        }
+        Ok(share(&whole, &slow_one, &needs, cluster.bandwidth))
+    };
+    slow.cost(left, on)
+}
+
+impl JobOutcome {
+    /// Picoseconds of a round while all jobs ran.
+    fn round(&self) -> f64 {
+        let (first, last) = self.measured;
+        (self.marks_ps[last] - self.marks_ps[first]) as f64 / (last - first).max(1) as f64
+    }
+}
+
+impl Measured for JobsOutcome {
+    /// Of an iteration of each job, one after the other.
+    fn seconds(&self) -> f64 {
+        self.jobs.iter().map(|job| job.round() * 1e-12).sum()
+    }
+
+    fn towards(&self, slower: &JobsOutcome, share: f64) -> JobsOutcome {
+        let mut between = self.clone();
+        for (job, other) in between.jobs.iter_mut().zip(&slower.jobs) {
+            let longer = 1.0 + share * (other.round() / job.round().max(f64::MIN_POSITIVE) - 1.0);
+            job.marks_ps.iter_mut().for_each(|mark| *mark = Time(*mark).scaled(longer).0);
+        }
+        between.measured_s += (slower.measured_s - self.measured_s) * share;
+        for link in &mut between.links {
+            let other = slower.links.iter().find(|other| other.name == link.name);
+            link.busy += (other.map_or(0.0, |other| other.busy) - link.busy) * share;
+        }
+        between
+    }
 }
 
 /// Also returns a timeline of every worker and link.
@@ -147,9 +211,13 @@ pub fn simulate_jobs_with_timeline(
     network: Network,
     length: &Length,
 ) -> Result<(JobsOutcome, Timeline), SimulationError> {
-    let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
-    let (outcome, recorder, wires, places) =
-        run(cluster, nodes, jobs, &prepared, network, length, Recorder::default())?;
+    let on = |cluster: &Cluster| {
+        let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
+        Ok(run(cluster, nodes, jobs, &prepared, network, length, ())?.0)
+    };
+    let (outcome, slowest) = with_slow_links(cluster, nodes, jobs, network, on)?;
+    let prepared = prepare_jobs(&slowest, nodes, jobs, network)?;
+    let (_, recorder, wires, places) = run(&slowest, nodes, jobs, &prepared, network, length, Recorder::default())?;
     let shown: Vec<_> = jobs
         .iter()
         .zip(&prepared)
@@ -269,23 +337,9 @@ fn run<O: Observer>(
     length: &Length,
     inner: O,
 ) -> Result<Ran<O>, SimulationError> {
-    let places = places(prepared);
-    let total = places.iter().fold(Roles { workers: 0, servers: 0, switches: 0 }, |sum, place| Roles {
-        workers: sum.workers + place.roles.workers,
-        servers: sum.servers + place.roles.servers,
-        switches: sum.switches + place.roles.switches,
-    });
-    if total.total() > u32::from(u16::MAX) {
-        return Err(SimulationError(format!(
-            "jobs: {} workers, servers and switches are more than the {} possible",
-            total.total(),
-            u16::MAX
-        )));
-    }
+    let (places, total) = places(prepared)?;
     let fluid = network == Network::Fluid;
-    let (placed, switches) = placed(cluster, nodes, jobs, prepared, &places, total);
-    let seed = jobs.first().map_or(0, |job| job.options.seed);
-    let wires = NetworkLinks::of(cluster, total, switches, Some(placed), fluid, seed).map_err(SimulationError)?;
+    let wires = wires(cluster, nodes, jobs, prepared, (&places, total), fluid)?;
     let aggregating = places.iter().filter(|place| place.roles.switches > 0).count() as u64;
     let (mut running, mut all_workers) = (Vec::new(), Vec::new());
     for (number, (job, prepared)) in jobs.iter().zip(prepared).enumerate() {
@@ -330,30 +384,51 @@ fn run<O: Observer>(
     Ok((JobsOutcome { jobs: outcomes, links, measured_s }, simulation.observer.inner, simulation.wires, places))
 }
 
-/// The numbers of all jobs' roles and buckets.
-fn places(prepared: &[Prepared]) -> Vec<JobPlace> {
+/// The network of all jobs together.
+fn wires(
+    cluster: &Cluster,
+    nodes: u32,
+    jobs: &[PlacedJobSpec],
+    prepared: &[Prepared],
+    (places, total): (&[JobPlace], Roles),
+    fluid: bool,
+) -> Result<NetworkLinks, SimulationError> {
+    let (placed, switches) = placed(cluster, nodes, jobs, prepared, places, total);
+    let seed = jobs.first().map_or(0, |job| job.options.seed);
+    NetworkLinks::of(cluster, total, switches, Some(placed), fluid, seed).map_err(SimulationError)
+}
+
+/// The numbers of all jobs' roles and buckets, and the roles of all.
+fn places(prepared: &[Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationError> {
     let roles = || prepared.iter().map(|job| job.schedule.roles());
     let all_workers: u32 = roles().map(|roles| roles.workers).sum();
     let all_servers: u32 = roles().map(|roles| roles.servers).sum();
     let (mut worker, mut server, mut switch, mut bucket) = (0, all_workers, all_workers + all_servers, 0);
-    prepared
-        .iter()
-        .map(|job| {
-            let roles = job.schedule.roles();
-            let place = JobPlace {
-                roles,
-                first_worker: worker,
-                first_server: server,
-                first_switch: switch,
-                first_bucket: bucket,
-            };
-            worker += roles.workers;
-            server += roles.servers;
-            switch += roles.switches;
-            bucket += job.buckets.len() as u32;
-            place
-        })
-        .collect()
+    let mut places = Vec::with_capacity(prepared.len());
+    for job in prepared {
+        let roles = job.schedule.roles();
+        places.push(JobPlace {
+            roles,
+            first_worker: worker,
+            first_server: server,
+            first_switch: switch,
+            first_bucket: bucket,
+        });
+        worker += roles.workers;
+        server += roles.servers;
+        switch += roles.switches;
+        bucket += job.buckets.len() as u32;
+    }
+    let switches = switch - all_workers - all_servers;
+    let total = Roles { workers: all_workers, servers: all_servers, switches };
+    if total.total() > u32::from(u16::MAX) {
+        return Err(SimulationError(format!(
+            "jobs: {} workers, servers and switches are more than the {} possible",
+            total.total(),
+            u16::MAX
+        )));
+    }
+    Ok((places, total))
 }
 
 fn placed(

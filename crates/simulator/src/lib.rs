@@ -8,6 +8,7 @@
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
 //! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
+//! | `degraded` | what slow links add to an iteration |
 //! | `ring` | rings of identical workers, without events |
 //! | `path` | the composition of the critical path |
 //! | [`jobs`] | several jobs that share a network |
@@ -19,6 +20,7 @@
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
 pub mod coordination;
+mod degraded;
 mod event;
 mod event_queue;
 pub mod iteration;
@@ -41,6 +43,7 @@ pub mod timeline;
 mod worker;
 
 pub use jobs::{simulate_jobs, simulate_jobs_with_timeline};
+pub use network::left::left_for_rings;
 pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;

@@ -2,6 +2,7 @@
 pub(crate) mod fabric;
 pub(crate) mod fifo;
 pub(crate) mod fluid;
+pub(crate) mod left;
 #[cfg(test)]
 mod maxmin;
 mod sharing;

@@ -1,9 +1,13 @@
 //! The result of a simulation.
+use std::collections::HashMap;
+
 use paceline_iteration::{Collective, IterationOptions, Plan};
+use paceline_model::cluster::Degraded;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
 use crate::coordination::Coordinated;
+use crate::degraded::Measured;
 use crate::iteration::{Sharded, Watched};
 use crate::network::topology::NetworkLinks;
 use crate::options::{Options, SimulationError};
@@ -108,6 +112,84 @@ pub struct Outcome {
     pub bus: Option<BusBandwidth>,
     /// Degenerate cases that the user should know about.
     pub notes: Vec<String>,
+}
+
+impl Measured for Outcome {
+    fn seconds(&self) -> f64 {
+        self.iteration_s
+    }
+
+    fn towards(&self, slower: &Outcome, share: f64) -> Outcome {
+        let between = |here: f64, there: f64| here + (there - here) * share;
+        let iteration_s = between(self.iteration_s, slower.iteration_s);
+        let pace = self.iteration_s / iteration_s;
+        let mut links = self.links.clone();
+        let mut critical_path = self.critical_path.clone();
+        let mut busy = self.busy.clone();
+        // What only the other has is zero here, and what it lacks is zero there.
+        blend(&mut links, &slower.links, |one| one.kind.to_owned(), |one| [&mut one.busiest_s, &mut one.mean_s], share);
+        blend(&mut critical_path, &slower.critical_path, |one| one.part.to_owned(), |one| [&mut one.seconds], share);
+        critical_path.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        if let (Some(busy), Some(other)) = (&mut busy, &slower.busy) {
+            blend(busy, other, |one| one.name.clone(), |one| [&mut one.busy_s], share);
+        }
+        Outcome {
+            iteration_s,
+            samples_per_s: self.samples_per_s.map(|rate| rate * pace),
+            scaling_efficiency: self.scaling_efficiency.map(|share| share * pace),
+            exposed_communication_s: between(self.exposed_communication_s, slower.exposed_communication_s),
+            links,
+            critical_path,
+            queued_s: self.queued_s.zip(slower.queued_s).map(|(here, there)| between(here, there)),
+            busy,
+            sharded: self.sharded.towards(&slower.sharded, share),
+            bus: self.bus.map(|bus| BusBandwidth {
+                algorithm_bandwidth_bps: bus.algorithm_bandwidth_bps * pace,
+                bus_bandwidth_bps: bus.bus_bandwidth_bps * pace,
+            }),
+            ..self.clone()
+        }
+    }
+}
+
+impl Outcome {
+    /// Leaves out links between switches that are removed.
+    pub(crate) fn without(&mut self, degraded: &[Degraded]) {
+        let removed: Vec<String> =
+            degraded.iter().filter(|one| one.factor == 0.0).map(|one| one.link.split_whitespace().collect()).collect();
+        let is_removed = |name: &str| {
+            let Some((from, to)) = name.split_once('-') else { return false };
+            let names = [from.to_owned(), to.to_owned(), format!("{from}-{to}"), format!("{to}-{from}")];
+            names.iter().any(|name| removed.contains(name))
+        };
+        if let Some(busy) = &mut self.busy {
+            busy.retain(|one| !is_removed(&one.name));
+        }
+    }
+}
+
+/// Moves figures by a `share` of their difference to those of the same name.
+fn blend<T: Clone, const N: usize>(
+    here: &mut Vec<T>,
+    there: &[T],
+    name: impl Fn(&T) -> String,
+    figures: impl Fn(&mut T) -> [&mut f64; N],
+    share: f64,
+) {
+    let mut others: HashMap<String, T> = there.iter().map(|one| (name(one), one.clone())).collect();
+    for one in here.iter_mut() {
+        let mut other = others.remove(&name(one));
+        let theirs = other.as_mut().map_or([0.0; N], |other| figures(other).map(|figure| *figure));
+        for (own, their) in figures(one).into_iter().zip(theirs) {
+            *own += (their - *own) * share;
+        }
+    }
+    for one in there {
+        if let Some(mut new) = others.remove(&name(one)) {
+            figures(&mut new).into_iter().for_each(|figure| *figure *= share);
+            here.push(new);
+        }
+    }
 }
 
 /// Parts and queueing of the critical path, over all measured iterations.

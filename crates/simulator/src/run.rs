@@ -4,6 +4,7 @@ use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Knob, Step};
 
 use crate::coordination::coordinate;
+use crate::degraded;
 use crate::iteration::simulate_as;
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
@@ -22,7 +23,7 @@ use crate::worker::workers;
 /// # Errors
 /// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
 pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
-    Ok(forecast(trace, cluster, options, None)?.0)
+    Ok(degraded::forecast(trace, cluster, options, false, |cluster, _| forecast(trace, cluster, options, None))?.0)
 }
 
 /// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
@@ -35,7 +36,9 @@ pub fn simulate_with_timeline(
     options: &Options,
     ranks: Option<u32>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
-    forecast(trace, cluster, options, Some(ranks))
+    degraded::forecast(trace, cluster, options, true, |cluster, with_timeline| {
+        forecast(trace, cluster, options, with_timeline.then_some(ranks))
+    })
 }
 
 /// Chooses how the plan is run; `timeline`: whether one is wanted, and of how many ranks.

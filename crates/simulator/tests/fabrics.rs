@@ -2,7 +2,7 @@
 use paceline_model::cluster::{Degraded, Fabric, Racks, Routing, Shape};
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{ChunkBytes, Knob, find, registry};
-use paceline_simulator::{Network, Options, Outcome, simulate};
+use paceline_simulator::{Network, Options, Outcome, left_for_rings, simulate};
 use proptest::prelude::*;
 
 const US: u64 = 1_000_000;
@@ -350,4 +350,27 @@ proptest! {
             prop_assert!(outcome.iteration_s >= least * (1.0 - 1e-6), "{} {least}", outcome.iteration_s);
         }
     }
+}
+
+/// Of a rail's leaf, one NIC sends to the next unit: all links together carry many times as much.
+#[test]
+fn rings_on_rails_need_little_of_the_links_between_switches() {
+    let rails = |routing| Cluster {
+        gpus_per_node: 4,
+        ..cluster(Shape::Rails { nodes_per_leaf: 4, spines: 4, oversubscription: 1.0 }, routing)
+    };
+    let left = |cluster: &Cluster, size, stride| left_for_rings(cluster, 32, (size, stride), 0).unwrap();
+    let adaptive = rails(Routing::Adaptive);
+    assert_eq!(left(&adaptive, 32, 1), 1.0);
+    assert_eq!(left(&degraded(adaptive.clone(), &[("leaf0-spine1", 0.0)]), 32, 1), 1.0);
+    // An eighth of four links is half of a NIC.
+    let all = degraded(adaptive.clone(), &[("leaf0", 0.125)]);
+    assert_eq!(left(&all, 32, 1), 0.5);
+    assert_eq!(left(&all, 8, 4), 0.5);
+    // Groups of a unit send nothing beyond their leaves.
+    assert_eq!(left(&all, 16, 1), 1.0);
+    assert_eq!(left(&degraded(adaptive, &[("node3", 0.1)]), 32, 1), 1.0);
+    let hashed = rails(Routing::Ecmp);
+    assert_eq!(left(&hashed, 32, 1), 1.0);
+    assert!(left(&degraded(hashed, &[("leaf0", 0.5)]), 32, 1) <= 0.5);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,13 +11,15 @@ from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression, sharding, slow_links
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 from paceline.forecast.simulate import LONG, Result, Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
 
 _NO_OTHER = "No other strategy is faster"
+_FEW = 3
+"""A comparison of more strategies is no question about one of NCCL's algorithms."""
 
 
 def advise(groups: Sequence[Group]) -> list[str]:
@@ -64,7 +67,29 @@ def details(group: Group, result: Result) -> list[str]:
             f"Tokens on their way to experts on other GPUs and back, which nothing hides, take {share} of the "
             f"computation, {units.duration(result.expert_parallel_s)} an iteration."
         )
-    return [*lines, *sharding.sentences(scenario, result, named(result, group), several=_several(group))]
+    lines += sharding.sentences(scenario, result, named(result, group), several=_several(group))
+    return [*lines, *_bare_schedules(group), *slow_links.sentences(scenario, result)]
+
+
+def _bare_schedules(group: Group) -> list[str]:
+    """Return that strategies on GPUs are not NCCL's algorithms of their names, if few were asked for."""
+    strategies = {one.strategy.name: one.strategy for one in group.scenarios}
+    on_gpus = "gpu" in json.loads(group.scenarios[0].cluster.to_json())
+    bare: list[str] = [
+        name for name, strategy in strategies.items() if not strategy.is_offloaded and "servers" not in strategy.knobs
+    ]
+    if not on_gpus or not bare or len(strategies) > _FEW or group.results[0].workers == 1:
+        return []
+    several = len(bare) > 1
+    schedules = (
+        "are the bare schedules of these names, not NCCL's algorithms"
+        if several
+        else ("is the bare schedule of that name, not NCCL's algorithm")
+    )
+    return [
+        f"{units.listed(bare)} {schedules} (NCCL_ALGO): messages alone, without its channels, protocols and kernels; "
+        "native is what NCCL would do."
+    ]
 
 
 def _bubble(workload: Workload) -> str:

@@ -106,7 +106,9 @@ def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> Non
     with naming_core_errors():
         if not (known and bare and scenario.strategy.is_of_ranks) and not _core.is_planned(json.dumps(options)):
             return
-        plan = _core.iteration_plan(scenario.trace, json.dumps(options)) if scenario.strategy.is_offloaded else None
+        # Switches add up between nodes, and the other collectives of the iteration are NCCL's.
+        by_nccl = scenario.strategy.is_offloaded or sharding.sums_in_switches(scenario.strategy)
+        plan = _core.iteration_plan(scenario.trace, json.dumps(options)) if by_nccl else None
     times = None if plan is None else times_of(plan, scenario.cluster)
     if times is not None:
         options["collectives"] = times

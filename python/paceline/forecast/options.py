@@ -231,10 +231,10 @@ class Sweep:
         """Return the cluster given, or else the nodes that are assumed of the GPU; None if none is named."""
         if self.get("cluster") is not None:
             return self._loaded()
-        nodes = self._nodes()
+        nodes = self.nodes()
         return None if nodes is None else nodes.cluster
 
-    def _nodes(self) -> Nodes | None:
+    def nodes(self) -> Nodes | None:
         """Return the nodes that are assumed of the GPU of a model, of `--device` or of `record --on`."""
         workload = self.workload(self.trace)
         if workload is not None:
@@ -250,7 +250,7 @@ class Sweep:
         """Whether every rank has a node because nothing says how many share one, though a GPU's rate is given."""
         described = any(self.get(name) is not None for name in ("cluster", "gpus_per_node"))
         several = self.get("samples_per_s") is not None and max(self.workers) > 1
-        return several and not described and self._nodes() is None
+        return several and not described and self.nodes() is None
 
     def _loaded(self) -> Cluster:
         """Return the cluster given. Raises InvalidArgumentError, which names the setting."""
@@ -269,7 +269,7 @@ class Sweep:
                 f"no GPU is named, and {self.spelling('samples_per_s')} is that of one rank: assuming one rank a node; "
                 f"{settings['gpus_per_node']}, or {settings['cluster']}, says how many share one"
             ]
-        nodes = self._nodes()
+        nodes = self.nodes()
         note = None if nodes is None else nodes.note(self.values, settings)
         return [] if note is None else [note]
 
@@ -496,7 +496,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
     if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):
-        strategies = sharding.only_able(strategies, by_name, all_strategies())
+        strategies = sharding.only_able(strategies, by_name, all_strategies(), sweep.get("sharding"))
         notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
     elif "accumulate" in sweep.values:
         # The native module refuses those that were named.

@@ -38,7 +38,8 @@ NCCL's buffers and workspaces need room, too, and are not counted (docs/explanat
 reserved 1.06 to 1.24 times the peaks that are forecast (docs/results/published.md), and 1 / 1.24 is 0.8."""
 IN_STEP = "halving-doubling"
 """A strategy that takes up to 1.8 times as long if ranks are out of step (docs/results/validation.md)."""
-GATHERED = ("zero3", "hsdp")
+HSDP = "hsdp"
+GATHERED = ("zero3", HSDP)
 """Shardings that gather units before they compute."""
 _ONLY = {
     "reshard_after_forward": GATHERED,
@@ -219,19 +220,32 @@ def able(strategy: Strategy) -> bool:
     return {"all-gather", "reduce-scatter"} <= set(strategy.collectives)
 
 
-def only_able(strategies: Sequence[Strategy], named: Collection[Strategy], known: Sequence[Strategy]) -> list[Strategy]:
-    """Leave out strategies without those collectives.
+def sums_in_switches(strategy: Strategy) -> bool:
+    """Whether switches do its all-reduces; the other collectives of `hsdp` are then the library's."""
+    return "aggregation" in strategy.knobs and "servers" not in strategy.knobs
+
+
+def only_able(
+    strategies: Sequence[Strategy],
+    named: Collection[Strategy],
+    known: Sequence[Strategy],
+    shardings: Sequence[str | None] = (),
+) -> list[Strategy]:
+    """Leave out strategies without the collectives of these shardings.
 
     Raises InvalidArgumentError for one that the user named; `known` are those to choose from.
     """
+    kinds = {kind(one) for one in shardings if one is not None}
+    found = [one for one in strategies if able(one) or (kinds == {HSDP} and sums_in_switches(one))]
     for strategy in strategies:
-        if strategy in named and not able(strategy):
+        if strategy in named and strategy not in found:
             words = units.listed([one.name for one in known if able(one)], "or")
+            hybrid = f"; for all-reduces between nodes there is {HSDP}" if sums_in_switches(strategy) else ""
             raise InvalidArgumentError(
-                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}",
+                f"{strategy.name} has no all-gather and reduce-scatter, which sharded ranks need; use {words}{hybrid}",
                 setting="strategy",
             )
-    return [strategy for strategy in strategies if able(strategy)]
+    return found
 
 
 def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None) -> list[str]:

@@ -95,7 +95,7 @@ class Result:
     servers: int
     """Parameter servers; 0 for a strategy without servers."""
     bandwidth_bps: float
-    """Rate of a node in bits per second, each way."""
+    """Rate of a node in bits per second, each way; in a fabric of rails, of a rank, which has a NIC of its own."""
     iteration_s: float
     """Duration of an iteration."""
     samples_per_s: float | None
@@ -142,7 +142,9 @@ class Result:
     cluster: str = ""
     """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
     gpus_per_node: int = 1
-    """Ranks that share a node's NIC."""
+    """Ranks of a node."""
+    has_rails: bool = False
+    """Whether each of them has a NIC of its own, whose rate `bandwidth_bps` is; otherwise they share their node's."""
     latency_s: float = 0.0
     """One-way latency between two nodes."""
     bucket_size: int | None = None
@@ -456,6 +458,7 @@ class Scenario:
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),
             cluster=fields["name"],
             gpus_per_node=int(fields["gpus_per_node"]),
+            has_rails=fields.get("fabric", {}).get("kind") == "rails",
             latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
             bucket_size=low.bucket_size,
         )

@@ -104,7 +104,11 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if _varies([result.workers for result in results]):
         columns.append((Column("workers"), lambda result, _: str(result.workers)))
     if _varies([result.bandwidth_bps for result in results]):
-        of = "\nper node" if any(result.gpus_per_node > 1 for result in results) else ""
+        of = (
+            "\nper " + units.listed(sorted({_whose(result) for result in results}), "or")
+            if any(result.gpus_per_node > 1 for result in results)
+            else ""
+        )
         columns.append((Column(f"bandwidth{of}"), lambda result, _: units.rate(result.bandwidth_bps)))
     if _varies([result.latency_s for result in results]):
         columns.append((Column("latency"), lambda result, _: units.duration(result.latency_s)))
@@ -280,12 +284,13 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
     one_rate = not _varies([other.bandwidth_bps for other in results])
     sharing = gpus_of_node(result, workload)
     if one_rate:
-        where.append(units.rate(result.bandwidth_bps) + (" per node" if sharing > 1 else ""))
+        where.append(units.rate(result.bandwidth_bps) + (f" per {_whose(result)}" if sharing > 1 else ""))
     if result.channel != "none" and not _varies([other.channel for other in results]):
         over = f"over {result.channel.upper()}"
         where = [*where[:-1], f"{where[-1]} {over}"] if one_rate else [*where, over]
     if sharing > 1:
-        where.append(f"shared by {sharing} GPUs" if one_rate else f"{sharing} GPUs per node")
+        alone = result.has_rails or not one_rate
+        where.append(f"{sharing} GPUs per node" if alone else f"shared by {sharing} GPUs")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
         where.append(f"latency {units.duration(result.latency_s)}")
     assumed = [] if workload is None or several else [workload.assumed]
@@ -375,14 +380,21 @@ def _channels(results: Sequence[Result]) -> list[str]:
 
 
 def rate_of(result: Result, workload: Workload | None = None) -> str:
-    """Return `25 Gbit/s over TCP`; a bare schedule has no channel. A rate that GPUs share is said to be a node's."""
+    """Return `25 Gbit/s over TCP`; a bare schedule has no channel. Of several GPUs a node, it says whose rate it is."""
     over = "" if result.channel == "none" else f" over {result.channel.upper()}"
-    node = " per node" if gpus_of_node(result, workload) > 1 else ""
-    return f"{units.rate(result.bandwidth_bps)}{node}{over}"
+    whose = f" per {_whose(result)}" if gpus_of_node(result, workload) > 1 else ""
+    return f"{units.rate(result.bandwidth_bps)}{whose}{over}"
+
+
+def _whose(result: Result) -> str:
+    """Return what has the rate of a NIC: `node`, or with rails `GPU`, or the GPUs of a rank together."""
+    if not result.has_rails:
+        return "node"
+    return "rank" if (result.tensor_parallel or 1) > 1 else "GPU"
 
 
 def gpus_of_node(result: Result, workload: Workload | None) -> int:
-    """Return the GPUs that share a node's rate; tensor-parallel ones are one rank of the cluster."""
+    """Return the GPUs of a node; tensor-parallel ones are one rank of the cluster."""
     return result.gpus_per_node * (1 if workload is None else workload.tensor)
 
 

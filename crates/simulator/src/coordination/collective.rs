@@ -9,6 +9,7 @@ use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{Bucket, Link, Links, Schedule};
 
 use super::constants::Constants;
+use crate::degraded::slowest_port;
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, PathPart};
 use crate::prepare::{RacksAndPods, schedule_of};
@@ -126,7 +127,7 @@ impl<'a> Collective<'a> {
         let it = &self.cluster;
         it.racks.is_some()
             || it.fabric.is_some()
-            || !it.degraded.is_empty()
+            || slowest_port(it).is_none()
             || it.host_bandwidth.is_some()
             || it.reduction_bandwidth.is_some()
             || self.options.network == crate::options::Network::Fluid
@@ -201,8 +202,9 @@ impl<'a> Collective<'a> {
             s_per_element: self.element_bytes as f64 * 8.0 / rate.0,
         };
         let cluster = &self.cluster;
+        let port = Rate(cluster.bandwidth.0 * slowest_port(cluster).unwrap_or(1.0));
         let links = Links {
-            between: link(cluster.bandwidth, cluster.latency, least.map_or(0.0, |it| it.between_s)),
+            between: link(port, cluster.latency, least.map_or(0.0, |it| it.between_s)),
             inside: link(cluster.intra_bandwidth, cluster.intra_latency, least.map_or(0.0, |it| it.inside_s)),
         };
         self.schedule.closed_form_on_nodes(&bucket, links)

@@ -9,6 +9,7 @@ use paceline_schedule::{Bucket, Link, Links, Schedule};
 
 use super::by_message::exchange_alone;
 use super::groups::{ELEMENT_BYTES, Grouped, Programs};
+use crate::degraded::slowest_port;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::LinkUse;
 use crate::path::{COUNT, PARTS, Part};
@@ -58,6 +59,10 @@ impl<'a> Collectives<'a> {
     fn forecast(&self, exchange: u32, bytes: u64) -> Result<Option<Alone>, SimulationError> {
         let Some(given) = &self.options.collectives else { return Ok(None) };
         let part = self.programs.part(exchange);
+        // The library's model does not know switches that add up.
+        if part.has_switches {
+            return Ok(None);
+        }
         let wanted = (part.collective, part.group, bytes);
         let found = given.iter().find(|it| (it.collective, it.group, it.bytes) == wanted);
         let Some(found) = found else {
@@ -97,7 +102,7 @@ impl<'a> Collectives<'a> {
         let it = self.cluster;
         it.racks.is_some()
             || it.fabric.is_some()
-            || !it.degraded.is_empty()
+            || slowest_port(it).is_none()
             || it.host_bandwidth.is_some()
             || it.reduction_bandwidth.is_some()
             || self.options.network == Network::Fluid
@@ -113,7 +118,8 @@ impl<'a> Collectives<'a> {
             latency_s: latency.seconds().max(least) + cluster.message_overhead.seconds(),
             s_per_element: ELEMENT_BYTES as f64 * 8.0 / rate.0 * sharing,
         };
-        let between = link(cluster.bandwidth, cluster.latency, least.map_or(0.0, |it| it.between_s), sharing);
+        let port = Rate(cluster.bandwidth.0 * slowest_port(cluster).unwrap_or(1.0));
+        let between = link(port, cluster.latency, least.map_or(0.0, |it| it.between_s), sharing);
         let inside = link(cluster.intra_bandwidth, cluster.intra_latency, least.map_or(0.0, |it| it.inside_s), 1.0);
         let seconds = part.schedule.closed_form_on_nodes(bucket, Links { between, inside })?;
         let at_once = |link: Link| Link { latency_s: 0.0, ..link };

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use paceline_iteration::{Collective, Group, Plan, Work};
 use paceline_model::Cluster;
+use paceline_model::cluster::Fabric;
 use paceline_schedule::{
-    Bucket, Entry, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, Topology, Volume, build_collective,
+    Bucket, Entry, Knob, Knobs, Least, Link, Links, Peers, PlanError, Roles, Schedule, Step, SwitchPlace, Topology,
+    Volume, build_collective, look_up,
 };
 
 use crate::options::{Options, SimulationError};
-use crate::prepare::rates;
+use crate::prepare::{nodes_per_switch, rates};
 
 /// Sizes are counted in bytes, because collectives of one plan differ in their element types.
 pub(super) const ELEMENT_BYTES: u64 = 1;
@@ -23,13 +25,26 @@ pub(super) struct Part {
     pub schedule: Box<dyn Schedule>,
     /// Whether the ranks of a group are on several nodes.
     pub leaves_node: bool,
+    /// Switches add up for each group, with roles of their own.
+    pub has_switches: bool,
 }
 
 impl Part {
-    /// The first rank of a rank's group.
-    fn first(&self, rank: u32) -> u32 {
+    /// Groups of a world.
+    fn groups(&self, world: u32) -> u32 {
+        world / self.group.size
+    }
+
+    /// The first rank of a group, by its number.
+    fn first_of(&self, group: u32) -> u32 {
         let Group { size, stride } = self.group;
-        rank / (size * stride) * (size * stride) + rank % stride
+        group / stride * (size * stride) + group % stride
+    }
+
+    /// The number of a rank's group.
+    fn number(&self, rank: u32) -> u32 {
+        let Group { size, stride } = self.group;
+        rank / (size * stride) * stride + rank % stride
     }
 }
 
@@ -63,7 +78,7 @@ impl Programs {
             let part = match known.get(&(collective, group)) {
                 Some(&part) => part,
                 None => {
-                    programs.parts.push(Arc::new(part(entry, collective, group, cluster, options)?));
+                    programs.parts.push(Arc::new(part(entry, collective, (group, plan.world), cluster, options)?));
                     known.insert((collective, group), programs.parts.len() - 1);
                     programs.parts.len() - 1
                 }
@@ -115,7 +130,7 @@ fn in_all_groups(part: &Part, world: u32, bucket: &Bucket) -> Volume {
 fn part(
     entry: &'static Entry,
     collective: Collective,
-    group: Group,
+    (group, world): (Group, u32),
     cluster: &Cluster,
     options: &Options,
 ) -> Result<Part, SimulationError> {
@@ -130,12 +145,38 @@ fn part(
         }
         _ => 1,
     };
-    let topology = Topology { ranks_per_node: together, ..Topology::flat(group.size) };
-    let chunk = options.chunk.and_then(|chunk| chunk.in_elements(ELEMENT_BYTES));
-    let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
-    let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let mut topology = Topology { ranks_per_node: together, ..Topology::flat(group.size) };
     let leaves_node = topology.nodes() > 1;
-    Ok(Part { collective, group, schedule, leaves_node })
+    // Switches add up what all-reduces send between nodes; all else is the library's.
+    let has_switches = entry.uses(Knob::Aggregation) && leaves_node && collective == Collective::AllReduce;
+    let entry = if entry.uses(Knob::Aggregation) && !has_switches { look_up(LIBRARY).map_err(wrong)? } else { entry };
+    if has_switches {
+        let memory = cluster.switch.memory.map(|bytes| bytes / ELEMENT_BYTES / u64::from(world / group.size).max(1));
+        topology = Topology { switch_radix: cluster.switch.radix, switch_memory: memory, ..topology };
+        if let Some(each) = nodes_per_switch(cluster) {
+            let apart = (group.stride / per_node).max(1);
+            if each % apart != 0 {
+                return Err(SimulationError(format!(
+                    "strategy: {} adds up between nodes that are {apart} apart, and a switch has {each} nodes, which is no \
+                     multiple; shard over other numbers of ranks (hsdp:RANKS), or use native",
+                    entry.name
+                )));
+            }
+            let in_pods = cluster.fabric.as_ref().and_then(Fabric::switches_per_pod);
+            topology = topology.in_racks(Some(each / apart)).in_pods(in_pods);
+        }
+    }
+    let chunk = options.chunk.filter(|_| entry.uses(Knob::Chunk)).and_then(|chunk| chunk.in_elements(ELEMENT_BYTES));
+    let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
+    let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(wrong)?;
+    Ok(Part { collective, group, schedule, leaves_node, has_switches })
+}
+
+/// What sends the collectives that switches do not add up.
+const LIBRARY: &str = "native";
+
+fn wrong(error: PlanError) -> SimulationError {
+    SimulationError(error.0)
 }
 
 /// The programs of all groups, side by side.
@@ -154,11 +195,24 @@ impl Grouped {
     fn part(&self, bucket: &Bucket) -> &Part {
         &self.parts[self.of_bucket[bucket.id as usize]]
     }
+
+    /// The part whose groups have switches; all such parts have the same groups.
+    fn with_switches(&self) -> Option<&Part> {
+        self.parts.iter().map(Arc::as_ref).find(|part| part.has_switches)
+    }
 }
 
 impl Schedule for Grouped {
     fn roles(&self) -> Roles {
-        Roles { workers: self.world, servers: 0, switches: 0 }
+        let switches = self.with_switches().map_or(0, |part| part.schedule.roles().switches * part.groups(self.world));
+        Roles { workers: self.world, servers: 0, switches }
+    }
+
+    fn switch_place(&self, number: u32) -> SwitchPlace {
+        let Some(part) = self.with_switches() else { unreachable!("there are no switches") };
+        let each = part.schedule.roles().switches;
+        let own = part.schedule.switch_place(number % each);
+        SwitchPlace { id: own.id + number / each * each, ..own }
     }
 
     fn lanes(&self, bucket: &Bucket) -> u32 {
@@ -176,15 +230,23 @@ impl Schedule for Grouped {
     fn step(&self, bucket: &Bucket, role: u32, lane: u32, pc: u32) -> Step {
         let part = self.part(bucket);
         let Group { size, stride } = part.group;
-        let place = role / stride % size;
-        let first = part.first(role);
-        // The k-th of a group's ranks is its first rank and k strides.
-        let world = |peers: Peers| Peers {
-            first: peers.first * stride,
-            count: peers.count,
-            stride: peers.stride * stride,
-            wrap: peers.wrap.saturating_mul(stride),
-            base: peers.base * stride + first,
+        let each = part.schedule.roles().switches;
+        let (group, place) = match role.checked_sub(self.world) {
+            None => (part.number(role), role / stride % size),
+            Some(_) if each == 0 => return Step::Done,
+            Some(switch) => (switch / each, size + switch % each),
+        };
+        let first = part.first_of(group);
+        // The k-th of a group's ranks is its first rank and k strides; its switches follow each other.
+        let world = |peers: Peers| match peers.first.checked_sub(size) {
+            Some(switch) => Peers { first: switch, base: self.world + group * each, ..peers },
+            None => Peers {
+                first: peers.first * stride,
+                count: peers.count,
+                stride: peers.stride * stride,
+                wrap: peers.wrap.saturating_mul(stride),
+                base: peers.base * stride + first,
+            },
         };
         match part.schedule.step(bucket, place, lane, pc) {
             Step::Send { to, multicast, slot, piece } => Step::Send { to: world(to), multicast, slot, piece },

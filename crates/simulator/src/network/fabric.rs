@@ -255,8 +255,28 @@ impl Fabric {
         }
     }
 
+    /// Switches that connect all others, each of which is the top of a tree.
+    pub fn tops(&self) -> u32 {
+        self.tops
+    }
+
+    /// The switch of a NIC.
+    pub fn switch_of_card(&self, card: u32) -> u32 {
+        self.switch_of[card as usize]
+    }
+
+    /// The pod of a switch with nodes, if there are pods.
+    pub fn pod(&self, switch: u32) -> Option<u32> {
+        switch.checked_div(self.levels.1)
+    }
+
+    /// The pod of a switch that connects the switches of a pod.
+    pub fn pod_above(&self, switch: u32) -> Option<u32> {
+        switch.checked_sub(self.levels.0)?.checked_div(self.levels.1)
+    }
+
     /// The most time per byte of the links of a tree over all switches with nodes; `None`: it lacks one.
-    fn slowest(&self, number: u32, time: impl Fn(u32) -> f64) -> Option<f64> {
+    pub fn slowest(&self, number: u32, time: impl Fn(u32) -> f64) -> Option<f64> {
         let (tree, (_, in_pod, _)) = (self.numbered(number), self.levels);
         let mut racks = self.switch_of.clone();
         racks.dedup();

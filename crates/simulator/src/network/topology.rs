@@ -49,6 +49,9 @@ pub(crate) enum LinkName {
     SwitchDown(u32),
 }
 
+/// In place of a link's name: all links between switches.
+pub(crate) const ALL_BETWEEN: &str = "all links between switches";
+
 /// Process numbers of nodes on which several jobs run, in timelines.
 const NODES: u32 = 3_000_000;
 
@@ -379,8 +382,7 @@ impl NetworkLinks {
                     }
                     LinkName::RackUp(rack) | LinkName::RackDown(rack) => wanted == format!("rack{rack}"),
                     LinkName::Between { from, to, .. } => {
-                        [from.to_string(), to.to_string(), format!("{from}-{to}"), format!("{to}-{from}")]
-                            .contains(&wanted)
+                        one.link == ALL_BETWEEN || names_between(from, to).contains(&wanted)
                     }
                     _ => false,
                 };
@@ -388,15 +390,15 @@ impl NetworkLinks {
                     continue;
                 }
                 found = true;
-                if one.factor > 0.0 {
-                    self.links[link].ps_per_byte /= one.factor;
-                } else if matches!(name, LinkName::Between { .. }) {
-                    removed.push(link as u32);
-                } else {
+                if one.factor == 0.0 && !matches!(name, LinkName::Between { .. }) {
                     return Err(format!(
                         "degraded: {wanted} is cut off without its only link; leave it out, or give a factor above 0"
                     ));
                 }
+                if one.factor == 0.0 {
+                    removed.push(link as u32);
+                }
+                self.links[link].ps_per_byte /= one.factor;
             }
             if !found {
                 let nodes = match self.nodes {
@@ -439,9 +441,30 @@ impl NetworkLinks {
         switch * self.gpus_per_node + rail
     }
 
+    /// NICs of the network.
+    pub fn cards(&self) -> u32 {
+        self.cards
+    }
+
+    /// All parallel links of a kind together, in bytes per picosecond; 0: it is removed.
+    pub fn rate(&self, link: u32) -> f64 {
+        let parallel = if self.links_between().contains(&link) { self.channels } else { 1 };
+        f64::from(parallel) / self.links[link as usize].ps_per_byte
+    }
+
+    /// The links of the fabric, of which each is [`Self::channels`] parallel ones.
+    pub fn links_between(&self) -> Range<u32> {
+        self.first_between..self.between_switches
+    }
+
+    /// Parallel links of which a link of the fabric consists.
+    pub fn channels(&self) -> u32 {
+        self.channels
+    }
+
     /// The NIC of a worker or server.
     #[inline]
-    fn card(&self, role: u32) -> u32 {
+    pub fn card(&self, role: u32) -> u32 {
         let Some(server) = role.checked_sub(self.roles.workers).filter(|_| self.rails) else {
             return if self.rails { role } else { self.node(role) };
         };
@@ -846,6 +869,16 @@ impl NetworkLinks {
             LinkName::SwitchDown(s) => format!("switch {s} down"),
         }
     }
+}
+
+/// Whether a link of this name, if there is one, is between two switches.
+pub(crate) fn is_between(name: &str) -> bool {
+    !["node", "worker", "server", "rack"].iter().any(|start| name.trim_start().starts_with(start))
+}
+
+/// What users call a link between two switches: by one end, which is all its links, or by both.
+pub(crate) fn names_between(from: Switch, to: Switch) -> [String; 4] {
+    [from.to_string(), to.to_string(), format!("{from}-{to}"), format!("{to}-{from}")]
 }
 
 /// Names of the parts, with those of a fabric's links.

@@ -51,6 +51,8 @@ class JobResult:
     name: str
     trace: str
     strategy: str
+    library: str
+    """The library whose costs it has, alone and beside others."""
     sharding: str
     """`none`, `zero3`, `hsdp:8`, …"""
     workers: int
@@ -121,6 +123,7 @@ class JobsResult:
             "nodes": self.mix.nodes,
             "network": self.mix.network,
             "measured_s": self.measured_s,
+            "notes": list(self.mix.notes),
             "jobs": [job.to_dict() for job in self.jobs],
             "slowdown_beside": {
                 name: dict(zip(names, row, strict=True)) for name, row in zip(names, self.pairs, strict=True)
@@ -216,7 +219,19 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
             for job in jobs
         }
         alone = {job.name: pool.submit(_run, mix, [job], marks=[last[job.name] + 1]) for job in jobs}
+        forecasts = {job.name: pool.submit(job.by_itself.result) for job in jobs}
+        # On the nodes that a forecast of one job assumes, where it matters which they are.
+        packed = {
+            job.name: pool.submit(_run, mix, [job.packed], marks=[last[job.name] + 1])
+            for job in jobs
+            if not mix.is_alike_everywhere and job.packed != job
+        }
         alone_runs = {name: future.result() for name, future in alone.items()}
+        packed_runs = alone_runs | {name: future.result() for name, future in packed.items()}
+        scale = {
+            name: _scale(future.result().iteration_s, packed_runs[name].mean_s(name, together.measured[name]))
+            for name, future in forecasts.items()
+        }
 
     def slowdown(run: _Ran, name: str) -> float:
         base = alone_runs[name].mean_s(name, run.measured[name])
@@ -229,10 +244,10 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     matrix = tuple(
         tuple(1.0 if a is b else slowdown(by_pair[frozenset((a.name, b.name))], a.name) for b in jobs) for a in jobs
     )
-    results = tuple(_result(job, together, alone_runs[job.name]) for job in jobs)
+    results = tuple(_result(job, together, alone_runs[job.name], scale[job.name]) for job in jobs)
     runs = iter(changed_runs)
     what_if = tuple(
-        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(runs), note)
+        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(runs), scale, note)
         for change, changed, note in changes
     )
     links = tuple(
@@ -252,9 +267,14 @@ def _counted(whole: Any, others: Sequence[Any], bar: Bar | None) -> list[_Ran]: 
     return results
 
 
-def _result(job: PlacedJob, together: _Ran, alone: _Ran) -> JobResult:
+def _scale(forecast_s: float, messages_s: float) -> float:
+    """Return how many times longer an iteration takes than its messages say: what the job's library costs."""
+    return forecast_s / messages_s if messages_s > 0 else 1.0
+
+
+def _result(job: PlacedJob, together: _Ran, alone: _Ran, scale: float) -> JobResult:
     first, last = together.measured[job.name]
-    iteration_s = together.mean_s(job.name)
+    iteration_s = scale * together.mean_s(job.name)
     summary = json.loads(job.scenario.trace.summary())
     samples: float = job.scenario.workers * together.samples[job.name]
     if job.scenario.workload is not None:
@@ -263,20 +283,21 @@ def _result(job: PlacedJob, together: _Ran, alone: _Ran) -> JobResult:
         name=job.name,
         trace=summary["name"],
         strategy=job.scenario.strategy.name,
+        library=job.by_itself.library.name,
         sharding=job.scenario.options.get("sharding", NONE),
         workers=job.scenario.workers,
         nodes=job.nodes,
         server_nodes=job.server_nodes,
         iterations=(last - first) * together.sync_every[job.name],
         iteration_s=iteration_s,
-        alone_s=alone.mean_s(job.name, (first, last)),
+        alone_s=scale * alone.mean_s(job.name, (first, last)),
         samples_per_s=samples / iteration_s if iteration_s > 0 else 0.0,
         notes=together.notes[job.name],
     )
 
 
-def _gain(change: str, before: Sequence[JobResult], run: _Ran, note: str) -> WhatIf:
-    after = tuple(run.mean_s(job.name) for job in before)
+def _gain(change: str, before: Sequence[JobResult], run: _Ran, scale: Mapping[str, float], note: str) -> WhatIf:
+    after = tuple(scale[job.name] * run.mean_s(job.name) for job in before)
     speedups = tuple(job.iteration_s / now if now > 0 else 1.0 for job, now in zip(before, after, strict=True))
     mean = math.exp(sum(math.log(gain) for gain in speedups) / len(speedups)) if all(speedups) else 0.0
     return WhatIf(change, after, speedups, mean, note)

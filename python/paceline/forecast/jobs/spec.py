@@ -6,7 +6,7 @@ import json
 import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ _SHARED = ("network", "iterations", "seed")
 _TOP = ("cluster", "nodes", *_CLUSTER, *_FIELDS, *_SHARED, "job")
 _OWN = ("name", "trace", "workers", "strategy", "nodes", "gpus_per_node", "start")
 _NOT_OF_A_JOB = {
-    *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "library", "channel"),
+    *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "channel"),
     *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module", "memory"),
 }
 SETTINGS_OF_FILES = frozenset(
@@ -58,6 +58,9 @@ class PlacedJob:
 
     name: str
     scenario: Scenario
+    """The bare schedule, whose messages share the network."""
+    by_itself: Scenario
+    """What `paceline simulate` forecasts of the job, with what its library costs."""
     ranks_per_node: int
     gpus_per_rank: int
     """GPUs that share the layers of a rank."""
@@ -69,6 +72,17 @@ class PlacedJob:
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
         return _is_planned(json.dumps(self.scenario.core_options()))
+
+    @property
+    def packed(self) -> PlacedJob:
+        """The same on the first nodes."""
+        workers = tuple(range(len(self.nodes)))
+        return replace(
+            self,
+            nodes=workers,
+            server_nodes=tuple(len(workers) + at for at in range(len(self.server_nodes))),
+            start_s=0.0,
+        )
 
     def for_core(self, seed: int | None) -> dict[str, Any]:
         """Return it in the form of the native module."""
@@ -107,6 +121,12 @@ class Mix:
     seed: int | None
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_alike_everywhere(self) -> bool:
+        """Whether it makes no difference on which nodes a job is."""
+        described = json.loads(self.cluster.to_json())
+        return not {"racks", "fabric", "degraded"} & described.keys()
+
 
 def read(path: Path) -> Mix:
     """Read the file and place the jobs. Raises InvalidArgumentError naming file, job and key."""
@@ -136,7 +156,7 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         raise InvalidArgumentError(
             f"{where}: iterations: {shared['iterations']} are too many; at most {_MOST_ITERATIONS} are simulated"
         )
-    cluster = _cluster(where, document)
+    cluster, own, assumed = _cluster(where, document, entries)
     described = json.loads(cluster.to_json())
     if described.get("stragglers"):
         raise InvalidArgumentError(
@@ -144,7 +164,7 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         )
     if "jitter" not in described and "seed" in shared:
         raise InvalidArgumentError(f"{where}: seed: has no effect on a cluster without jitter; leave it out")
-    drafts = [_draft(f"{where}: job {number}", entry, cluster) for number, entry in enumerate(entries, start=1)]
+    drafts = [_draft(f"{where}: job {number}", entry, cluster, own) for number, entry in enumerate(entries, start=1)]
     names = [draft.name for draft in drafts]
     for draft in drafts:
         if names.count(draft.name) > 1:
@@ -154,6 +174,7 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
     inside, notes = _inside(drafts, described)
+    notes = (*assumed, *notes, _libraries(drafts))
     notes += tuple(
         f"{draft.name}: a worker is a data-parallel rank of {draft.gpus_per_rank} GPUs"
         for draft in drafts
@@ -189,6 +210,7 @@ class _Draft:
     where: str
     name: str
     scenario: Scenario
+    by_itself: Scenario
     gpus_per_node: int
     """GPUs that it uses on each of its nodes."""
     gpus_per_rank: int
@@ -242,21 +264,59 @@ def _beside(workload: Workload | None) -> str:
     return " and ".join(what)
 
 
-def _cluster(where: str, document: Mapping[str, Any]) -> Cluster:
+def _libraries(drafts: Sequence[_Draft]) -> str:
+    """Return the note on what the jobs' libraries cost."""
+    libraries = dict.fromkeys(draft.by_itself.library.name for draft in drafts)
+    named = units.listed(["the bare schedule" if name == NONE else name for name in libraries])
+    return (
+        f"alone, a job takes as long as `paceline simulate` says of {named}; by how much jobs slow each other down is "
+        "that of their messages, without what libraries cost"
+    )
+
+
+def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> tuple[Cluster, Cluster, list[str]]:
+    """Return the cluster of bare schedules, the same as it was given, and notes on what is assumed of its nodes."""
     source = document.get("cluster")
     if source is not None and not isinstance(source, str):
         raise InvalidArgumentError(f"{where}: cluster: {shown(source, repr)} is not text; give a file or a name")
     fields = {name: document[name] for name in (*_CLUSTER, *_FIELDS) if name in document}
     if "servers_on" in fields:
         fields["servers"] = fields.pop("servers_on")
+    base, notes = (source, []) if source is not None else _assumed(where, document, entries)
     try:
-        found = load_cluster(source, **fields)
-        return with_channel(found, bare=True, given=fields_given(source) | set(fields))
+        found = load_cluster(base, **fields)
+        given = fields_given(source) | set(fields)
+        return with_channel(found, bare=True, given=given), found, notes
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{where}: {error}") from None
 
 
-def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
+def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> tuple[Cluster | None, list[str]]:
+    """Return the nodes that `paceline simulate` assumes of the jobs' GPUs, and the notes that say so."""
+    found: dict[str, tuple[Cluster, list[str], str]] = {}
+    allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry.get("trace"), str):
+            continue  # `_draft` says what is wrong.
+        given = {key: value for key, value in entry.items() if key in allowed}
+        given |= {name: document[name] for name in ("gpus_per_node", "bandwidth") if name in document}
+        try:
+            sweep = Sweep.of(entry["trace"], given, SIMULATE, "key", where=f"{where}: job {number}")
+            assumed = sweep.nodes()
+            notes = sweep.nodes_note()
+        except InvalidArgumentError:
+            continue
+        if assumed is not None:
+            found[assumed.cluster.to_json()] = (assumed.cluster, notes, assumed.title)
+    if len(found) > 1:
+        titles = units.listed([title for _, _, title in found.values()])
+        raise InvalidArgumentError(
+            f"{where}: cluster: jobs are on {titles}, whose nodes differ; name the cluster that they share"
+        )
+    return next(((cluster, notes) for cluster, notes, _ in found.values()), (None, []))
+
+
+def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster) -> _Draft:
     allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
     _known(where, entry, (*_OWN, *allowed))
     name = entry.get("name", entry.get("trace"))
@@ -286,13 +346,18 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
             f"{where}: pipeline_parallel: is not modelled for several jobs, because one stage of a pipeline is "
             "simulated; leave it out, and forecast the job by itself"
         )
-    given |= {"workers": workers, "strategy": strategy, "cluster": load_cluster(cluster, gpus_per_node=gpus)}
-    # What libraries cost is not known to several jobs at once; that they fuse gradients is.
-    given["library"] = NONE
-    if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
-        given.setdefault("bucket_size", f"{int(find_library(DEFAULT).required('bucket_size'))}B")
+    used = load_cluster(own, gpus_per_node=gpus) if "gpus_per_node" in entry else own
+    given |= {"workers": workers, "strategy": strategy}
     try:
-        scenarios = prepare(Sweep.of(trace, given, SIMULATE, "key", where=where)).scenarios
+        forecasts = prepare(Sweep.of(trace, given | {"cluster": used}, SIMULATE, "key", where=where)).scenarios
+        if len(forecasts) != 1:
+            raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
+        bare = given | {"cluster": load_cluster(cluster, gpus_per_node=gpus), "library": NONE}
+        if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
+            fused = forecasts[0].bucket_size
+            by_library = f"{int(find_library(DEFAULT).required('bucket_size')) if fused is None else fused}B"
+            bare.setdefault("bucket_size", by_library)
+        scenarios = prepare(Sweep.of(trace, bare, SIMULATE, "key", where=where)).scenarios
         cores = [json.dumps(scenario.core_options()) for scenario in scenarios]
         for one, core in zip(scenarios, cores, strict=True):
             if _is_planned(core):
@@ -302,13 +367,12 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster) -> _Draft:
         if error.source is None:
             error.within(where)
         raise
-    if len(scenarios) != 1:
-        raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
-    [scenario], [core] = scenarios, cores
+    [scenario], [core], [by_itself] = scenarios, cores, forecasts
     return _Draft(
         where,
         name,
         scenario,
+        by_itself,
         gpus,
         scenario.workload.tensor if scenario.workload is not None else 1,
         _wanted(where, entry.get("nodes", PACKED)),
@@ -398,6 +462,7 @@ def _place(drafts: Sequence[_Draft], nodes: int, described: Mapping[str, Any]) -
             PlacedJob(
                 draft.name,
                 draft.scenario,
+                draft.by_itself,
                 draft.ranks_per_node,
                 draft.gpus_per_rank,
                 tuple(sorted(workers)),

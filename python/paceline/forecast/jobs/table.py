@@ -32,7 +32,7 @@ def _title(result: JobsResult) -> str:
     if "racks" in cluster:
         racks = cluster["racks"]
         words.append(f"racks of {racks['nodes_per_rack']}, {racks['oversubscription']:g}:1 oversubscribed")
-    return ", ".join([*words, f"{result.mix.network} network", "without the costs of libraries and channels"])
+    return ", ".join([*words, f"{result.mix.network} network"])
 
 
 def _rate(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -133,7 +133,7 @@ def _machine(text: str) -> Machine:
         intra_link=intra_link,
         link=link / 8,
         nominal=nominal,
-        network=nominal * _left(fields.get("degraded", []), nics),
+        network=nominal * _left(fields.get("degraded", []), nics, fabric="fabric" in fields),
         nics=nics,
         nic_share=fields.get("efficiency", None if fields.get("channel", "none") != "none" else 1.0),
         hop_s=latency,
@@ -141,7 +141,24 @@ def _machine(text: str) -> Machine:
     )
 
 
-def _left(degraded: list[dict[str, Any]], nics: int) -> float:
+def behind_slow_links(machine: Machine, cluster: Cluster, size: int, stride: int, world: int) -> Machine:
+    """Return the machine with the network that slow links between switches leave to groups of ranks.
+
+    Groups have `size` ranks, `stride` apart, of `world`. Less is left only where links carry less than the NICs of a
+    leaf need. Raises InvalidArgumentError for links that the cluster does not have.
+    """
+    fields = json.loads(cluster.to_json())
+    if all(_nic(one) for one in fields.get("degraded", [])):
+        return machine
+    left = _core.left_for_rings(cluster, world, size, stride)
+    return replace(machine, network=machine.network * left)
+
+
+def _nic(degraded: dict[str, Any]) -> re.Match[str] | None:
+    return re.fullmatch(r"(node|worker)\d+", str(degraded["link"]).replace(" ", ""))
+
+
+def _left(degraded: list[dict[str, Any]], nics: int, *, fabric: bool) -> float:
     """Return the share of its NICs' rate that is left to the slowest node.
 
     NCCL cuts a buffer into equal parts for its channels, so that one slow NIC slows down all; a missing one is left
@@ -150,7 +167,9 @@ def _left(degraded: list[dict[str, Any]], nics: int) -> float:
     shares = [1.0]
     for one in degraded:
         link, factor = str(one["link"]), float(one["factor"])
-        if re.fullmatch(r"(node|worker)\d+", link) is None:
+        if _nic(one) is None:
+            if fabric:
+                continue
             raise InvalidArgumentError(
                 f"NCCL's model knows the NICs of nodes (node3) and, with several a node, of GPUs (worker3), not {link}",
                 setting="degraded",

@@ -18,7 +18,7 @@ from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import ALGORITHMS, KINDS, PROTOCOLS, Algorithm, Kind, Protocol, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl import tuning
-from paceline.forecast.nccl.machine import Group, Machine
+from paceline.forecast.nccl.machine import Group, Machine, behind_slow_links
 
 Caller = Literal["stream", "nccl-tests", "torch"]
 """How a collective is started: queued behind other work, so that its start costs nothing; in a loop by nccl-tests; or
@@ -108,7 +108,7 @@ def collective_time(
             raise _unknown(name, value, [it for it in known if it is not None])
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise InvalidArgumentError(f"size: {units.shown(size, repr)} is not a whole number of bytes")
-    machine = cluster if isinstance(cluster, Machine) else Machine.of(load_cluster(cluster))
+    machine = cluster if isinstance(cluster, Machine) else _machine_of(load_cluster(cluster), group)
     machine.check(group)
     start = _start_s(caller, machine)
     if group.ranks == 1:
@@ -124,6 +124,11 @@ def collective_time(
         found = _between_nodes(kind, size, group, machine, choices, forced=algorithm is not None)
     seconds, (chosen, by) = found
     return CollectiveTime(kind, size, group, start + seconds, chosen, by, machine)
+
+
+def _machine_of(cluster: Cluster, group: Group) -> Machine:
+    world = group.ranks * group.concurrent
+    return behind_slow_links(Machine.of(cluster), cluster, group.ranks, group.concurrent, world)
 
 
 Choice = tuple[Algorithm, Protocol]

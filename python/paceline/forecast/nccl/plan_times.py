@@ -10,7 +10,7 @@ from paceline._core import Cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.iteration_plan import Collective, distinct_exchanges
-from paceline.forecast.nccl.machine import Group, Machine
+from paceline.forecast.nccl.machine import Group, Machine, behind_slow_links
 from paceline.forecast.nccl.model import collective_time
 
 _KINDS: dict[Collective, Kind] = {
@@ -32,7 +32,7 @@ def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
         return None
     try:
         machine = Machine.of(cluster)
-    except InvalidArgumentError:  # A degraded link that is not a node's.
+    except InvalidArgumentError:  # A slow link that there is not, which the simulator names.
         return None
     found = {}
     world, every = distinct_exchanges(plan)
@@ -41,8 +41,9 @@ def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
         key = (exchanged.collective, group.size, group.stride, exchanged.size)
         if key not in found:
             layout = layout_of(group.size, group.stride, machine.gpus_per_node, world)
-            time = collective_time(_KINDS[exchanged.collective], exchanged.size, layout, machine)
-            most = machine.network_of(layout) if layout.nodes > 1 else machine.link
+            its = behind_slow_links(machine, cluster, group.size, group.stride, world) if layout.nodes > 1 else machine
+            time = collective_time(_KINDS[exchanged.collective], exchanged.size, layout, its)
+            most = its.network_of(layout) if layout.nodes > 1 else its.link
             found[key] = {"seconds": time.seconds, "busy": min(time.bus_bandwidth / most, 1.0)}
     names = ("collective", "size", "stride", "bytes")
     return [dict(zip(names, key, strict=True)) | value for key, value in found.items()]
