@@ -376,3 +376,45 @@ def test_what_files_leave_out_is_what_transformers_has(kind):
         pytest.skip(f"transformers {transformers.__version__} has no {kind}")
     for name, value in composites.known_defaults()[kind].items():
         assert getattr(config, name, None) == value, name
+
+
+QWEN_7B = {
+    **{"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28},
+    **{"num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
+}
+MISTRAL_24B = {
+    **{"hidden_size": 5120, "intermediate_size": 32768, "num_attention_heads": 32, "num_hidden_layers": 40},
+    **{"num_key_value_heads": 8, "vocab_size": 131072, "head_dim": 128, "model_type": "mistral"},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "architecture", "count"),
+    [
+        # The first files of Qwen2-VL have no text_config.
+        ({"model_type": "qwen2_vl", "vision_config": {}, **QWEN_7B}, "Qwen2VLForConditionalGeneration", 7_615_616_512),
+        (
+            {
+                "model_type": "qwen2_5_omni",
+                "thinker_config": {
+                    "model_type": "qwen2_5_omni_thinker",
+                    "architectures": ["Qwen2OmniNaViTThinkerForConditionalGeneration"],
+                    "text_config": {"model_type": "qwen2_5_omni_text", **QWEN_7B},
+                },
+            },
+            "Qwen2_5OmniModel",
+            7_615_616_512,
+        ),
+        ({"model_type": "mistral3", "text_config": MISTRAL_24B}, "Mistral3ForConditionalGeneration", 23_572_403_200),
+    ],
+)
+def test_published_language_models(fields, architecture, count):
+    assert model(fields, architecture).parameters == count
+
+
+def test_a_window_of_null_is_none():
+    for window, keys in ((None, 6000), (4096, 4096)):
+        text = MISTRAL_24B | {"num_hidden_layers": 1, "sliding_window": window}
+        whole = {"model_type": "mistral3", "text_config": text, "architectures": ["Mistral3Model"]}
+        found = model_of(Config("mine", "here", whole), 6000)
+        assert [layer.attention.keys for layer in found.layers if layer.attention is not None] == [keys]

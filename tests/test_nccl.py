@@ -234,7 +234,7 @@ def test_with_a_strategy_an_all_reduce_is_simulated():
             "unknown collective 'alltoall'; there are allreduce:SIZE, ",
         ),
         (["allreduce:1GiB,2GiB", "--cluster", "p5"], "write allreduce:1GiB-2GiB, or allreduce:1GiB allreduce:2GiB"),
-        (["allgather:1G", "--cluster", "p5"], "allgather:1G: '1G'"),
+        (["allgather:1X", "--cluster", "p5"], "allgather:1X: '1X'"),
         (["allgather:1GB-8B", "--cluster", "p5"], "the range ends below its start"),
         (["allgather:1GB/4", "--cluster", "p5"], "leave out /COUNT"),
         (["allgather:1GB", "--cluster", "p5", "--strategy", "ring"], "--strategy: has no effect on allgather:1GB"),

@@ -315,7 +315,7 @@ def test_nothing_is_assumed_where_all_is_said(tmp_path):
 
 
 def test_devices_without_end_are_refused():
-    with pytest.raises(InvalidArgumentError, match="/dev/zero: is larger than 16384 KiB"):
+    with pytest.raises(InvalidArgumentError, match="/dev/zero: has more than 1 MB, and at most 1 MB are read"):
         run(data=Path("/dev/zero"))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,27 +37,6 @@ def check_readable(path: Path) -> None:
         raise InvalidArgumentError(f"{path!s:.200}: {why_unread(error)}") from None
     except ValueError as error:  # contains a NUL
         raise InvalidArgumentError(f"{path!s:.200}: {error}") from None
-
-
-def read_small(path: Path, most: int = 1 << 20, patience_s: float = 10.0) -> str:
-    """Return the text of a file, or of a pipe whose writer makes progress (a shell's `<(command)`).
-
-    Raises OSError, which includes TimeoutError, and UnicodeDecodeError.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        content, until = b"", time.monotonic() + patience_s
-        while len(content) <= most:
-            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise TimeoutError(errno.ETIMEDOUT, f"no data from this pipe for {patience_s:.0f} s")
-            with suppress(BlockingIOError):
-                more = os.read(descriptor, most)
-                if not more:
-                    return content.decode()
-                content += more
-        raise OSError(errno.EFBIG, f"is larger than {most >> 10} KiB")
-    finally:
-        os.close(descriptor)
 
 
 def check_writable(option: str, path: Path) -> None:

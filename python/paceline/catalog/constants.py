@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from paceline._internal.files import why_unread
+from paceline._internal.documents import MB, read_json
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
@@ -33,6 +32,7 @@ class Constant:
     prior: float | None = None
 
 
+_LARGEST_FILE = 16 * MB
 _ASSUMED: ContextVar[Mapping[Constant, float]] = ContextVar("assumed", default={})  # noqa: B039 - never changed
 
 
@@ -53,12 +53,7 @@ def value_of(constant: Constant) -> float:
 
 def read_document(path: Path, kind: str) -> dict[str, Any]:
     """Return a JSON document of this kind without `format` and `version`. Raises InvalidArgumentError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
+    document = read_json(path, _LARGEST_FILE)
     if not isinstance(document, dict) or document.pop("format", None) != f"paceline-{kind}":
         raise InvalidArgumentError(f'{path}: format: is not "paceline-{kind}"')
     if document.pop("version", None) != 1:

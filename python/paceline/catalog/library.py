@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline._core import Cluster, Trace
+from paceline._internal.documents import MB, read_json
 from paceline._internal.nearest import alike, did_you_mean
 from paceline._internal.units import shown
 from paceline.catalog.strategies import unknown
@@ -23,9 +24,12 @@ COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast
     "reduce",
 )
 """What `NAME:SIZE` may ask for; only all-reduces are also simulated."""
+_LARGEST_FILE = 256 * MB
 _HERE = Path(__file__).parent
 _TRACES = _HERE / "traces"
 _CLUSTERS = _HERE / "clusters"
+_OF_NCCL_TESTS = re.compile(r"(\d+(?:\.\d+)?)([KMGkmg])(?=/|$)")
+_NO_UNIT = re.compile(r"^(\d+)$")
 _FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps","channel":"auto"}'
 
 
@@ -88,7 +92,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     if isinstance(source, str) and not source:
         raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
     if isinstance(source, str) and source.startswith("allreduce"):
-        return Trace.all_reduce(source.encode(errors="replace").decode())
+        return Trace.all_reduce(as_nccl_tests(source.encode(errors="replace").decode()))
     if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES and ":" in source:
         raise InvalidArgumentError(
             f"{source:.80}: only all-reduces are simulated as traces; `paceline simulate {source:.80} "
@@ -106,17 +110,41 @@ def load_trace(source: str | Path | Trace) -> Trace:
         if path.suffix == ".py":
             remedy = f"record it first: paceline record -o mine.json -- python {path!s:.80}"
             raise InvalidArgumentError(f"{path!s:.200}: is a script; {remedy}") from None
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            if b'"traceEvents"' in file.read(1 << 12):
-                raise InvalidArgumentError(
-                    f"{path!s:.200}: is a timeline, which `paceline doctor` reads; forecasts need a recording: "
-                    "paceline run -np 1 --record mine.json -- python train.py"
-                ) from None
+        if _begins(path, b'"traceEvents"'):
+            raise InvalidArgumentError(
+                f"{path!s:.200}: is a timeline, which `paceline doctor` reads; forecasts need a recording: "
+                "paceline run -np 1 --record mine.json -- python train.py"
+            ) from None
         from paceline.interop.trainers import explained
 
         if explanation := explained(path):
             raise InvalidArgumentError(explanation) from None
         raise
+
+
+def as_nccl_tests(word: str) -> str:
+    """Return `allreduce:1M-1G` with the units that nccl-tests means: K, M and G are powers of 1,024, no unit bytes.
+
+    `1MB` is 1,000,000 bytes, as everywhere else. A number without a unit stands for bytes beside one of these only.
+    """
+    kind, colon, text = word.partition(":")
+    sizes = text.split("-")
+    if not colon or not any(_OF_NCCL_TESTS.match(size) for size in sizes):
+        return word
+    return kind + colon + "-".join(_NO_UNIT.sub(r"\1B", _OF_NCCL_TESTS.sub(_binary, size)) for size in sizes)
+
+
+def _binary(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2].upper()}iB"
+
+
+def _begins(path: Path, word: bytes) -> bool:
+    """Return whether a word is near the begin of a regular file: a pipe may have nobody who writes."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return word in file.read(1 << 12)
+    return False
 
 
 def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
@@ -228,7 +256,7 @@ def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
     if source is None or isinstance(source, Cluster):
         return frozenset()
     path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
-    return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else frozenset()
+    return frozenset(read_json(path, _LARGEST_FILE)) if path.is_file() else frozenset()
 
 
 NO_NETWORK = "no network was measured, because all ranks are on one host"

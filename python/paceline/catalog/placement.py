@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
+from paceline._internal.documents import MB, read_limited
 from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
-_LARGEST_FILE = 256 * 1024 * 1024  # as for traces
+_LARGEST_FILE = 256 * MB  # as for traces
 
 
 def read_placement(path: Path, trace: Trace, bucket_size: int | None, servers: int) -> list[int]:
@@ -83,9 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise InvalidArgumentError(
                 f"{path}: is {'a directory' if path.is_dir() else 'a pipe or a device'}; name a file"
             )
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InvalidArgumentError(f"{path}: is larger than 256 MB; is it a placement?")
-        table = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+        table = json.loads(read_limited(path, _LARGEST_FILE), object_pairs_hook=once, parse_constant=refuse)
     except FileNotFoundError:
         raise InvalidArgumentError(f"{path}: no such file; a placement is round-robin, even or a file") from None
     except OSError as error:

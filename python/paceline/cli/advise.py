@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,17 @@ def _network(text: str) -> str:
     return text
 
 
+_MONEY = kinds.number(0, 1e6, "a price above 0 and at most 1000000, such as 2.50 or $2.50", "MONEY", above=True)
+_CURRENCY = re.compile(r"(?:[A-Z]{0,3}[$€£¥]|[A-Z]{3}\b)?\s*([\d.,eE+-]*?)\s*(?:[$€£¥]|\b[A-Z]{3})?", re.ASCII)
+
+
+def _price(value: object) -> float:
+    """Return the number of an amount such as `2.50`, `$2.50` or `2.50 EUR`. Raises InvalidArgumentError."""
+    match = _CURRENCY.fullmatch(value.strip()) if isinstance(value, str) else None
+    found: float = _MONEY.check(value if match is None or not match[1] else match[1])
+    return found
+
+
 @click.command()
 @click.argument("model", required=False, shell_complete=complete)
 @types.options("advise", *(setting.name for setting in of_place("advise")), checked=False)
@@ -84,7 +96,7 @@ def _network(text: str) -> str:
 )
 @click.option(
     "--price",
-    type=types.POSITIVE,
+    type=types.Value("MONEY", _price),
     metavar="MONEY",
     help="Price of a GPU for an hour: adds the cost of a billion tokens.",
 )

@@ -19,6 +19,7 @@ from paceline._internal import import_path
 from paceline._internal.files import NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.units import printable
+from paceline.cli.meant import meant
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
@@ -98,7 +99,8 @@ class Commands(click.Group):
                 sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
-            return _fail(error.format_message(), error.exit_code)
+            told = meant(error) if isinstance(error, click.NoSuchOption) else None
+            return _fail(told or error.format_message(), error.exit_code)
         except InvalidArgumentError as error:
             return _fail(_of_a_trainer(str(error), sys.argv[1:] if args is None else args) or str(error), 2)
         except JobError as error:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
@@ -16,6 +16,8 @@ Event = dict[str, Any]
 RECORD = "paceline run -np N --timeline RUN.json -- python train.py"
 _AT_ONCE = 4096
 """Lines that are parsed together, which takes a quarter of the time of parsing them one by one."""
+_MOST_AT_ONCE = 500_000_000
+"""Characters that are read at once."""
 _FIRST = '"traceEvents": ['
 _LAST, _END = "]}", "]"
 """The last lines of a timeline and of a rank's part, which is an array."""
@@ -24,20 +26,37 @@ _LAST, _END = "]}", "]"
 def events(path: Path) -> Iterator[Event]:
     """Return the events of a timeline. Raises InvalidArgumentError that names file, line and remedy."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InvalidArgumentError(f"{path}: is a pipe or a device; write its content to a regular file first")
         with path.open(encoding="utf-8") as file:
-            first = file.readline()
+            lines = _lines(path, file)
+            first = next(lines, "")
             if first.rstrip().endswith(_FIRST):
-                yield from _by_line(path, file, _LAST)
+                yield from _by_line(path, lines, _LAST)
                 return
-            second = file.readline() if first.strip() == "[" else ""
+            second = next(lines, "") if first.strip() == "[" else ""
             if _is_event(second):
-                yield from _by_line(path, chain([second], file), _END)
+                yield from _by_line(path, chain([second], lines), _END)
             else:
-                yield from _whole(path, first + second + file.read())
+                # Of another program, all in one line perhaps.
+                rest = file.read(_MOST_AT_ONCE)
+                if len(rest) == _MOST_AT_ONCE:
+                    raise InvalidArgumentError(f"{path}: has more than 500 MB that is not an event a line; {RECORD}")
+                yield from _whole(path, first + second + rest)
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{path}: is not text, so it is not a timeline; record one: {RECORD}") from None
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file that may be one line of gigabytes; that of a file in one line is whole."""
+    while line := file.readline(_MOST_AT_ONCE):
+        if len(line) == _MOST_AT_ONCE:
+            raise InvalidArgumentError(
+                f"{path}: has a line of more than 500 MB, so it is not a timeline; record one: {RECORD}"
+            )
+        yield line
 
 
 def _is_event(line: str) -> bool:

@@ -7,9 +7,7 @@ that runs only with the releases of protobuf for which it was generated.
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -17,13 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._internal.documents import read_limited
 from paceline._internal.extras import install
+from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _MOST_BYTES = 2_000_000_000
+_MOST_NODES = 5_000_000
+"""Of a rank: a step of a large model has some hundred thousand."""
+_MOST_EMPTY = 1000
+_BLANKS = 4096
 _PACKAGE = "ChakraProtoMsg"
 _SCALARS = (
     *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
@@ -198,7 +202,7 @@ def _messages(path: Path, content: bytes) -> Iterator[Any]:
     from google.protobuf.proto import parse_length_prefixed
 
     classes = _classes()
-    stream, kind, count = io.BytesIO(content), classes["GlobalMetadata"], 0
+    stream, kind, count, empty = io.BytesIO(content), classes["GlobalMetadata"], 0, 0
     while True:
         begin = stream.tell()
         try:
@@ -211,6 +215,15 @@ def _messages(path: Path, content: bytes) -> Iterator[Any]:
             ) from error
         if message is None:
             return
+        if count > _MOST_NODES:
+            raise InvalidArgumentError(f"{path}: has more than {_MOST_NODES:,} nodes; convert fewer steps")
+        # A node of zeros is one byte, and a file of them would be as many nodes.
+        empty = empty + 1 if stream.tell() == begin + 1 else 0
+        if empty > _MOST_EMPTY:
+            raise InvalidArgumentError(
+                f"{path}: node {count - 1} (from 0), at byte {begin}, is empty, like the {_MOST_EMPTY} before it; "
+                "expected a Chakra execution trace of schema et_def.proto (.et)"
+            )
         yield message
         kind, count = classes["Node"], count + 1
 
@@ -241,17 +254,11 @@ def _attributes(message: Any) -> dict[str, Attribute]:  # noqa: ANN401
 def _content(path: Path) -> bytes:
     if path.is_dir():
         raise InvalidArgumentError(f"{path}: is a folder; name the .et files in it")
-    if not path.exists():
-        raise InvalidArgumentError(f"{path}: there is no such file; check the path")
-    if path.stat().st_size > _MOST_BYTES:
-        raise InvalidArgumentError(f"{path}: has more than 2 GB; convert fewer steps")
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InvalidArgumentError(f"{path}: the gzip file is damaged ({error}); copy it again") from error
-    if content.lstrip()[:1] == b"{":
+    try:
+        content = read_limited(path, _MOST_BYTES, packed=True)
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
+    if content[:_BLANKS].lstrip()[:1] == b"{":
         raise InvalidArgumentError(
             f"{path}: is JSON; give Chakra's protocol buffers (.et), or torch.profiler's JSON to paceline import-kineto"
         )

@@ -7,19 +7,20 @@ first releases (torch 1.8 to 1.11), categories and arguments had other names, wh
 
 from __future__ import annotations
 
-import gzip
+import errno
 import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._internal.documents import read_limited
+from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 
 _MOST_BYTES = 4_000_000_000
-"""More than this as JSON does not fit into the memory of a usual machine."""
+"""Unpacked. More than this as JSON does not fit into the memory of a usual machine."""
 
 _FIRST_CATEGORIES = {
     "Operator": "cpu_op",
@@ -147,20 +148,18 @@ def _document(path: Path) -> Any:  # noqa: ANN401
         raise InvalidArgumentError(f"{path}: is a folder; name one of the .json or .json.gz files in it")
     if not path.exists():
         raise InvalidArgumentError(f"{path}: there is no such file; check the path")
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
     try:
-        with gzip.open(path) if packed else path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidArgumentError(
-            f"{path}: the gzip file is incomplete or damaged ({error}); copy it again"
-        ) from error
-    if len(content) > _MOST_BYTES:
-        raise InvalidArgumentError(f"{path}: has more than 4 GB; profile fewer steps (schedule(active=3))")
+        content = read_limited(path, _MOST_BYTES, packed=True, begins=b"{[")
+    except OSError as error:
+        hint = "; profile fewer steps (schedule(active=3))" if error.errno == errno.EFBIG else ""
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}{hint}") from None
     try:
         # Kineto writes names of functions as they are, which need not be UTF-8.
         return json.loads(content.decode("utf-8", errors="replace"), strict=False)
+    except MemoryError:
+        raise InvalidArgumentError(
+            f"{path}: does not fit into the memory; profile fewer steps (schedule(active=3))"
+        ) from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, json.JSONDecodeError):
             where = f"line {error.lineno}: {error.msg}"

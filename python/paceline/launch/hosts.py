@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline._internal.files import read_small, why_unread
+from paceline._internal.documents import read_small
+from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 
 MOST_RANKS = 4096

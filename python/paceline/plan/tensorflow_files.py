@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Graph
+from paceline._internal.documents import read_limited
+from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 from paceline.plan.sources import TensorflowOptions
 from paceline.plan.tensorflow_graph import require_tensorflow, to_graph
@@ -59,7 +61,10 @@ def _parsed(path: Path, message: Any, what: str) -> Any:  # noqa: ANN401
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
 
-    content = path.read_bytes()
+    try:
+        content = read_limited(path, _MOST_BYTES)
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     try:
         if path.suffix == ".pbtxt":
             text_format.Parse(content.decode(), message)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.files import read_small, why_unread
+from paceline._internal.documents import read_small
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.strategies import find_strategy

@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline import _core
-from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, read_small, working_directory_is_gone
+from paceline._internal.documents import read_small
+from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import shown
@@ -80,6 +81,26 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
         return found
 
     return Kind(words, check)
+
+
+_THOUSANDS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([kKmM])")
+
+
+def tokens(least: int, most: int) -> Kind:
+    """Numbers of tokens: whole, or with the k or M that people write for 1,024 and 1,048,576."""
+    plain = whole(least, most)
+
+    def check(value: object) -> int:
+        match = _THOUSANDS.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            checked: int = plain.check(value)
+            return checked
+        found = float(match[1]) * (1 << 10 if match[2] in "kK" else 1 << 20)
+        if found != int(found):
+            raise InvalidArgumentError(f"'{shown(value)}' is not a whole number of tokens; 32k is 32768")
+        return int(plain.check(int(found)))
+
+    return replace(plain, check=check)
 
 
 def number(least: float, most: float, what: str, words: str, *, above: bool = False, example: str = "") -> Kind:

@@ -340,8 +340,8 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="seq",
         flag="--seq",
-        kind=kinds.whole(1, 2**24),
-        help="Tokens of a sequence.",
+        kind=kinds.tokens(1, 2**24),
+        help="Tokens of a sequence: 8192, or 8k.",
         default_words="the model's context, at most 8192",
         section=_MODEL,
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from paceline._internal.files import read_small, why_unread
+from paceline._internal.documents import read_small
+from paceline._internal.files import why_unread
 from paceline.bench.logs import nccl, osu, tf_cnn
 from paceline.bench.logs.contents import Read, ReadError
 from paceline.bench.logs.paste import cleaned

@@ -97,10 +97,8 @@ def _with_defaults(config: Config, kind: str) -> Part:
     """Return a text part as its family, with what files leave out."""
     defaults = _table()["defaults"].get(kind, {})
     family = _table()["families"].get(kind, kind)
-    fields = {
-        **defaults,
-        **{name: value for name, value in config.fields.items() if value is not None or name not in defaults},
-    }
+    # `null` is a value: a window of `null` is none.
+    fields = {**defaults, **config.fields}
     left_out = [name for name in ("hidden_size", "num_hidden_layers", "intermediate_size") if name not in config.fields]
     notes = [
         f"{config.where}: {config.prefix}{name} is left out: {fields[name]}, as transformers has it"

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline._internal.files import why_unread
+from paceline._internal.documents import read_json, read_small
 from paceline._internal.nearest import nearest
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
@@ -34,6 +34,8 @@ class Config:
     parameters: int | None = None
     """As published; None for a user's own."""
     prefix: str = ""
+    hub: tuple[str, ...] = ()
+    """The names of models of this shape on Hugging Face's hub."""
 
     @property
     def kind(self) -> str:
@@ -171,15 +173,46 @@ def built_in_configs() -> dict[str, Config]:
     document = read_document(_TABLE, "models")
     return {
         entry["name"]: Config(
-            entry["name"], f"{_TABLE.name}: {entry['name']}", entry["config"], entry["source"], entry["parameters"]
+            entry["name"],
+            f"{_TABLE.name}: {entry['name']}",
+            entry["config"],
+            entry["source"],
+            entry["parameters"],
+            hub=tuple(entry.get("hub", ())),
         )
         for entry in document["models"]
     }
 
 
+@lru_cache(maxsize=1)
+def _on_hub() -> dict[str, str]:
+    """Return built-in names by those of the hub, with and without the owner (`bert-base-uncased`), in lower case."""
+    found: dict[str, str] = {}
+    for name, config in built_in_configs().items():
+        for one in config.hub:
+            found[one.lower()] = name
+            bare = one.lower().rpartition("/")[2]
+            # `gpt2` alone may mean each of several.
+            if sum(_key(other).startswith(_key(bare)) for other in built_in_configs()) < 2:
+                found.setdefault(bare, name)
+    return found
+
+
 def find_config(word: str) -> Config | None:
-    """Return the built-in configuration of a name (`llama3-8b` and `llama-3-8b` are the same); None if unknown."""
-    return next((config for name, config in built_in_configs().items() if _key(name) == _key(word)), None)
+    """Return the built-in configuration of a name; None if it is unknown.
+
+    `llama3-8b` and `llama-3-8b` are the same, and so are `Qwen/Qwen3-32B` and `qwen3-32b`.
+    """
+    own = next((config for name, config in built_in_configs().items() if _key(name) == _key(word)), None)
+    name = _on_hub().get(word.lower())
+    return own if own is not None or name is None or _is_path(word) else built_in_configs()[name]
+
+
+def _is_path(word: str) -> bool:
+    try:
+        return Path(word).exists()
+    except (OSError, ValueError):  # too long, or contains a NUL
+        return False
 
 
 def nearest_config(word: str) -> str | None:
@@ -189,14 +222,7 @@ def nearest_config(word: str) -> str | None:
 
 def read_config(path: Path) -> Config:
     """Read a config.json. Raises InvalidArgumentError, which names the file."""
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InvalidArgumentError(f"{path}: is larger than 10 MB; is it a configuration?")
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path}: not JSON ({error})") from None
+    fields = read_json(path, _LARGEST_FILE)
     if not isinstance(fields, dict):
         raise InvalidArgumentError(f"{path}: is not an object; give a config.json as Hugging Face's models have")
     if str(fields.get("format", "")).startswith("paceline-"):
@@ -215,9 +241,9 @@ def read_config(path: Path) -> Config:
 def is_config(path: Path) -> bool:
     """Return whether a file is a configuration rather than a file of Paceline's: a JSON object with `model_type`."""
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+        if not path.is_file():
             return False
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path, _LARGEST_FILE)
         if '"model_type"' not in text:
             return False
         fields = json.loads(text)

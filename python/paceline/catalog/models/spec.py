@@ -159,7 +159,7 @@ def workload_of(  # noqa: PLR0917
 def _unknown(named: str) -> InvalidArgumentError:
     if named.endswith(".json"):
         return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}")
-    hint = did_you_mean(alike(named, list(built_in_configs())))
+    hint = did_you_mean(alike(named.rpartition("/")[2], list(built_in_configs())))
     return InvalidArgumentError(
         f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline models` lists"
     )
@@ -327,6 +327,8 @@ def _is_file(text: str) -> bool:
 
 
 def _whole(text: str, option: str, value: str) -> int:
+    if option == "seq" and value[-1:] in "kK" and value[:-1].isdigit():
+        value = str(1024 * int(value[:-1])) if len(value) < 8 else value
     if not (value.isascii() and value.isdigit() and len(value) < 12 and 1 <= int(value) <= _LONGEST):
         raise InvalidArgumentError(
             f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import coordinator_constants
-from paceline._internal.files import why_unread
+from paceline._internal.documents import MB, read_text
 from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
@@ -40,10 +40,9 @@ def read_constants(path: Path) -> dict[str, float]:
     Raises InvalidArgumentError.
     """
     where = f"--coordinator-constants {path}"
+    text = read_text(path, MB, where)
     try:
-        values = loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{where}: {why_unread(error)}") from None
+        values = loads(text)
     except InvalidArgumentError as error:
         raise error.within(where) from None
     except RecursionError:

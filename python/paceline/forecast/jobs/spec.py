@@ -14,7 +14,8 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster
 from paceline._internal import units
-from paceline._internal.files import read_small, why_unread
+from paceline._internal.documents import read_small
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
@@ -416,8 +417,9 @@ def _nodes(where: str, given: object, drafts: Sequence[_Draft], described: Mappi
     needed += len({node for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes[: draft.count]})
     highest = max((node + 1 for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes), default=0)
     if given is None:
-        rack = described.get("racks", {}).get("nodes_per_rack", 1)
-        return int(-(-max(needed, highest) // rack) * rack)
+        rack = int(described.get("racks", {}).get("nodes_per_rack", 1))
+        # In whole racks, unless these are larger than a cluster can be.
+        return max(needed, highest, min(-(-max(needed, highest) // rack) * rack, _MOST_NODES))
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_NODES:
         raise InvalidArgumentError(f"{where}: nodes: {shown(given, repr)} is not a number of nodes, such as 16")
     if given < max(needed, highest):

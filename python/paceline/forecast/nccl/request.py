@@ -13,7 +13,7 @@ from paceline import _core
 from paceline._core import Cluster
 from paceline._internal import units
 from paceline.catalog import nccl
-from paceline.catalog.library import COLLECTIVES, load_cluster
+from paceline.catalog.library import COLLECTIVES, as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.machine import Group, Machine, behind_slow_links
@@ -154,7 +154,7 @@ def parse(word: str) -> Spec:
             f"'{word:.80}' is not a collective, and NCCL's are forecast alone: "
             f"{', '.join(f'{it}:SIZE' for it in COLLECTIVES)}"
         )
-    text = word.partition(":")[2]
+    text = as_nccl_tests(word).partition(":")[2]
     if "/" in text:
         raise InvalidArgumentError(f"{word:.80}: is cut into several tensors; leave out /COUNT, or give a --strategy")
     first, dash, last = text.partition("-")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline._internal.files import read_small
+from paceline._internal.documents import read_small
 from paceline.interop.trainers.options import Meaning, meaning
 from paceline.interop.trainers.text import values
 

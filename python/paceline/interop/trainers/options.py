@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline._internal.documents import read_small
 from paceline.interop.trainers.text import Value, Values, values
 
 _SHARDINGS = {
@@ -143,7 +144,7 @@ def _beside(found: Value, path: Path, result: Meaning) -> None:
         return
     other = path.parent / found
     try:
-        said = _deepspeed(values(other.read_text(encoding="utf-8")), other)
+        said = _deepspeed(values(read_small(other)), other)
     except (OSError, ValueError):
         result.left_out.append(f"what {other} says, which cannot be read")
         return

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from paceline._internal.files import read_small, why_unread
+from paceline._internal.documents import read_small
+from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 

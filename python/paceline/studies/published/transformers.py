@@ -7,6 +7,7 @@ rows on one node are compared with it, and the constants of efficiency.json are 
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 import statistics
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline._internal.documents import MB, read_small
 from paceline._internal.files import why_unread
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
@@ -180,14 +182,16 @@ _MODELS = {
 }
 
 
+_MOST_BYTES = 16 * MB
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a file. Raises InvalidArgumentError, which names the missing column."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if missing := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
-                raise InvalidArgumentError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}")
-            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
+        reader = csv.DictReader(io.StringIO(read_small(path, _MOST_BYTES), newline=""))
+        if missing := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
+            raise InvalidArgumentError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}")
+        rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     except (UnicodeDecodeError, csv.Error) as error:
