@@ -85,7 +85,7 @@ fn settings(scenario: &Scenario, process: usize) -> Settings {
         secret: Some("the secret of a simulated job".into()),
         rendezvous: Some(format!("{}:29400", address_of(scenario.hosts[0]))),
         timeout_s: scenario.timeout,
-        start_timeout_s: scenario.start_timeout,
+        start_timeout_s: Some(scenario.start_timeout),
         strategy: scenario.strategy.clone(),
         servers: scenario.servers,
         dedicated: scenario.dedicated,

@@ -14,6 +14,7 @@ use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::RunError;
 use paceline_transport::traffic::Traffic;
+use paceline_transport::waiting::first_report;
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
@@ -30,8 +31,6 @@ const TICK: Duration = Duration::from_millis(250);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is checked while nothing is in flight.
 const IDLE: Duration = Duration::from_secs(1);
-/// A stall is reported after this or a third of the time limit, and again each time it has lasted twice as long.
-const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// After a rank has left, how long what it has given up may still move before it counts as lost.
 const GRACE: Duration = Duration::from_secs(2);
 /// Answers older than this may be overtaken by data that is on its way.
@@ -161,6 +160,8 @@ pub(super) struct FailureDetector {
     traffic: Vec<Arc<Traffic>>,
     flows: Vec<Flow>,
     reports: Reports,
+    /// When a stall was last reported on standard error.
+    reported: Option<Instant>,
     /// By rank.
     broken: HashMap<u32, Broken>,
     /// Questions asked to confirm that a connection broke.
@@ -223,6 +224,7 @@ impl FailureDetector {
             flows: vec![flow; traffic.len()],
             traffic,
             reports: Reports::default(),
+            reported: None,
             broken: HashMap::new(),
             questions: 0,
             first: None,
@@ -487,7 +489,7 @@ impl FailureDetector {
                             Some(named) if !waiting.sends() => (rank, Message::Ask { group: id, id: named }),
                             _ => (rank, Message::Ping(0)),
                         })),
-                        Finding::Report(text) => reports.push(text),
+                        Finding::Report(stalled, text) => reports.push((stalled, text)),
                         Finding::Fail { cause, error } => {
                             failures.push((id, cause, error));
                             break;
@@ -501,9 +503,17 @@ impl FailureDetector {
                 self.send(rank, &message);
             }
         }
-        for text in reports {
+        // One line for all: many receives may wait for one rank.
+        let others = reports.len().saturating_sub(1);
+        if let Some((_, text)) = reports.into_iter().max_by_key(|(stalled, _)| *stalled) {
             paceline_os::reached!("detector: stall reported");
-            paceline_os::report!("paceline: {text}");
+            self.reported = Some(now);
+            let more = match others {
+                0 => String::new(),
+                1 => "; another operation waits, too".into(),
+                _ => format!("; {others} other operations wait, too"),
+            };
+            paceline_os::report!("paceline: {text}{more}");
         }
         for (id, cause, error) in failures {
             let ranks = self.ledger.operations().groups.get(&id).map(|group| group.ranks.clone()).unwrap_or_default();
@@ -688,9 +698,14 @@ impl FailureDetector {
             }
         }
         let limit = self.limit(waiting, others, stalled, now);
-        let report_after = waiting.reported.map_or(REPORT_AFTER.min(waiting.timeout / 3), |last| 2 * last);
+        // Again each time it has lasted twice as long.
+        let first = first_report(waiting.timeout + waiting.silent);
+        let report_after = waiting.reported.map_or(first, |last| 2 * last);
+        let just_reported = self.reported.is_some_and(|at| now - at < first);
         let over = stalled >= limit && !self.may_go_on(waiting, others, limit, now);
-        let quiet = stalled < report_after || stalled >= limit;
+        // The ranks need time to answer, however long there was silence before.
+        let fresh = stalled < first.min(2 * TO_ANSWER);
+        let quiet = stalled + waiting.silent < report_after || stalled >= limit || just_reported || fresh;
         let ask = now - last >= ASK_EVERY.min((waiting.timeout / 4).max(TICK));
         // Questions first: a report can wait for their answers, but under a short limit every answer counts.
         if !over && ask && (quiet || !paceline_os::mutant("a report takes the place of a question")) {
@@ -708,8 +723,9 @@ impl FailureDetector {
         let since = (stalled + waiting.silent).as_secs_f64();
         let text = format!("rank {}: {what} has waited {since:.0} s for {who}", self.rank);
         if !over {
-            waiting.reported = Some(stalled);
-            return Finding::Report(text);
+            waiting.reported = Some(stalled + waiting.silent);
+            let limit = (limit + waiting.silent).as_secs_f64();
+            return Finding::Report(stalled, format!("{text}; the limit is {limit:.0} s"));
         }
         paceline_os::reached!("detector: time limit");
         let error = RunError::Failed(format!(
@@ -889,7 +905,7 @@ impl Earlier {
 enum Finding {
     Fine,
     Ask,
-    Report(String),
+    Report(Duration, String),
     Fail { cause: String, error: RunError },
 }
 

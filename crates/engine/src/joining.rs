@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use paceline_os::sync::{Condvar, Mutex};
 use paceline_os::time::Instant;
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 use super::peers::{Peer, describe};
 
@@ -48,6 +49,7 @@ impl Joining {
     /// # Errors
     /// Which are not in time, or which one is gone.
     pub fn wait(&self, rank: u32, peers: &[Peer], (begun, until): (Instant, Instant)) -> Result<()> {
+        let mut reports = Reports::new(begun, until.saturating_duration_since(begun));
         let mut state = self.state.lock();
         loop {
             if let Some(why) = &state.failed {
@@ -57,17 +59,22 @@ impl Joining {
                 return Ok(());
             }
             let now = Instant::now();
+            let missing = || describe(peers, &state.missing.iter().copied().collect::<Vec<u32>>());
+            reports.report(now, |waited| {
+                let waited = waited.as_secs_f64();
+                format!("rank {rank} has waited {waited:.0} s for {} to be connected to all ranks", missing())
+            });
             if now >= until {
-                let missing: Vec<u32> = state.missing.iter().copied().collect();
                 return Err(RunError::Failed(format!(
                     "rank {rank} of {} is connected to all others, but {} did not report within {:.0} s that the same \
                      holds there; look at what they print, or raise PACELINE_START_TIMEOUT",
                     peers.len(),
-                    describe(peers, &missing),
+                    missing(),
                     until.saturating_duration_since(begun).as_secs_f64()
                 )));
             }
-            self.changed.wait_for(&mut state, until - now);
+            let next = until.min(reports.next());
+            self.changed.wait_for(&mut state, next.saturating_duration_since(now));
         }
     }
 }

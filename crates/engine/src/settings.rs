@@ -100,8 +100,8 @@ pub struct Settings {
     pub rendezvous: Option<String>,
     /// Time without progress after which an operation fails.
     pub timeout_s: f64,
-    /// How long ranks wait for each other at the start.
-    pub start_timeout_s: f64,
+    /// How long ranks wait for each other at the start; `None`: as long as for an operation, but at least a minute.
+    pub start_timeout_s: Option<f64>,
     /// Strategy of all all-reduces; `None`: chosen by size.
     pub strategy: Option<String>,
     /// How they are cut; `None`: the strategy's own.
@@ -152,8 +152,8 @@ impl Default for Settings {
             interface: "127.0.0.1".into(),
             secret: None,
             rendezvous: None,
-            timeout_s: 30.0,
-            start_timeout_s: 60.0,
+            timeout_s: 1800.0,
+            start_timeout_s: None,
             strategy: None,
             chunk: None,
             inside: Inside::Ring,
@@ -222,9 +222,19 @@ impl Settings {
     /// How long ranks wait for each other at the start.
     #[must_use]
     pub fn start_timeout(&self) -> Duration {
-        seconds(self.start_timeout_s)
+        self.start_timeout_s.map_or_else(|| self.timeout().max(CONNECT), seconds)
+    }
+
+    /// How long ranks that have met may take to connect to each other: unlike a rank that has not come, one that does
+    /// not answer then never will.
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        self.start_timeout_s.map_or(CONNECT, seconds)
     }
 }
+
+/// For connections, unless the time of the start is given; also the least of that time.
+const CONNECT: Duration = Duration::from_secs(60);
 
 /// A duration; a month for longer values and for NaN.
 #[must_use]

@@ -1,7 +1,7 @@
 //! Joins a job: the ranks exchange addresses, open each other's shared memory, connect, and start threads.
 use paceline_os::io::Errno;
 use paceline_os::sync::Arc;
-use paceline_os::time::Instant;
+use paceline_os::time::{Duration, Instant};
 use paceline_rendezvous::{
     self as rendezvous, Listener, Mesh, Secret, check_exposure, connect_mesh, grpc_key, multicast_key,
 };
@@ -39,6 +39,33 @@ fn who_serves(error: RunError, size: u32, servers: u32, switches: u32) -> RunErr
         _ => format!("{open} ranks {first}-{} are its switches", size - 1),
     };
     RunError::Failed(why + &who)
+}
+
+/// How long connections may take that most likely cannot be made: containers may share a network and nothing else.
+const UNREACHABLE: Duration = Duration::from_secs(10);
+
+/// Which of two ranks, on different machines, cannot be reached by the other, as it listens on loopback; and the remedy.
+fn out_of_reach(rank: u32, introductions: &[Introduction]) -> Option<String> {
+    let mine = &introductions[rank as usize];
+    let other = introductions.iter().find(|other| other.machine != mine.machine)?;
+    let (listens, calls) = if other.peer.rank < rank { (other, mine) } else { (mine, other) };
+    listens.address.ip().to_canonical().is_loopback().then(|| {
+        format!(
+            "{} listens on {}, which {} cannot reach from another machine; set PACELINE_INTERFACE on all hosts to the \
+             network or the interface that connects them",
+            listens.peer.describe(),
+            listens.address.ip(),
+            calls.peer.describe()
+        )
+    })
+}
+
+/// Adds the likely cause to an error of connecting.
+fn explain(error: RunError, cause: &Option<String>) -> RunError {
+    match (error, cause) {
+        (RunError::Failed(why), Some(cause)) => RunError::Failed(format!("{why}; {cause}")),
+        (error, _) => error,
+    }
 }
 
 pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Engine> {
@@ -130,7 +157,11 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
     check_streams(rank, &settings, &hosts, &shared_with)?;
 
     let Endpoints { listener, grpc: grpc_listener, multicast: port, .. } = endpoints;
-    let job = introductions[0].job;
+    // All ranks are there: who does not answer now is not kept by something else.
+    let (begun, job) = (Instant::now(), introductions[0].job);
+    let apart = out_of_reach(rank, &introductions);
+    let most = if apart.is_some() { settings.connect_timeout().min(UNREACHABLE) } else { settings.connect_timeout() };
+    let deadline = deadline.min(begun + most);
     let mesh = if by_grpc && !settings.transport.tensors_by_sockets() {
         drop(listener);
         Mesh::of_none(size)
@@ -140,7 +171,8 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         let links = u32::from(port.is_some());
         let streams: Vec<u32> = (0..size).map(|peer| if peer == rank { 0 } else { streams(peer) + links }).collect();
         let addresses: Vec<_> = introductions.iter().map(|i| i.address).collect();
-        connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)?
+        connect_mesh(rank, listener, &addresses, &streams, &secret, job, deadline)
+            .map_err(|error| explain(error, &apart))?
     };
     let called = grpc_listener.map(|grpc_listener| {
         let offers = introductions.iter().map(|i| i.grpc.clone()).collect::<Option<_>>();
@@ -149,6 +181,7 @@ pub(super) fn start(rank: u32, size: u32, settings: Settings, exchange: Option<E
         let options = grpc::ConnectOptions { rank, workers, offers, key: grpc_key(&secret, &job), tensors, deadline };
         grpc::connect(grpc_listener, options)
             .map_err(|error| who_serves(error, size, settings.server_processes(), settings.switches))
+            .map_err(|error| explain(error, &apart))
     });
     let called = called.transpose()?;
     let multicast = port.map(|port| (port, multicast_key(&secret, &job), agreed(&introductions, &settings)));

@@ -22,6 +22,7 @@ use super::service::{Hosted, Places};
 use super::socket::{Descriptors, Socket, Visit};
 use super::{CONNECTION_WINDOW, FRAME, LONGEST_HEADERS, LONGEST_MESSAGE, STREAM_WINDOW};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 /// Most concurrent calls of a rank while connecting.
 const CALLS: usize = 16;
@@ -216,30 +217,33 @@ impl Work {
         };
         let mut missing = vec![self.streams; self.meeting.offers.len()];
         missing[self.meeting.rank as usize] = 0;
-        let meeting = self.meeting.clone();
-        let met = async {
-            while missing.iter().any(|&streams| streams > 0) {
-                match self.received.recv().await {
+        let mut serving = std::pin::pin!(serving);
+        let mut reports = Reports::new(began, self.deadline.saturating_duration_since(began));
+        while missing.iter().any(|&streams| streams > 0) {
+            let next = self.deadline.min(reports.next());
+            tokio::select! {
+                event = self.received.recv() => match event {
                     Some(Event::Met(peer)) => missing[peer as usize] -= 1,
                     Some(Event::Failed(error)) => return Err(error),
                     Some(Event::Ended(peer)) => {
-                        let who = meeting.describe(peer);
+                        let who = self.meeting.describe(peer);
                         let why = "left while the ranks connected to each other; its own message says why";
                         return Err(RunError::Failed(format!("{who} {why}")));
                     }
                     None => break,
+                },
+                failed = &mut serving => return failed,
+                () = tokio::time::sleep_until(until(next)) => {
+                    let (now, open) = (Instant::now(), (0..).zip(&missing).filter(|&(_, &streams)| streams > 0));
+                    let open: Vec<u32> = open.map(|(peer, _)| peer).collect();
+                    if now >= self.deadline {
+                        return Err(RunError::Failed(self.meeting.late(&open, began.elapsed())));
+                    }
+                    reports.report(now, |waited| self.meeting.late(&open, waited));
                 }
             }
-            Ok(())
-        };
-        let late = tokio::select! {
-            met = met => return met,
-            failed = serving => return failed,
-            () = tokio::time::sleep_until(until(self.deadline)) => began.elapsed(),
-        };
-        let missing: Vec<u32> =
-            (0..).zip(&missing).filter(|&(_, &streams)| streams > 0).map(|(peer, _)| peer).collect();
-        Err(self.meeting.late(&missing, late))
+        }
+        Ok(())
     }
 }
 

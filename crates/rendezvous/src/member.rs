@@ -2,6 +2,7 @@
 use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 use super::call::{Answered, Call, Missed};
 use super::exchange::{blobs_of, longest};
@@ -17,6 +18,8 @@ use super::{address, text};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Rank 0 has the same deadline, and knows better which rank is missing.
 const TO_HEAR_WHY: Duration = Duration::from_secs(1);
+/// Rank 0 reports who is missing. If it is stopped itself, the ranks before this one say so.
+const SPEAKERS: u32 = 3;
 /// Pauses between attempts. The longest is short for a person, and long enough when a thousand ranks call one acceptor.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -62,9 +65,11 @@ pub fn run(
     let mut reason = format!("rank 0 ({address}) does not answer");
     // Since when every attempt has failed for a reason with its own time limit.
     let (mut refused, mut lost) = (None, None);
+    let limit = deadline.saturating_duration_since(began);
+    let mut reports = Reports::new(began, limit);
     for attempt in 0.. {
         let attempt_began = Instant::now();
-        let failure = match member.attempt(attempt, instance) {
+        let failure = match member.attempt(attempt, instance, &mut reports) {
             Ok(blobs) => return Ok(blobs),
             Err(Failure::Final(error)) => return Err(error),
             Err(failure) => failure,
@@ -88,9 +93,13 @@ pub fn run(
         {
             return Err(RunError::Failed(format!("rank {rank}: {why}")));
         }
+        reports.report(now, |waited| {
+            let waited = text::seconds(waited);
+            format!("rank {rank} of {size} has not reached rank 0 at {address} within {waited}; last: {reason}")
+        });
         pause.sleep(deadline);
         if Instant::now() >= deadline {
-            let waited = text::seconds(deadline.saturating_duration_since(began));
+            let waited = text::seconds(limit);
             return Err(RunError::Failed(format!(
                 "rank {rank} of {size} could not reach rank 0 at {address} within {waited}; last: {reason}"
             )));
@@ -105,7 +114,12 @@ fn is_lasting(failure: &Failure) -> bool {
 }
 
 impl Member<'_> {
-    fn attempt(&self, attempt: u32, instance: [u8; 16]) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+    fn attempt(
+        &self,
+        attempt: u32,
+        instance: [u8; 16],
+        reports: &mut Reports,
+    ) -> std::result::Result<Vec<Vec<u8>>, Failure> {
         let (host, port) = address::split(self.address).map_err(Failure::Final)?;
         // Resolved for each attempt: host names may appear while a cluster starts.
         let addresses =
@@ -125,7 +139,7 @@ impl Member<'_> {
                 nonce: random_bytes().map_err(Failure::Final)?,
             };
             match self.call(Call::begin(address, self.secret, &hello)) {
-                Ok(answered) => return self.converse(answered),
+                Ok(answered) => return self.converse(answered, reports),
                 // Another attempt cannot help, and rank 0 is not to blame.
                 Err(Failure::Missed(Missed::OwnLimit(why))) => {
                     return Err(Failure::Final(RunError::Failed(format!("rank {}: {why}", self.rank))));
@@ -153,11 +167,12 @@ impl Member<'_> {
     }
 
     /// Sends the blob and waits for those of all ranks.
-    fn converse(&self, answered: Answered) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+    fn converse(&self, answered: Answered, reports: &mut Reports) -> std::result::Result<Vec<Vec<u8>>, Failure> {
         let Answered { mut stream, mut session } = answered;
         // Best effort: without it, a host that vanishes is noticed at the deadline.
         let _ = keep_alive(&stream);
         let until = self.deadline + TO_HEAR_WHY;
+        let speaks = self.rank < SPEAKERS;
         let mut writer = Some(Writer::new(Frame::BLOB, self.blob.into(), &mut session));
         let mut reader = Reader::new(Frame::GATHERED, longest(self.size));
         loop {
@@ -184,14 +199,23 @@ impl Member<'_> {
                     return Err(Failure::Lost(format!("rank 0 at {} left before all had come{why}", self.address)));
                 }
             }
-            if Instant::now() >= until {
+            let now = Instant::now();
+            if speaks {
+                reports.report(now, |waited| {
+                    let (rank, size, waited) = (self.rank, self.size, text::seconds(waited));
+                    let address = self.address;
+                    format!("rank {rank} of {size} has waited {waited} for rank 0 at {address} to hear from all ranks")
+                });
+            }
+            if now >= until {
                 return Err(Failure::Final(RunError::Failed(format!(
                     "rank {} reached rank 0 at {}, which was not reached by all {} ranks in time",
                     self.rank, self.address, self.size
                 ))));
             }
             let flags = if writer.is_some() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            wait(&mut [PollFd::new(&stream, flags)], until).map_err(Failure::Final)?;
+            wait(&mut [PollFd::new(&stream, flags)], if speaks { until.min(reports.next()) } else { until })
+                .map_err(Failure::Final)?;
         }
     }
 }

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::net::{SocketAddr, TcpStream};
-use paceline_os::time::Instant;
+use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 use super::acceptor::{Acceptor, Arrival};
 use super::call::{Call, Missed};
@@ -70,6 +71,7 @@ struct Weaver<'a> {
     last: Vec<Option<String>>,
     began: Instant,
     deadline: Instant,
+    reports: Reports,
 }
 
 /// Connects every rank to every other. All ranks call it with the same `peers`, the listeners' addresses by rank, and
@@ -116,6 +118,7 @@ pub fn connect_mesh(
         last: vec![None; peers.len()],
         began: now,
         deadline,
+        reports: Reports::new(now, deadline.saturating_duration_since(now)),
     };
     weaver.weave()?;
     weaver.slots.into_mesh()
@@ -148,8 +151,11 @@ impl Weaver<'_> {
         while self.slots.missing() > 0 {
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(self.late());
+                return Err(RunError::Failed(self.missing(self.deadline.saturating_duration_since(self.began))));
             }
+            let mut reports = self.reports;
+            reports.report(now, |waited| self.missing(waited));
+            self.reports = reports;
             if let Some((peer, address)) = self.slots.gone(now) {
                 paceline_os::reached!("mesh: rank left while others connected");
                 return Err(RunError::Failed(format!(
@@ -210,6 +216,7 @@ impl Weaver<'_> {
             .chain(again)
             .chain(self.acceptor.next_event(now))
             .chain(self.slots.next_gone())
+            .chain([self.reports.next()])
             .fold(self.deadline, Instant::min);
         wait(&mut fds, until)?;
         let left: Vec<u32> = (watched.iter().zip(&fds[first_watched..]))
@@ -283,8 +290,9 @@ impl Weaver<'_> {
         }
     }
 
-    fn late(&self) -> RunError {
-        let waited = text::seconds(self.deadline.saturating_duration_since(self.began));
+    /// Which ranks are not connected after this time, and why.
+    fn missing(&self, waited: Duration) -> String {
+        let waited = text::seconds(waited);
         let (below, above): (Vec<u32>, Vec<u32>) =
             self.slots.missing_peers().into_iter().partition(|&peer| peer < self.rank);
         let mut reasons = Vec::new();
@@ -304,6 +312,6 @@ impl Weaver<'_> {
             parts.push(format!("was not called by {} at {}", text::ranks(&above), self.own_address));
         }
         let (rank, world, notes) = (self.rank, self.peers.len(), self.acceptor.strangers.describe());
-        RunError::Failed(format!("rank {rank} of {world} {} within {waited}{notes}", parts.join(" and ")))
+        format!("rank {rank} of {world} {} within {waited}{notes}", parts.join(" and "))
     }
 }

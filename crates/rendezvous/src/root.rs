@@ -6,6 +6,7 @@ use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 use super::acceptor::{Acceptor, Arrival};
 use super::exchange::{MAX_BLOB, bytes_of};
@@ -38,6 +39,7 @@ struct Root<'a> {
     size: u32,
     began: Instant,
     deadline: Instant,
+    reports: Reports,
     acceptor: Acceptor,
     /// By rank; `None` for rank 0.
     members: Vec<Option<Member>>,
@@ -48,7 +50,8 @@ pub fn run(size: u32, address: &str, secret: &Secret, blob: &[u8], deadline: Ins
     let began = Instant::now();
     let acceptor = Acceptor::new(open(address, deadline)?, 0, secret.clone());
     let members = (0..size).map(|_| None).collect();
-    let mut root = Root { address, size, began, deadline, acceptor, members };
+    let reports = Reports::new(began, deadline.saturating_duration_since(began));
+    let mut root = Root { address, size, began, deadline, reports, acceptor, members };
     // Ranks that have connected are told why it failed. After this point each is receiving the answer and cannot be
     // told.
     root.gather().inspect_err(|error| root.abort(&error.to_string()))?;
@@ -104,8 +107,11 @@ impl Root<'_> {
             }
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(self.missing());
+                return Err(RunError::Failed(self.missing(self.deadline.saturating_duration_since(self.began))));
             }
+            let mut reports = self.reports;
+            reports.report(now, |waited| format!("rank 0: {}", self.missing(waited)));
+            self.reports = reports;
             self.has_returned(now)?;
             let ready = self.sleep(now)?;
             // Members first: one that left makes room for its successor.
@@ -127,7 +133,8 @@ impl Root<'_> {
         let mut fds: Vec<PollFd> = here.iter().map(|(_, member)| PollFd::new(&member.stream, PollFlags::IN)).collect();
         self.acceptor.fds(&mut fds, now);
         let returns = self.members.iter().flatten().filter_map(|member| Some(member.left? + MAY_RETURN));
-        let until = returns.chain(self.acceptor.next_event(now)).fold(self.deadline, Instant::min);
+        let until =
+            returns.chain(self.acceptor.next_event(now)).chain([self.reports.next()]).fold(self.deadline, Instant::min);
         wait(&mut fds, until)?;
         Ok(here.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|((rank, _), _)| *rank).collect())
     }
@@ -198,7 +205,8 @@ impl Root<'_> {
         }
     }
 
-    fn missing(&self) -> RunError {
+    /// Which ranks have not come within this time.
+    fn missing(&self, waited: Duration) -> String {
         let here = |rank: &u32| self.members[*rank as usize].as_ref().is_some_and(|member| member.blob.is_some());
         let missing: Vec<u32> = (1..self.size).filter(|rank| !here(rank)).collect();
         let mut message = format!(
@@ -206,13 +214,13 @@ impl Root<'_> {
             text::ranks(&missing),
             self.size,
             if missing.len() == 1 { "has" } else { "have" },
-            text::seconds(self.deadline.saturating_duration_since(self.began)),
+            text::seconds(waited),
             self.address,
         );
         for member in self.members.iter().flatten().filter(|member| member.left.is_some()) {
             message += &format!("; rank {} ({}) came and left", member.hello.from, member.address.ip());
         }
-        RunError::Failed(message + &self.acceptor.strangers.describe())
+        message + &self.acceptor.strangers.describe()
     }
 
     fn tell(&mut self, blobs: &Arc<[u8]>) -> Result<()> {

@@ -25,9 +25,16 @@ pub fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)
 }
 
-/// For connections that may be silent for long: a host that vanished is noticed within a minute, after about 30 s of
-/// silence and three unanswered probes.
+/// Silence of the other host after which a connection ends. The kernel of a process that is stopped or busy goes on
+/// answering.
+const GONE: Duration = Duration::from_secs(60);
+
+/// For connections that may be silent for long: a host that vanished is noticed within a minute. Without traffic, after
+/// 30 s of silence and three unanswered probes; probes are not sent while data is unacknowledged, which is otherwise
+/// retransmitted for a quarter of an hour.
 pub fn keep_alive(stream: &impl AsFd) -> std::io::Result<()> {
     let times = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-    SockRef::from(stream).set_tcp_keepalive(&times.with_retries(3))
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(GONE))?;
+    socket.set_tcp_keepalive(&times.with_retries(3))
 }

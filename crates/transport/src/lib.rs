@@ -10,6 +10,7 @@
 //! | [`traffic`] | counters of what moves to and from a peer |
 //! | [`offload`] | collectives that a communication library runs itself |
 //! | [`error`] | why something cannot be done |
+//! | [`waiting`] | when a wait for other ranks is reported |
 pub mod channel;
 pub mod error;
 pub mod header;
@@ -21,3 +22,4 @@ pub mod shm;
 pub mod space;
 pub mod tcp;
 pub mod traffic;
+pub mod waiting;

@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import socket
 import struct
 import sys
+from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
-_FAR = "198.51.100.1"  # TEST-NET-2 of RFC 5737: no host has it, so it is reached by the default route
+_IF_INET6 = Path("/proc/net/if_inet6")
+_LINK_SCOPE, _UNUSABLE = 0x20, 0x08 | 0x40  # IPV6_ADDR_LINKLOCAL of net/ipv6.h; IFA_F_DADFAILED, IFA_F_TENTATIVE
+# TEST-NET-2 of RFC 5737 and the prefix of RFC 3849: no host has them, so they are reached by the default route.
+_FAR = ("198.51.100.1", "2001:db8::1")
+LOOPBACK = ("127.0.0.1", "::1")
 
 
-def addresses() -> dict[str, str]:
-    """Return the IPv4 address of every interface that has one (Linux only; empty elsewhere)."""
-    found: dict[str, str] = {}
+def addresses() -> dict[str, list[str]]:
+    """Return the addresses of every interface at which others can reach it, IPv4 first (Linux only; empty elsewhere).
+
+    Link-local IPv6 addresses are left out: they need a scope that is only valid on the other machine.
+    """
+    found: dict[str, list[str]] = {}
     if not sys.platform.startswith("linux"):
         return found
+    for _, name in socket.if_nameindex():
+        found[name] = [address for address in (_ipv4(name),) if address is not None]
+    for name, address, scope, flags in ipv6():
+        if scope != _LINK_SCOPE and not flags & _UNUSABLE:
+            found.setdefault(name, []).append(address)
+    return found
+
+
+def _ipv4(name: str) -> str | None:
     import fcntl
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+    except OSError:  # It has none, or the system has no IPv4 at all.
+        return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def ipv6() -> list[tuple[str, str, int, int]]:
+    """Return interface, address, scope and flags of every IPv6 address, those of proc(5) (Linux only)."""
+    try:
+        lines = _IF_INET6.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+    words = [line.split() for line in lines]
+    return [
+        (name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)), int(scope, 16), int(flags, 16))
+        for address, _, _, scope, flags, name in words
+    ]
 
 
 def check_interface(text: str) -> None:
@@ -35,7 +64,7 @@ def check_interface(text: str) -> None:
     if text in ("0.0.0.0", "::", "*"):
         raise InvalidArgumentError(
             f"{text} means every interface, but other ranks need one address to connect to; "
-            "name an interface (eth0), a network (10.0.0.0/24) or an address"
+            "name an interface (eth0), a network (10.0.0.0/24, fd00::/64) or an address"
         )
     if "/" in text:
         try:
@@ -56,24 +85,29 @@ def address_of(text: str, source: str) -> str:
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{source}: {error.reason}") from None
     known = addresses()
-    if text in known:
-        return known[text]
+    if known.get(text):
+        return known[text][0]
     if "/" in text:
         network = ipaddress.ip_network(text, strict=False)
-        for address in known.values():
-            if ipaddress.ip_address(address) in network:
-                return address
+        for one in itertools.chain.from_iterable(known.values()):
+            if ipaddress.ip_address(one) in network:
+                return one
         problem = f"this machine has no address in {text}"
+    elif text in known:
+        problem = f"interface {text} has no address that other machines can use (link-local ones are none)"
     else:
         try:
-            address = str(ipaddress.ip_address(text))
+            address = ipaddress.ip_address(text)
         except ValueError:
             problem = f"this machine has no interface '{text}'"
         else:
-            if is_own(address):
-                return address
-            problem = f"{text} is not an address of this machine; a network (10.0.0.0/24) fits several hosts"
-    has = ", ".join(f"{name} {address}" for name, address in known.items()) or "none with an IPv4 address"
+            if address.version == 6 and address.is_link_local:
+                problem = f"{text} is a link-local address, which other machines cannot use without their own scope"
+            elif is_own(str(address)):
+                return str(address)
+            else:
+                problem = f"{text} is not an address of this machine; a network (10.0.0.0/24) fits several hosts"
+    has = ", ".join(f"{name} {one}" for name, own in known.items() for one in own) or "no interface with an address"
     raise InvalidArgumentError(f"{source}: {problem}; it has {has}")
 
 
@@ -105,8 +139,38 @@ def towards(host: str) -> str | None:
 
 
 def default_address() -> str:
-    """Return this machine's address on the default route, or 127.0.0.1 without one."""
-    return towards(_FAR) or "127.0.0.1"
+    """Return this machine's address on the default route, or else of an interface; loopback if there is none."""
+    routed = next((found for far in _FAR if (found := towards(far)) is not None), None)
+    own = (one for one in itertools.chain.from_iterable(addresses().values()) if not is_loopback(one))
+    return routed or next(own, None) or loopback()
+
+
+def loopback() -> str:
+    """Return the address by which only this machine reaches itself: 127.0.0.1, or ::1 where IPv4 is off."""
+    return next((address for address in LOOPBACK if is_own(address)), LOOPBACK[0])
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether this is an address of loopback; False for a name."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def address_for(first: str) -> str:
+    """Return this machine's address for a job of several machines, of which `first` is the host of rank 0."""
+    found = towards(first)
+    if found is None:
+        return loopback()
+    by_name = not is_loopback(first) and first != "localhost"
+    # Many systems list their own name with a loopback address.
+    return default_address() if is_loopback(found) and by_name else found
+
+
+def split_endpoint(text: str) -> str:
+    """Return the host of `host:port` or `[v6]:port`."""
+    return text.rpartition(":")[0].strip("[]")
 
 
 def endpoint(address: str, port: int) -> str:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from paceline._internal.netif import address_of
 from paceline.bench import forecasts
 from paceline.bench.classic import Steps
 from paceline.bench.engines import Engine, Options, chosen
@@ -63,7 +62,7 @@ class Session:
             forecasts.forecast(self.result, list(self.plan.engines), self.network, self.group.hosts, self.plan.model)
 
     def _measure(self, watcher: Watcher) -> None:
-        address = LOOPBACK if self.group.hosts == 1 else address_of(_interface(), "PACELINE_INTERFACE")
+        address = LOOPBACK if self.group.hosts == 1 else Settings.from_environment().address()
         self.result = Runner(self.plan, self.group, address, watcher).run()
 
 
@@ -114,10 +113,6 @@ def _compute_fairly() -> None:
     """Leave SCHED_FIFO, under which an emulated cluster starts processes: computation under it would block senders."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_FIFO:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-def _interface() -> str:
-    return os.environ.get("PACELINE_INTERFACE") or LOOPBACK
 
 
 def _plan(options: Mapping[str, Any], given: Settings, hosts: int) -> Plan:

@@ -201,7 +201,7 @@ class ElasticOptions:
                 least=self.least if self.least is not None else first,
                 most=most,
                 resets=self.resets,
-                start_s=settings.start_timeout_s,
+                start_s=settings.start_timeout_s or Limits.start_s,
                 return_s=settings.timeout_s + _SLACK_S,
             )
             discovery = Discovery(self.script) if self.script is not None else None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._internal.netif import address_of, addresses
+from paceline._internal.netif import LOOPBACK, address_of, addresses, ipv6, loopback
 from paceline._internal.system import cores
 from paceline.doctor import cuda_aware_mpi
 from paceline.errors import InvalidArgumentError
@@ -272,7 +272,10 @@ def _flags(name: str) -> int:
 
 
 def _interfaces() -> list[dict[str, Any]]:
-    known, ipv6 = addresses(), _ipv6()
+    known = addresses()
+    found6: dict[str, list[str]] = {}
+    for name, address, _, _ in ipv6():
+        found6.setdefault(name, []).append(address)
     found = []
     for _, name in socket.if_nameindex():
         flags, folder = _flags(name), Path("/sys/class/net") / name
@@ -281,8 +284,8 @@ def _interfaces() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "up": bool(flags & _IFF_UP),
-                "ipv4": known.get(name),
-                "ipv6": ipv6.get(name, []),
+                "ipv4": next((one for one in known.get(name, ()) if ":" not in one), None),
+                "ipv6": found6.get(name, []),
                 "mtu": int(mtu) if mtu else None,
                 # In Mbit/s; virtual interfaces have none, or report -1.
                 "speed_bps": int(speed) * 1_000_000 if speed and int(speed) > 0 else None,
@@ -292,17 +295,9 @@ def _interfaces() -> list[dict[str, Any]]:
     return found
 
 
-def _ipv6() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in (_text(Path("/proc/net/if_inet6")) or "").splitlines():
-        address, *_, name = line.split()
-        found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
-    return found
-
-
 def _transports(environ: Mapping[str, str], interfaces: list[dict[str, Any]], no_mpi: str) -> list[dict[str, Any]]:
     """Try each transport; return the results, with the reason if it fails."""
-    tcp = _tried(lambda: _listen(environ.get("PACELINE_INTERFACE") or "127.0.0.1"))
+    tcp = _tried(lambda: _listen(environ.get("PACELINE_INTERFACE") or loopback()))
     checks = {
         "shm": _tried(_share_memory),
         "tcp": tcp,
@@ -341,9 +336,9 @@ def _listen(interface: str) -> str:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as server:
         server.bind((address, 0))
         server.listen(1)
-    if address != "127.0.0.1":
+    if address not in LOOPBACK:
         return f"on {address}"
-    given = "" if interface == "127.0.0.1" else f" to another than {interface}"
+    given = "" if interface in LOOPBACK else f" to another than {interface}"
     return f"on {address}, this machine alone; set PACELINE_INTERFACE{given} for several"
 
 

@@ -21,6 +21,7 @@ class Knobs:
     capacity: int = HOROVOD["cache_capacity"].default
     warn_after_s: float | None = HOROVOD["stall_check_time"].default
     give_up_after_s: float | None = HOROVOD["stall_shutdown_time"].default
+    give_up_given: bool = False
     cores: tuple[int, ...] | None = None
     """One for each local rank."""
     hierarchical: bool = False
@@ -46,9 +47,16 @@ class Knobs:
             capacity=values["cache_capacity"],
             warn_after_s=None if silent else warn,
             give_up_after_s=None if silent or not give_up else give_up,
+            give_up_given="stall_shutdown_time" in given,
             cores=values["thread_affinity"],
             hierarchical=values["hierarchical_allreduce"],
         )
+
+    def give_up_s(self, limit_s: float) -> float | None:
+        """Return after which time a tensor fails that a rank does not submit, in a job with this limit; None: never."""
+        if self.give_up_given or self.give_up_after_s is None:
+            return self.give_up_after_s
+        return max(self.give_up_after_s, limit_s)
 
     @property
     def bucket(self) -> tuple[int, int]:

@@ -105,7 +105,7 @@ class World:
             threshold=knobs.threshold,
             capacity=knobs.capacity,
             warn_after_s=knobs.warn_after_s,
-            give_up_after_s=knobs.give_up_after_s,
+            give_up_after_s=knobs.give_up_s(self.job.settings.timeout_s),
             placement={f"allreduce.{name}": server for name, server in self.placed.items()},
             core=core,
             policy=self.policy,

@@ -226,7 +226,7 @@ def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], 
 
 def _join_world(member: Membership, known: Settings) -> Job:
     """Join the next world of an elastic job, or the one after it if a rank dies before all have connected."""
-    limit = min(known.start_timeout_s, _MEET_S)
+    limit = min(known.start_timeout_s or _MEET_S, _MEET_S)
 
     def join() -> Job:
         settings = replace(known, secret=member.secret(), start_timeout_s=limit)
@@ -248,7 +248,7 @@ def _through_torchrun(place: RankEnvironment, settings: Settings) -> tuple[Calla
             "MASTER_ADDR and MASTER_PORT are missing, which torchrun sets; or set PACELINE_RENDEZVOUS"
         )
     serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
-    limit = settings.start_timeout_s
+    limit = settings.start_limit_s
     store = TCPStore(place.master_address, place.master_port, place.size, serves, timedelta(seconds=limit))
     exchange = StoreExchange(store, place.rank, place.size, limit)
     return exchange, share_secret(exchange, settings.secret)

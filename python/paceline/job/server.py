@@ -42,9 +42,8 @@ def serve() -> NoReturn:
     except ValueError as error:
         raise KeyError(str(error)) from None
     settings = Settings.from_environment()
-    if settings.start_timeout_s < LONGEST_TIMEOUT_S:
-        # Workers may do other things first.
-        settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
+    # Workers may do other things first.
+    settings = replace(settings, start_timeout_s=LONGEST_TIMEOUT_S)
     name = f"server {number}"
     if number >= settings.server_processes:
         name = "switch" if settings.switch_processes == 1 else f"switch {number - settings.server_processes}"

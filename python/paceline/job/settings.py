@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from paceline._internal.nearest import nearest
-from paceline._internal.netif import address_of
+from paceline._internal.netif import address_for, address_of, loopback, split_endpoint
 from paceline.catalog.strategies import GRAPH, check_knobs, find_strategy
 from paceline.errors import InvalidArgumentError, Source, naming
+from paceline.job.rank_environment import rank_environment
 from paceline.settings.keywords import JobSettings
 from paceline.settings.kinds import BAIDU_RING, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
 from paceline.settings.table import JOIN, OVER_MPI, SETTINGS, VARIABLES, default, find, of_place
@@ -27,6 +28,8 @@ from paceline.settings.table import JOIN, OVER_MPI, SETTINGS, VARIABLES, default
 __all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABLES", "Settings"]
 
 # Variables that other modules read: those of `paceline run`, `record` and `emulate`, and of torch's time estimator.
+LEAST_START_S = 60.0
+"""How long ranks wait for each other at the start, at least, if that is not given."""
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
 OTHER_VARIABLES = frozenset(
     {"PACELINE_EMULATED", "PACELINE_ESTIMATE_ON", *(one.variable for one in SETTINGS.values() if one.variable)}
@@ -56,8 +59,10 @@ class Settings:
     tls: bool | None = default("tls")
     single_copy: bool = default("single_copy")
     timeout_s: float = default("timeout_s")
-    start_timeout_s: float = default("start_timeout_s")
-    interface: str = default("interface")
+    start_timeout_s: float | None = default("start_timeout_s")
+    """As given; `start_limit_s` is what holds."""
+    interface: str | None = default("interface")
+    """As given; `address` is what holds."""
     secret: str | None = field(default=default("secret"), repr=False)
     rendezvous: str | None = default("rendezvous")
     timeline: str | None = default("timeline")
@@ -132,6 +137,11 @@ class Settings:
             )
 
     @property
+    def start_limit_s(self) -> float:
+        """How long ranks wait for each other at the start: as given, or as long as for an operation, but a minute."""
+        return self.start_timeout_s if self.start_timeout_s is not None else max(self.timeout_s, LEAST_START_S)
+
+    @property
     def helpers(self) -> int:
         """Number of processes of the job that do not train."""
         return self.server_processes + self.switch_processes
@@ -158,8 +168,21 @@ class Settings:
             values["disturbance"] = self.disturbance
         if self.placement not in PLACEMENTS:
             values["placement"] = "round-robin"
-        values["interface"] = address_of(self.interface, "PACELINE_INTERFACE")
+        values["interface"] = self.address()
         return json.dumps(values)
+
+    def address(self) -> str:
+        """Return this machine's address for the other ranks: the chosen one, or that towards rank 0.
+
+        Ranks of one machine use loopback. Raises InvalidArgumentError if there is none.
+        """
+        if self.interface is not None:
+            return address_of(self.interface, "PACELINE_INTERFACE")
+        place = rank_environment()
+        several = place.local_size is not None and place.local_size < place.size
+        rendezvous = self.rendezvous or place.rendezvous
+        first = split_endpoint(rendezvous) if rendezvous else place.master_address
+        return address_for(first) if several and first else loopback()
 
 
 Given = dict[str, tuple[object, Source]]

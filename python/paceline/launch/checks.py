@@ -84,8 +84,12 @@ class Ports:
         self.master = self._hold(None)
 
     def _hold(self, wanted: int | None) -> int:
-        held = socket.socket()
+        # Rank 0 may listen on an address of either family.
+        dual = socket.has_dualstack_ipv6()
+        held = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
         self._held.append(held)
+        if dual:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             if wanted is None:

@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from paceline._core import __version__
-from paceline._internal.netif import endpoint
+from paceline._internal.netif import endpoint, loopback
 from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError
 from paceline.launch.frames import Frame, FrameKind
@@ -150,7 +150,7 @@ class Supervisor:
         if self.job.interface is not None:
             address, interface = first["interface"], None
         elif len(machines) == 1:
-            address = interface = "127.0.0.1"
+            address = interface = loopback()
         else:
             address, interface = first_address(self.hosts), None
         if address is None:

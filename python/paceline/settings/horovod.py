@@ -103,7 +103,7 @@ _ALL = (
         kind=_SECONDS,
         help="Fail a stalled tensor after this time; 0: never.",
         default=600.0,
-        default_words="600 (Horovod: 0)",
+        default_words="600, or `PACELINE_TIMEOUT` if that is longer (Horovod: 0)",
     ),
     Setting(
         name="thread_affinity",

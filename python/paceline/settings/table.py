@@ -949,7 +949,7 @@ _ALL: tuple[Setting, ...] = (
         variable="PACELINE_TIMEOUT",
         kind=kinds.SECONDS,
         help="Seconds without progress after which the job fails.",
-        default=30.0,
+        default=1800.0,
         uses=_in(
             *JOBS,
             ray=Use(help="Seconds for actors to start and answer, and for ranks to find each other.", default=300.0),
@@ -982,7 +982,7 @@ _ALL: tuple[Setting, ...] = (
         variable="PACELINE_START_TIMEOUT",
         kind=kinds.SECONDS,
         help="Seconds that ranks wait for each other at startup.",
-        default=60.0,
+        default_words="as `timeout_s`, at least 60; in elastic jobs 60",
         uses=_in(JOIN),
     ),
     Setting(
@@ -991,8 +991,8 @@ _ALL: tuple[Setting, ...] = (
         variable="PACELINE_INTERFACE",
         kind=kinds.INTERFACE,
         help="Network between ranks: an interface, a subnet (10.0.0.0/24), or an address of this machine.",
-        default="127.0.0.1",
-        uses=_in(JOIN, run=Use(default=None)),
+        default_words="loopback; on several hosts the one towards rank 0",
+        uses=_in("run", JOIN),
     ),
     Setting(
         name="secret",

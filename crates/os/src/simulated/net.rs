@@ -11,6 +11,7 @@ pub use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, ToSocke
 use super::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::poll::Kind;
 use super::stream::Connection;
+use super::time::Duration;
 pub use super::udp::{RecvMeta, Transmit, UdpSockRef, UdpSocket, UdpSocketState, sockopt};
 use super::world::{World, point, with};
 
@@ -423,6 +424,14 @@ impl SockRef<'_> {
     pub fn set_tcp_keepalive(&self, _times: &TcpKeepalive) -> io::Result<()> {
         let stream = stream_of(&self.0)?;
         with(|world| world.streams[stream].keep_alive = true);
+        Ok(())
+    }
+
+    /// The same while data is unacknowledged; part of keep-alive here.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_tcp_user_timeout(&self, _silence: Option<Duration>) -> io::Result<()> {
         Ok(())
     }
 }

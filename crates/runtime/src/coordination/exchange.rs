@@ -8,6 +8,7 @@ use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::Collective;
+use paceline_transport::waiting::first_report;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,8 +22,6 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Ranks that have something new vote on their own; the rest are invited after this delay. An invitation wakes two
 /// threads on each of them: without it, a small all-reduce that all ranks wait for takes a third of the time.
 const UNINVITED: Duration = Duration::from_micros(40);
-/// All ranks vote if there has been silence for this part of the time limit while something waits.
-pub(super) const SILENCE: u32 = 3;
 /// Longest report or decision in bytes.
 const LONGEST: u64 = 256 << 20;
 
@@ -143,7 +142,7 @@ impl Machine {
         let keep = Box::new(memory.clone());
         // Part of the time limit may have passed in silence before all ranks were asked to vote.
         let limit = self.control.shared.settings.timeout();
-        let silent = self.last_contact.elapsed().min(limit / SILENCE);
+        let silent = self.last_contact.elapsed().min(first_report(limit));
         let how = Submission { timeout: Some(limit - silent), background, patient: true, silent };
         // SAFETY: `keep` owns the memory, and it is read only after the operation has completed.
         unsafe { self.control.submit(request, Some(keep), how) }

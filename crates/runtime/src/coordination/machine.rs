@@ -9,8 +9,8 @@ use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::first_report;
 
-use super::exchange::SILENCE;
 use super::named::Named;
 use super::output::Output;
 use super::steps::Planner;
@@ -129,7 +129,8 @@ impl Machine {
     /// Planned buckets cause no coordination messages, so while any are in flight the ranks vote as often.
     fn silent_at(&self) -> Option<Instant> {
         let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
-        (waits && self.failure.is_none()).then(|| self.last_contact + self.control.shared.settings.timeout() / SILENCE)
+        let silence = || first_report(self.control.shared.settings.timeout());
+        (waits && self.failure.is_none()).then(|| self.last_contact + silence())
     }
 
     /// Whether an operation has been waiting for a while.

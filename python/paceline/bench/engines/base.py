@@ -109,7 +109,7 @@ def environments(places: Places, secret: str, more: dict[str, str] | None = None
 
 def card(places: Places) -> dict[str, str]:
     """Return variables that name this host's NIC, for NCCL and gloo, which would otherwise look up the host name."""
-    name = next((name for name, address in addresses().items() if address == _address(places)), None)
+    name = next((name for name, own in addresses().items() if _address(places) in own), None)
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from paceline._internal.netif import towards
+from paceline._internal.netif import default_address, loopback, towards
 from paceline._internal.operating_system import LIVE, OperatingSystem
 from paceline.errors import InvalidArgumentError
 from paceline.launch.checks import OTHER_PORT
@@ -17,6 +17,7 @@ from paceline.launch.elastic.roster import Action, End, Exit, Kill, Say, Slot, S
 from paceline.launch.elastic.service import Service
 from paceline.launch.frames import Frame
 from paceline.launch.host import AgentHost
+from paceline.launch.hosts import address_part
 from paceline.launch.job import Elastic, Job
 from paceline.launch.output import Output
 from paceline.launch.supervisor import KILL_AFTER_S, Supervisor
@@ -98,9 +99,9 @@ class ElasticSupervisor(Supervisor):
         if self.job.interface is not None:
             return str(first["interface"])
         if not any(host.remote for host in self.hosts):
-            return "127.0.0.1"
+            return loopback()
         remote = next(host for host in self.hosts if host.remote)
-        return towards(remote.name.rpartition("@")[2].strip("[]")) or "127.0.0.1"
+        return towards(address_part(remote.name)) or default_address()
 
     def _offer(self, slots: list[Slot]) -> None:
         if self.service is not None and slots != self._offered:

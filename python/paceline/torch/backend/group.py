@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
+import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
@@ -130,8 +131,8 @@ class Group:
         given = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
         seconds = given.total_seconds() if given is not None else 0.0
         limit = seconds if seconds > 0 else self._timeout_s
-        if self._extra_s and limit is not None:
-            limit, self._extra_s = limit + self._extra_s, 0.0
+        if self._extra_s:
+            limit, self._extra_s = (limit or self._job.timeout_s) + self._extra_s, 0.0
         return limit
 
     # Coalescing: operations are started one by one and waited for as one.
@@ -156,6 +157,17 @@ class Group:
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
         self._extra_s += timeout.total_seconds()
+
+
+def explicit(timeout: timedelta) -> float | None:
+    """Return a chosen timeout in seconds; None for torch's default, which torch passes if the caller gives none.
+
+    Therefore an explicit `timedelta(seconds=1800)` counts as not given: `--timeout`, PACELINE_TIMEOUT or the same
+    default of Paceline's hold.
+    """
+    # torch keeps it in single precision, and returns 1800.999877 for 1801.
+    seconds = float(f"{timeout.total_seconds():.6g}")
+    return None if seconds == dist.constants.default_pg_timeout.total_seconds() else seconds
 
 
 def one(call: str, tensors: Loose, role: str = "tensor") -> Tensor:

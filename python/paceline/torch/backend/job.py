@@ -81,7 +81,7 @@ class Job:
             if settings.server_processes:
                 engine = _start_with_servers(rank, size, settings)
             else:
-                exchange = StoreExchange(store, rank, size, settings.start_timeout_s, group)
+                exchange = StoreExchange(store, rank, size, settings.start_limit_s, group)
                 life = exchange.life
                 secret = share_secret(exchange, settings.secret, among_strangers=group is not None)
                 settings = replace(settings, secret=secret)

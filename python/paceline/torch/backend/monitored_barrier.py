@@ -7,20 +7,22 @@ who came, and those who come later, can go on.
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from paceline.errors import JobError
+from paceline.job.bootstrap import named
+from paceline.job.waiting import WaitReports
+from paceline.torch.backend.store_exchange import wait_for
 
 if TYPE_CHECKING:
     from paceline.torch.backend.job import Job
 
 _LOOK_S = 1.0
 """How often to look whether the job has failed, which says more than that a rank is missing."""
-_AGAIN_S = 0.01
 _REPLY_S = 5.0
 """How much longer than rank 0 the others wait for its answer."""
 _ALL_HERE = "all here"
@@ -45,7 +47,16 @@ def meet(store: Store, rank: int, size: int, limit_s: float, job: Job, *, every:
         _count(store, size, limit_s, job, every=every)
         return
     store.set(f"{rank}", "here")
-    answered = _wait(store, "answer", time.monotonic() + limit_s + _REPLY_S, job)
+    reports = WaitReports(limit_s)
+    answered = _wait(
+        store,
+        "answer",
+        time.monotonic() + limit_s + _REPLY_S,
+        job,
+        lambda: reports.report(
+            lambda waited: f"rank {rank} has waited {waited} for rank 0's answer in monitored_barrier"
+        ),
+    )
     if not answered or store.get("answer").decode() != _ALL_HERE:
         raise JobError(
             f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
@@ -59,8 +70,15 @@ def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) ->
     if limit_s <= 0:
         store.set("answer", "rank 0 has no time")
         raise JobError(f"Rank 0 timed out in monitoredBarrier after {text}; give it a timeout above 0")
+    reports = WaitReports(limit_s)
+
+    def report() -> None:
+        if reports.due():
+            late = [rank for rank in range(1, size) if not store.check([f"{rank}"])]
+            reports.report(lambda waited: f"rank 0 has waited {waited} for {named(late)} in monitored_barrier")
+
     for rank in range(1, size):
-        if _wait(store, f"{rank}", deadline, job):
+        if _wait(store, f"{rank}", deadline, job, report):
             continue
         missing.append(rank)
         if not every:
@@ -73,19 +91,19 @@ def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) ->
     raise JobError(f"[Rank 0]: {words} failed to pass monitoredBarrier in {text}")
 
 
-def _wait(store: Store, key: str, deadline: float, job: Job) -> bool:
-    """Return whether the key has been set before `deadline`, by time.monotonic()."""
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            if left <= 0:
-                return bool(store.check([key]))
-            store.wait([key], timedelta(seconds=min(left, _LOOK_S)))
-        except dist.DistNetworkError:  # The process of the store has ended.
+def _wait(store: Store, key: str, deadline: float, job: Job, report: Callable[[], None]) -> bool:
+    """Return whether the key has been set before `deadline`, by time.monotonic(); `report` the wait meanwhile."""
+    looked = time.monotonic()
+
+    def look() -> None:
+        nonlocal looked
+        if time.monotonic() >= looked + _LOOK_S:
+            looked = time.monotonic()
             job.check()
-            return False
-        except RuntimeError:  # The time is over; each store has its own error for that.
-            job.check()
-            time.sleep(_AGAIN_S)
-        else:
-            return True
+            report()
+
+    try:
+        return wait_for(store, [key], deadline, look)
+    except dist.DistNetworkError:  # The process of the store has ended.
+        job.check()
+        return False

@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from paceline._core import Communicator
 from paceline.torch.backend.collectives import PointToPoint
-from paceline.torch.backend.group import Loose
+from paceline.torch.backend.group import Loose, explicit
 from paceline.torch.backend.job import Job
 from paceline.torch.backend.tensor_collectives import TensorCollectives
 
@@ -177,7 +177,8 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
         if comm is None:
             return None
         store = PrefixStore(f"{name}/", self._store)
-        part = PacelineProcessGroup(store, self._job, comm, name, self._timeout_s, owns_job=False)
+        timeout_s = (explicit(timeout) if timeout is not None else None) or self._timeout_s
+        part = PacelineProcessGroup(store, self._job, comm, name, timeout_s, owns_job=False)
         part._set_group_name(name)
         with contextlib.suppress(AttributeError):
             part._set_group_desc(group_desc or f"{self._description}:split")

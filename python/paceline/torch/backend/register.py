@@ -12,7 +12,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
@@ -23,7 +22,6 @@ from torch.distributed import distributed_c10d
 from torch.torch_version import TorchVersion
 
 from paceline import store_address
-from paceline._internal.netif import address_of
 from paceline._internal.ports import free_ports
 from paceline.errors import InvalidArgumentError
 from paceline.job.bootstrap import MpiExchange
@@ -32,6 +30,7 @@ from paceline.job.failure import tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import BAIDU_RING, OVER_MPI, Settings
 from paceline.torch.backend.disable_dynamo import keep_out
+from paceline.torch.backend.group import explicit
 from paceline.torch.backend.job import NOT_ELASTIC, Job
 from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
@@ -166,7 +165,7 @@ def _meet_over_mpi() -> None:
     place, settings = rank_environment(), Settings.from_environment()
     if place.launcher not in _MPIRUN or {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
         return
-    address = address_of(settings.interface, "PACELINE_INTERFACE")
+    address = settings.address()
     [port] = free_ports(address, 1)
     blobs = MpiExchange(place.rank, place.size, settings)(json.dumps([address, port]).encode())
     master, port = json.loads(blobs[0])
@@ -224,11 +223,6 @@ def world_choices() -> list[tuple[int, str]]:
     """Return message sizes and the strategies used up to them in the default group; nothing if not ours."""
     job = _default() if _default is not None else None
     return job.world.choices() if job is not None else []
-
-
-def explicit(timeout: timedelta) -> float | None:
-    """Return a chosen timeout in seconds; None for torch's default, which is too long to detect a failure."""
-    return None if timeout == dist.constants.default_pg_timeout else timeout.total_seconds()
 
 
 def alone(group: dist.ProcessGroup | None) -> bool:

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import time
-from datetime import timedelta
+from collections.abc import Callable
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline.errors import JobError
 from paceline.job.bootstrap import named
+from paceline.job.waiting import WaitReports
 
-POLL_S = 0.05
-"""How often to query the store for present ranks, once waiting for all of them at once has failed."""
+FIRST_PAUSE_S = 0.001
+LONGEST_PAUSE_S, PAUSE_PER_KEY_S = 0.05, 0.0005
+"""The longest pause between two looks, and what each key adds, as all ranks ask one store for all keys."""
+
+
+def wait_for(store: Store, keys: list[str], deadline: float, look: Callable[[], object]) -> bool:
+    """Return whether the store has all keys before `deadline`, by time.monotonic(); call `look` between two looks.
+
+    The store's own `wait` cannot report anything meanwhile, and each time it ends without success torch logs two lines.
+    Raises RuntimeError if the store cannot be reached, and what `look` raises.
+    """
+    pause_s, longest_s = FIRST_PAUSE_S, LONGEST_PAUSE_S + PAUSE_PER_KEY_S * len(keys)
+    while not store.check(keys):
+        if time.monotonic() >= deadline:
+            return False
+        look()
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, longest_s)
+    return True
 
 
 class StoreExchange:
@@ -37,27 +55,32 @@ class StoreExchange:
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
         # The store's interface takes text; hexadecimal keeps every byte, in every version of torch.
         self._store.set(keys[self.rank], blob.hex())
-        deadline = time.monotonic() + self.timeout_s
-        try:
-            self._store.wait(keys, timedelta(seconds=self.timeout_s))
-        except RuntimeError as error:
-            missing = self._missing(keys, deadline)
-            if missing:
-                what, remedy = "call init_process_group", "init_process_group(timeout=…)"
-                if self._group is not None:
-                    what, remedy = f"make group {self._group} with the same store", "the group's timeout"
-                raise JobError(
-                    f"rank {self.rank} waited {self.timeout_s:g} s for {named(missing)} of {self.size} to {what}; "
-                    f"check their output, or give them more time with {remedy}"
-                ) from error
+        reports = WaitReports(self.timeout_s)
+
+        def report() -> None:
+            if reports.due() and self._speaks(missing := self._missing(keys)):
+                reports.report(lambda waited: self._waits(waited, missing))
+
+        if not wait_for(self._store, keys, time.monotonic() + self.timeout_s, report):
+            remedy = "init_process_group(timeout=…) or PACELINE_START_TIMEOUT"
+            raise JobError(
+                f"{self._waits(f'{self.timeout_s:g} s', self._missing(keys))}; check their output, or give them more "
+                f"time with {remedy if self._group is None else 'the timeout of the group'}"
+            )
         return [bytes.fromhex(self._store.get(key).decode()) for key in keys]
 
-    def _missing(self, keys: list[str], deadline: float) -> list[int]:
-        while True:
-            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-            if not missing or time.monotonic() >= deadline:
-                return missing
-            time.sleep(POLL_S)
+    def _waits(self, waited: str, missing: list[int]) -> str:
+        what = "call init_process_group"
+        if self._group is not None:
+            what = f"make group {self._group} with the same store"
+        return f"rank {self.rank} has waited {waited} for {named(missing)} of {self.size} to {what}"
+
+    def _speaks(self, missing: list[int]) -> bool:
+        """Return whether this rank reports the wait: the first of those that have come does."""
+        return self.rank == min(set(range(self.size)).difference(missing))
+
+    def _missing(self, keys: list[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
 
     def finish(self) -> None:
         """Finish: the last rank deletes the keys of all. The ranks make no further calls."""

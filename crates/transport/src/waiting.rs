@@ -1,0 +1,69 @@
+//! When a wait for other ranks is reported on standard error.
+use paceline_os::time::{Duration, Instant};
+
+/// A wait is first reported after this time, or a third of its limit.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// A wait with a longer limit is meant to last, such as a server's for workers.
+const FOREVER: Duration = Duration::from_secs(20 * 86_400);
+
+/// After which time a wait with this limit is first reported.
+#[must_use]
+pub fn first_report(limit: Duration) -> Duration {
+    FIRST.min(limit / 3)
+}
+
+/// The reports of one wait: each comes when the wait has lasted twice as long as at the last one.
+#[derive(Clone, Copy, Debug)]
+pub struct Reports {
+    began: Instant,
+    limit: Duration,
+    next: Duration,
+}
+
+impl Reports {
+    /// Of a wait that began then.
+    #[must_use]
+    pub fn new(began: Instant, limit: Duration) -> Reports {
+        Reports { began, limit, next: if limit > FOREVER { limit } else { first_report(limit) } }
+    }
+
+    /// Reports the wait, if it is time: `what` is given how long it has lasted, and says who is missing, for what.
+    pub fn report(&mut self, now: Instant, what: impl FnOnce(Duration) -> String) {
+        if let Some(waited) = self.due(now) {
+            paceline_os::report!("paceline: {}; the limit is {:.0} s", what(waited), self.limit.as_secs_f64());
+        }
+    }
+
+    /// How long the wait has lasted, if that is to be reported now.
+    fn due(&mut self, now: Instant) -> Option<Duration> {
+        let waited = now.saturating_duration_since(self.began);
+        (waited >= self.next).then(|| {
+            self.next = 2 * waited;
+            waited
+        })
+    }
+
+    /// When the next one comes.
+    #[must_use]
+    pub fn next(&self) -> Instant {
+        self.began + self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_grow() {
+        let began = Instant::now();
+        let seconds = |limit: u64| {
+            let mut reports = Reports::new(began, Duration::from_secs(limit));
+            let due = |&second: &u64| reports.due(began + Duration::from_secs(second)).is_some();
+            (0..=limit).filter(due).collect::<Vec<u64>>()
+        };
+        assert_eq!(seconds(100), [10, 20, 40, 80]);
+        assert_eq!(seconds(12), [4, 8]);
+    }
+}
