@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -15,6 +15,7 @@ use super::devices::support;
 use super::find::{OTHERS, candidates, is_loaded};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::offload::DeviceSupport;
+use paceline_transport::waiting::Reports;
 
 /// How long process exit waits for `MPI_Finalize`, which waits for all ranks: another may still be saving a checkpoint,
 /// and launchers kill all others when a rank ends without it.
@@ -62,6 +63,22 @@ fn usage<T>(text: String) -> Result<T> {
     Err(RunError::Usage(text))
 }
 
+/// Receives what the thread gets from the other ranks within this time, and reports the wait.
+fn receive<T>(answer: &Receiver<T>, limit: Duration, what: &str) -> std::result::Result<T, RecvTimeoutError> {
+    let began = Instant::now();
+    let mut reports = Reports::new(began, limit);
+    loop {
+        let now = Instant::now();
+        let next = reports.next().min(began + limit);
+        match answer.recv_timeout(next.saturating_duration_since(now)) {
+            Err(RecvTimeoutError::Timeout) if next < began + limit => reports.report(Instant::now(), |waited| {
+                format!("{what} over MPI has waited {:.0} s for the other ranks", waited.as_secs_f64())
+            }),
+            over => return over,
+        }
+    }
+}
+
 impl Thread {
     /// This process's thread. The first call starts it, loads the library and initialises MPI. `named`: the user's path
     /// of a library. `limit`: how long the other ranks may take.
@@ -93,7 +110,7 @@ impl Thread {
             .name("paceline-mpi".into())
             .spawn(move || run(abi, at, &sender, &queue))
             .map_err(|e| RunError::Failed(format!("cannot start a thread: {e}")))?;
-        let (about, owner) = match receiver.recv_timeout(limit) {
+        let (about, owner) = match receive(&receiver, limit, "MPI_Init") {
             Ok(begun) => begun.map_err(|why| RunError::Usage(format!("MPI ({}): {why}", library.display())))?,
             Err(_) => {
                 return Err(RunError::Failed(format!(
@@ -145,7 +162,7 @@ impl Thread {
         task: impl FnOnce(&Arc<Mpi>) -> std::result::Result<T, String> + Send + 'static,
     ) -> Result<T> {
         let answer = self.post(task);
-        match answer.recv_timeout(limit) {
+        match receive(&answer, limit, what) {
             Ok(result) => result.map_err(|why| RunError::Failed(format!("MPI: {why}"))),
             Err(RecvTimeoutError::Timeout) => Err(RunError::Failed(format!(
                 "{what} over MPI has waited {:.0} s for the other ranks",

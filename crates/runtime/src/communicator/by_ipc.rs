@@ -31,6 +31,7 @@ use paceline_schedule::Piece;
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::header::{Collective, Signature};
 use paceline_transport::space::Space;
+use paceline_transport::waiting::Reports;
 
 use self::plans::{Layout, Plan, PlanKey, layout};
 use self::under_way::{Bell, go_on};
@@ -174,6 +175,8 @@ pub(super) struct IpcGroup {
     /// Goes on with operations that nobody waits for.
     thread: Mutex<Option<paceline_os::thread::JoinHandle<()>>>,
     operations: AtomicUsize,
+    /// Of the wait that began then for this rank's stream.
+    reports: Mutex<Option<(Instant, Reports)>>,
     /// What the others have opened to see whether they can.
     _probe: Option<DeviceMemory>,
 }
@@ -369,6 +372,7 @@ impl Communicator {
             exports,
             imports,
             plans: Mutex::default(),
+            reports: Mutex::default(),
             under_way: Mutex::new(UnderWay {
                 given: vec![0; size as usize],
                 taken: vec![0; size as usize],

@@ -14,6 +14,7 @@ use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError, of};
 use paceline_transport::header::Collective;
+use paceline_transport::waiting::Reports;
 
 use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
 use super::by_mpi::MpiOperation;
@@ -305,16 +306,20 @@ pub(super) struct Awaited {
     label: String,
     began: Instant,
     timeout: Duration,
+    reports: Mutex<Reports>,
 }
 
 impl Awaited {
     pub fn new(communicator: &Arc<Communicator>, request: &CollectiveRequest<'_>, how: &Submission) -> Awaited {
+        let timeout = how.timeout.unwrap_or_else(|| communicator.shared.settings.timeout());
+        let began = Instant::now();
         Awaited {
             communicator: communicator.clone(),
             gates: Vec::new(),
             label: request.described(),
-            began: Instant::now(),
-            timeout: how.timeout.unwrap_or_else(|| communicator.shared.settings.timeout()),
+            began,
+            timeout,
+            reports: Mutex::new(Reports::new(began, timeout)),
         }
     }
 
@@ -354,7 +359,14 @@ impl Awaited {
 
     /// Fails the communicator if the device will not reach the operation.
     fn look(&self, device: &Device, healthy: std::result::Result<(), CudaError>) -> Result<()> {
-        let late = self.gates.iter().any(|gate| !gate.is_open()) && self.began.elapsed() > self.timeout;
+        let waits = self.gates.iter().any(|gate| !gate.is_open());
+        let late = waits && self.began.elapsed() > self.timeout;
+        if waits && !late {
+            self.reports.lock().report(Instant::now(), |waited| {
+                let (rank, waited) = (self.communicator.shared.rank, waited.as_secs_f64());
+                format!("rank {rank}: {device:?} of this rank has not reached {} within {waited:.0} s", self.label)
+            });
+        }
         let why = match healthy {
             Err(error) => format!("{error}; {} is waiting for it", self.label),
             Ok(()) if late => format!(

@@ -4,6 +4,7 @@ use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Condvar, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
+use paceline_transport::waiting::Reports;
 
 use super::{IpcGroup, IpcOperation, Told, UnderWay, failed};
 
@@ -99,10 +100,20 @@ impl IpcGroup {
         let not_over = |operation: &&Arc<IpcOperation>| !operation.done.happened().unwrap_or(true);
         let first = under_way.told.iter().find(not_over)?;
         let Told::All(since) = *first.state.lock() else { return None };
+        let (label, limit, device) = (&first.label, first.timeout.as_secs_f64(), self.stage.device());
         if now < since + first.timeout {
+            if !first.reached.happened().unwrap_or(true) {
+                let mut reports = self.reports.lock();
+                let known = reports.take().filter(|(of, _)| *of == since).map(|(_, known)| known);
+                let mut of_this = known.unwrap_or_else(|| Reports::new(since, first.timeout));
+                of_this.report(now, |waited| {
+                    let waited = waited.as_secs_f64();
+                    format!("rank {mine}: {device:?} of this rank has not reached {label} within {waited:.0} s")
+                });
+                *reports = Some((since, of_this));
+            }
             return None;
         }
-        let (label, limit, device) = (&first.label, first.timeout.as_secs_f64(), self.stage.device());
         if !first.reached.happened().unwrap_or(true) {
             return Some(format!(
                 "rank {mine}: {device:?} of this rank has not reached {label} within {limit:.0} s: something that was \
