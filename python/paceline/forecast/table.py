@@ -289,8 +289,7 @@ def _title(group: Group, results: Sequence[Result]) -> list[str]:
         over = f"over {result.channel.upper()}"
         where = [*where[:-1], f"{where[-1]} {over}"] if one_rate else [*where, over]
     if sharing > 1:
-        alone = result.has_rails or not one_rate
-        where.append(f"{sharing} GPUs per node" if alone else f"shared by {sharing} GPUs")
+        where.append(sharing_of(result, sharing) if one_rate else f"{sharing} GPUs per node")
     if not _varies([other.latency_s for other in results]) and result.latency_s:
         where.append(f"latency {units.duration(result.latency_s)}")
     assumed = [] if workload is None or several else [workload.assumed]
@@ -384,6 +383,11 @@ def rate_of(result: Result, workload: Workload | None = None) -> str:
     over = "" if result.channel == "none" else f" over {result.channel.upper()}"
     whose = f" per {_whose(result)}" if gpus_of_node(result, workload) > 1 else ""
     return f"{units.rate(result.bandwidth_bps)}{whose}{over}"
+
+
+def sharing_of(result: Result, gpus: int) -> str:
+    """Return how many GPUs share the rate of a node, or that each of a node's has its own."""
+    return f"{gpus} GPUs per node" if result.has_rails else f"shared by {gpus} GPUs"
 
 
 def _whose(result: Result) -> str:

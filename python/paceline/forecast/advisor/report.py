@@ -17,7 +17,7 @@ from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, Help, Option
 from paceline.forecast.sharding import Sharded
-from paceline.forecast.table import rate_of
+from paceline.forecast.table import rate_of, sharing_of
 from paceline.settings.table import SETTINGS
 
 Objective = Literal["throughput", "cost"]
@@ -262,7 +262,7 @@ class Answer:
             workload.model.name,
             workload.hardware.title,
             rate_of(one.option.result, workload),
-            *([f"shared by {self.job.gpus_per_node} GPUs"] if self.job.gpus_per_node > 1 else []),
+            *([sharing_of(one.option.result, self.job.gpus_per_node)] if self.job.gpus_per_node > 1 else []),
             *([f"latency {units.duration(latency)}"] if latency else []),
         ]
         return [", ".join(where)]
