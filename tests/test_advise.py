@@ -157,7 +157,7 @@ def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
             assert result[name] == row[name]
         assert row["batch"] * row["accumulate"] * 16 // row["context_parallel"] == 2
     assert "samples shared by 8 ranks" in " ".join(call(*words, "--context-parallel", 8).split())
-    assert "are not a multiple of 16 data-parallel ranks; give 16" in " ".join(call(*words, code=2).split())
+    assert "are not a multiple of 16 data-parallel ranks; give --global-batch 16" in " ".join(call(*words, code=2).split())
 
 
 def test_ranks_that_share_samples_are_whole_nodes_or_a_part_of_one():
@@ -219,7 +219,7 @@ def test_a_number_of_gpus_that_does_not_suit_leaves_the_others():
     words = (*SMALL, "--gpus", "8,64", "--global-batch", 16, "--sharding", "zero1", "--checkpointing", "none")
     found = asked(*words)
     assert [bool(group["rows"]) for group in found["gpus"]] == [True, False]
-    reason = "16 samples are not a multiple of 64 data-parallel ranks; give 64, or other --gpus"
+    reason = "16 samples are not a multiple of 64 data-parallel ranks; give --global-batch 64, or other --gpus"
     tensor = "; or let GPUs share a rank: --tensor-parallel 4"
     assert found["gpus"][0]["refused"] is None and found["gpus"][1]["refused"] == f"--global-batch: {reason}{tensor}"
     assert f"64 GPUs: not searched: --global-batch: {reason}{tensor}." in " ".join(call(*words).split())

@@ -577,3 +577,11 @@ def test_rows_that_no_constant_was_fitted_to_are_within_the_goal():
     errors = [abs(it.error) for it in found.trained if it.case.workload.gpus == 1]
     assert len(errors) == 11 and not found.skipped
     assert sum(errors) / len(errors) < 0.08 and sum(error < 0.15 for error in errors) >= 0.9 * len(errors)
+
+
+def test_the_index_of_results_counts_what_is_there():
+    index = (Path(__file__).parent.parent / "docs" / "results" / "index.md").read_text(encoding="utf-8")
+    counts = [
+        len(BUILT_IN.with_name(f"{name}.csv").read_text().splitlines()) - 1 for name in ("published", "collectives")
+    ]
+    assert "{} published measurements of training and {} of collectives".format(*counts) in index

@@ -221,8 +221,8 @@ class Space:
         if self.global_batch % groups:
             near = max(1, round(self.global_batch / groups)) * groups
             raise InvalidArgumentError(
-                f"--global-batch: {self.global_batch} samples are not a multiple of {several}; give {near}, or other "
-                "--gpus"
+                f"--global-batch: {self.global_batch} samples are not a multiple of {several}; give "
+                f"--global-batch {near}, or other --gpus"
             )
         own = self.global_batch // groups
         sizes = [
