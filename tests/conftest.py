@@ -1,6 +1,6 @@
 """How many examples hypothesis tries, and which tier a test belongs to.
 
-Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`). A busy machine misses deadlines: none.
+Few examples in `make test`, many in `make test-all` (`--hypothesis-profile=full`); no deadlines, for busy machines.
 """
 
 import os
