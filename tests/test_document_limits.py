@@ -229,6 +229,38 @@ def test_a_few_of_them(tmp_path):
     run(commands)
 
 
+def test_the_largest_counts(tmp_path):
+    """What took 24 GB, or as many switches as a fabric may have."""
+    described = [
+        cluster(racks={"nodes_per_rack": 2**32 - 1, "oversubscription": 1.0}),
+        cluster(fabric={"kind": "leaf-spine", "nodes_per_leaf": 1, "spines": 65536}),
+        cluster(fabric={"kind": "rails", "nodes_per_leaf": 1, "spines": 65536}),
+        cluster(fabric={"kind": "fat-tree", "radix": 128, "link_bandwidth": "1e6Tbps"}, bandwidth="1bps"),
+        cluster(
+            fabric={
+                "kind": "dragonfly",
+                "nodes_per_router": 1,
+                "routers_per_group": 65536,
+                "global_links": 1,
+                "groups": 1,
+            }
+        ),
+        cluster(fabric={"kind": "torus", "dimensions": [256, 256]}),
+        cluster(fabric={"kind": "torus", "dimensions": [1] * 1000}),
+    ]
+    commands = []
+    for number, one in enumerate(described):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(one), encoding="utf-8")
+        commands.append(["simulate", "allreduce:1MB", "--workers", "64", "--strategy", "ring", "--cluster", str(path)])
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(
+        toml(changed({**JOBS, "nodes": 4}, ("racks", "nodes_per_rack"), 2**31)).replace("nodes = 4\n", ""),
+        encoding="utf-8",
+    )
+    run([*commands, ["simulate", "--jobs", str(jobs)]])
+
+
 # --- what is at a path ---------------------------------------------------------------------------------------------
 
 

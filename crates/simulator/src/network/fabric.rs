@@ -72,6 +72,29 @@ impl Graph {
         graph
     }
 
+    /// How many edges [`Graph::new`] makes, or a few more.
+    pub fn edges(fabric: &Description, nodes: u32, rails: u32) -> u64 {
+        let wide = |number: u32| u64::from(number);
+        let one_way = match &fabric.shape {
+            &Shape::LeafSpine { nodes_per_leaf, spines, .. } => wide(nodes.div_ceil(nodes_per_leaf)) * wide(spines),
+            &Shape::Rails { nodes_per_leaf, spines, .. } => {
+                (wide(nodes.div_ceil(nodes_per_leaf)) * wide(rails)).saturating_mul(wide(spines))
+            }
+            &Shape::FatTree { radix, .. } => {
+                let half = wide(radix / 2);
+                wide(nodes.div_ceil(fabric.nodes_per_switch())).div_ceil(half) * half * half * 2
+            }
+            &Shape::Dragonfly { routers_per_group, global_links, groups, .. } => {
+                let (routers, global) = (wide(routers_per_group), wide(global_links));
+                wide(groups).saturating_mul(routers.saturating_mul(routers / 2 + 1 + global))
+            }
+            Shape::Torus { dimensions } => {
+                dimensions.iter().map(|&size| wide(size)).product::<u64>() * dimensions.len() as u64
+            }
+        };
+        one_way.saturating_mul(2)
+    }
+
     fn add(&mut self, kind: SwitchKind, count: u32) -> u32 {
         let first = self.switches.len() as u32;
         self.switches.extend((0..count).map(|number| Switch { kind, number }));

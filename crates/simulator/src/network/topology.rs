@@ -259,11 +259,9 @@ impl NetworkLinks {
         let mut uplinks = 1;
         if let Some(r) = cluster.racks {
             let width = f64::from(r.nodes_per_rack) / r.oversubscription;
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-            if !fluid {
-                uplinks = width.round().max(1.0) as u32;
-            }
-            let each = rate / width * f64::from(uplinks);
+            let whole = if fluid { 1.0 } else { width.round().max(1.0) };
+            uplinks = parallel(whole, nodes);
+            let each = rate / width * whole;
             for rack in 0..nodes.div_ceil(r.nodes_per_rack) {
                 (0..uplinks).for_each(|_| add(LinkName::RackUp(rack), Part::RackUplink, each));
                 (0..uplinks).for_each(|_| add(LinkName::RackDown(rack), Part::RackUplink, each));
@@ -283,11 +281,18 @@ impl NetworkLinks {
                 }
                 let link = fabric.link_rate(cluster.bandwidth);
                 // As with racks: many messages at a NIC's rate pass a faster link at the same time.
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-                if !fluid {
-                    channels = (link.0 / cluster.bandwidth.0).round().max(1.0) as u32;
+                let whole = if fluid { 1.0 } else { (link.0 / cluster.bandwidth.0).round().max(1.0) };
+                channels = parallel(whole, cards);
+                let each = link.ps_per_byte() * whole;
+                let edges = Graph::edges(fabric, nodes, cluster.gpus_per_node);
+                if edges.saturating_mul(u64::from(channels)) > MOST_LINKS {
+                    return Err(format!(
+                        "fabric: the {} of cluster '{}' has {edges} links between switches, {channels} of a NIC's rate \
+                         each, and at most {MOST_LINKS} are simulated; describe one with fewer switches",
+                        fabric.shape.name(),
+                        cluster.name
+                    ));
                 }
-                let each = link.ps_per_byte() * f64::from(channels);
                 let graph = Graph::new(fabric, nodes, cluster.gpus_per_node);
                 for edge in &graph.edges {
                     let [from, to] = [edge.from, edge.to].map(|switch| graph.switches[switch as usize]);
@@ -879,6 +884,16 @@ pub(crate) fn is_between(name: &str) -> bool {
 /// What users call a link between two switches: by one end, which is all its links, or by both.
 pub(crate) fn names_between(from: Switch, to: Switch) -> [String; 4] {
     [from.to_string(), to.to_string(), format!("{from}-{to}"), format!("{to}-{from}")]
+}
+
+/// Of a network: more need more memory than a simulation should.
+const MOST_LINKS: u64 = 4_000_000;
+
+/// Into how many links of a NIC's rate a wider one is divided, so that many messages pass at once: no more than so many
+/// NICs can fill, even if each of the parts is as much slower than a NIC as rounding leaves it.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and at most 2 * u32::MAX")]
+fn parallel(whole: f64, nics: u32) -> u32 {
+    whole.min(2.0 * f64::from(nics).max(1.0)).min(f64::from(u32::MAX)) as u32
 }
 
 /// Names of the parts, with those of a fabric's links.
