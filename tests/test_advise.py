@@ -157,7 +157,9 @@ def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
             assert result[name] == row[name]
         assert row["batch"] * row["accumulate"] * 16 // row["context_parallel"] == 2
     assert "samples shared by 8 ranks" in " ".join(call(*words, "--context-parallel", 8).split())
-    assert "are not a multiple of 16 data-parallel ranks; give --global-batch 16" in " ".join(call(*words, code=2).split())
+    assert "are not a multiple of 16 data-parallel ranks; give --global-batch 16" in " ".join(
+        call(*words, code=2).split()
+    )
 
 
 def test_ranks_that_share_samples_are_whole_nodes_or_a_part_of_one():

@@ -5,8 +5,9 @@ import itertools
 import paceline
 import pytest
 from paceline.catalog.strategies import all_coordinators, all_strategies
-from paceline.forecast import style
+from paceline.forecast import bottleneck, plotting, style
 from paceline.forecast.plotting import figure
+from paceline.forecast.table import distinct
 
 pytest.importorskip("matplotlib")
 
@@ -39,6 +40,21 @@ def test_every_part_of_a_critical_path_has_a_colour():
         result = paceline.simulate("resnet-18", None, strategy.name, workers=8, bucket_size="25MB", **cluster)
         for part in result.critical_path:
             assert part.part == "compute" or part.part in style.PARTS
+    assert set(bottleneck._OF_PART) - {"compute"} <= set(style.PARTS)
+
+
+def test_legends_name_what_differs():
+    kinds = {"bucket_size": ["none", "25MB"], "latency": ["5us", "50us"], "compression": ["none", "fp16"]}
+    kinds |= {"library": ["ddp", "horovod"], "servers": [1, 2], "coordinator": ["negotiate", "graph"]}
+    for kind, values in kinds.items():
+        name = "ps" if kind == "servers" else "ring"
+        results = [paceline.simulate("resnet-18", None, name, workers=4, **{kind: value}) for value in values]
+        labels = [distinct(result, results) for result in results]
+        assert len(set(labels)) == 2, (kind, labels)
+        if kind != "servers":  # In curves, the fastest number of servers counts.
+            axes = style.new_figure(4, 3).add_subplot()
+            entries = plotting.draw_lines(axes, results, "workers", 1.0, lambda result: result.samples_per_s)
+            assert all(any(label in entry for _, entry in entries) for label in labels), (labels, entries)
 
 
 def drawn(lines):

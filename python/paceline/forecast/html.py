@@ -50,7 +50,8 @@ def table(results: Sequence[Result], best: Collection[int] = ()) -> str:
     memory = _has_memory(results)
     heads = "".join(f"<th>{head}</th>" for head in [*_HEADS, *([_MEMORY] if memory else [])])
     rows = "\n".join(
-        _row(result, ' class="best"' if place in best else "", memory=memory) for place, result in enumerate(results)
+        _row(result, _besides(result, results), ' class="best"' if place in best else "", memory=memory)
+        for place, result in enumerate(results)
     )
     head = f'<th class="name">strategy</th>{heads}'
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
@@ -116,7 +117,17 @@ def summary(result: Result) -> str:
     return f"<table><caption>{caption}</caption><tbody>{rows}</tbody></table>"
 
 
-def _row(result: Result, attributes: str, *, memory: bool) -> str:
+def _besides(result: Result, among: Sequence[Result]) -> list[str]:
+    """Return what differs between rows and has no column."""
+    words = {
+        "library": result.library,
+        "bucket_size": "no fusion" if result.bucket_size is None else f"buckets of {units.size(result.bucket_size)}",
+        "latency_s": f"latency {units.duration(result.latency_s)}",
+    }
+    return [word for field, word in words.items() if len({getattr(other, field) for other in among}) > 1]
+
+
+def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: bool) -> str:
     """Return a row: strategy, servers, workers, bandwidth, times, and the memory of a GPU."""
     cells = [
         str(result.servers or "–"),
@@ -130,6 +141,6 @@ def _row(result: Result, attributes: str, *, memory: bool) -> str:
     ]
     planned = None if result.sharded is None else result.sharded.sharding
     planned = "no sharding" if planned == sharding.NONE else planned
-    words = [result.strategy, planned, compression.label(result), result.coordinator]
+    words = [result.strategy, planned, compression.label(result), result.coordinator, *besides]
     name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

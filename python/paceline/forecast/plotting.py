@@ -14,7 +14,7 @@ from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import style
 from paceline.forecast.simulate import Result
-from paceline.forecast.table import label
+from paceline.forecast.table import distinct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +169,7 @@ def _bars(axes: Axes, ordered: Sequence[Result]) -> list[style.Entry]:
         entries.append((axes.barh(places, exposed, left=compute, color=style.PARTS[words]), words))
     for place, result in zip(places, ordered, strict=True):
         axes.text(result.iteration_s / unit, place, f" {units.digits(result.iteration_s / unit, 3)}", va="center")
-    axes.set_yticks(list(places), [label(result, ordered) for result in ordered])
+    axes.set_yticks(list(places), [distinct(result, ordered) for result in ordered])
     axes.invert_yaxis()
     axes.set_xlim(0, max(result.iteration_s for result in ordered) / unit * 1.1 or 1)
     axes.set_xlabel(f"iteration time ({word})")
@@ -246,7 +246,7 @@ def _title(results: Sequence[Result], axis: Sequence[Any], others: Sequence[Any]
 def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
     series: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, name))):
-        series.setdefault(label(result, results), []).append(result)
+        series.setdefault(distinct(result, results, servers=False), []).append(result)
     order: list[str] = [strategy.name for strategy in all_strategies()]
     coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
 
@@ -258,8 +258,9 @@ def _series(results: Sequence[Result], name: str) -> dict[str, list[Result]]:
 
 
 def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, value: Value) -> list[style.Entry]:
-    """Draw one line per strategy, coordinator or pair of them; return legend entries."""
+    """Draw one line for each way in which results differ; return legend entries."""
     lines, levels = [], []
+    seen: list[style.Look] = []
     series = _series(results, name)
     several = len({result.coordinator for result in results}) > 1
     coordinators: list[str] = [coordinator.name for coordinator in all_coordinators()]
@@ -278,6 +279,11 @@ def draw_lines(axes: Axes, results: Sequence[Result], name: str, scale: float, v
             place = coordinators.index(own)
             dashes = (0.0, (2.0 + place, 1.0))
             look = style.coordinator(place) if one_strategy else replace(look, line=dashes)
+        if look in seen:
+            # What differs else: of one strategy it has the colours, of several the dashes.
+            place = len(seen)
+            look = style.coordinator(place) if one_strategy else replace(look, line=(0.0, (2.0 + place, 1.0)))
+        seen.append(look)
         if name == "servers" and not members[0].servers and known:
             levels.append((axes.axhline(known[0][1], color=look.colour, linewidth=1.8), series_name))
             continue

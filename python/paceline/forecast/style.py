@@ -77,6 +77,8 @@ PARTS = {
     "host copies": "#AAAA00",
     "additions": "#CCBBAA",
     "latency": "#BBBBBB",
+    "fusion buffer": "#AAAA00",
+    "late ranks": "#DDDDDD",
     "library calls": "#C0A0D0",
     "slowed by NCCL": "#6688AA",
 }

@@ -234,6 +234,25 @@ def label(result: Result, among: Sequence[Result], *, prose: bool = False) -> st
     return _label(result, among, prose=prose)
 
 
+def distinct(result: Result, among: Sequence[Result], *, servers: bool = True) -> str:
+    """Return a label that names all that differs, also what has a column of its own in tables: for legends and axes.
+
+    `servers`: whether their number counts, where it is not an axis.
+    """
+    name = label(result, among)
+    same = [other for other in among if label(other, among) == name]
+    words = [name]
+    if servers and _varies([other.servers for other in same]):
+        words.append(units.count(result.servers, "server"))
+    if _varies([other.library for other in same]):
+        words.append(result.library)
+    if _varies([other.bucket_size for other in same]):
+        words.append(_buckets(result))
+    if _varies([other.latency_s for other in same]):
+        words.append(f"latency {units.duration(result.latency_s)}")
+    return ", ".join(words)
+
+
 def _label(result: Result, among: Sequence[Result], *, prose: bool) -> str:
     """Return the same of rows with one compression."""
     if result.sharded is not None:

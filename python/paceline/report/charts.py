@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import plotting, sharding, style, table
+from paceline.forecast import plotting, style, table
 from paceline.forecast.simulate import Result
 from paceline.report.chapters import Simulated
 from paceline.report.lanes import draw as draw_lanes
@@ -111,10 +111,10 @@ def _lines(results: Sequence[Result], label: str, value: Callable[[Result], floa
 
 
 def _fastest_servers(results: Sequence[Result]) -> list[Result]:
-    """Keep the fastest number of servers for each number of workers, so that a strategy has one line."""
-    best: dict[tuple[str, str, int], Result] = {}
+    """Keep the fastest number of servers for each number of workers, so that each way has one line."""
+    best: dict[tuple[str, int], Result] = {}
     for result in results:
-        key = (result.strategy, sharding.label(result), result.workers)
+        key = (table.distinct(result, results, servers=False), result.workers)
         if key not in best or result.iteration_s < best[key].iteration_s:
             best[key] = result
     return list(best.values())
@@ -138,7 +138,7 @@ def _breakdown(ranked: Sequence[Result]) -> Figure:
         colour = style.PARTS["computation" if name == "compute" else name]
         entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colour), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(ranked)), [table.label(result, ranked) for result in ranked])
+    axes.set_yticks(range(len(ranked)), [table.distinct(result, ranked) for result in ranked])
     axes.invert_yaxis()
     axes.set_xlabel(f"critical path ({word})")
     style.grid(axes, "x")

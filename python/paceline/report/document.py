@@ -31,6 +31,7 @@ svg { width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; font-size: .9rem; }
 th, td { padding: .25em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th { vertical-align: bottom; } .name { text-align: left; position: sticky; left: 0; background: #fff; }
+.note { text-align: left; white-space: normal; min-width: 12rem; }
 tr.best td { font-weight: 600; } footer { margin: 3rem 0 1rem; color: #555; font-size: .85rem; }
 nav a { margin-right: 1em; }
 """
@@ -109,7 +110,7 @@ def _explained(chapter: Simulated) -> str:
         f'<tr><td class="name">{html.escape(change.what)}</td><td>'
         f"{'–' if change.iteration_s is None else units.duration(change.iteration_s)}</td><td>"
         f"{'–' if change.gain is None else units.digits(change.gain, 3)}</td>"
-        f'<td class="name">{html.escape(change.note)}</td></tr>'
+        f'<td class="note">{html.escape(change.note)}</td></tr>'
         for change in explanation.changes
     )
     head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
