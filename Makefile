@@ -89,6 +89,7 @@ test-all: setup
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
 
 # The peers' own tests: torch's from its wheel; Horovod's from a source tree of v0.28.1, if HOROVOD_SOURCE names one.
+# SUITES=trainers: our tests of trainers, with the newest of each in .venv-trainers (gigabytes).
 conformance: setup $(VENV)/.conformance
 	cd tests && ../$(BIN)/python -m conformance $(SUITES)
 
@@ -199,4 +200,4 @@ wheels: $(WHEELS)/.installed
 	$(PYTHON) scripts/check_wheels.py $(DIST)
 
 clean:
-	rm -rf target $(VENV) $(WHEELS) $(OUT) $(DIST) docs/_build
+	rm -rf target $(VENV) $(WHEELS) .venv-trainers $(OUT) $(DIST) docs/_build

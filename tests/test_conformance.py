@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from conformance import trainers
 from conformance.__main__ import judged
 from conformance.suites import SUITES, Suite, run
 
@@ -91,3 +92,27 @@ def test_torchs_own_tests_of_process_groups_pass():
     command = [sys.executable, "-m", "conformance", "torch-2", "torch-4"]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@process
+def test_tests_of_trainers_give_records(tmp_path):
+    file = tmp_path / "test_toy.py"
+    file.write_text(
+        "import pytest\n"
+        "def test_passes(): pass\n"
+        "def test_fails(): assert 1 == 2\n"
+        "def test_options_of_ddp(): assert False, 'not selected'\n"
+        "@pytest.mark.skip(reason='needs lightning')\n"
+        "def test_is_skipped(): pass\n"
+    )
+    records = {record["test"]: record for record in trainers.tests(Path(sys.executable), [str(file)], None)}
+    assert {name: record["outcome"] for name, record in records.items()} == {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_is_skipped": "skipped",
+    }
+    assert "1 == 2" in records["test_fails"]["message"] and "lightning" in records["test_is_skipped"]["message"]
+    assert [record["test"] for record in trainers.tests(Path(sys.executable), [str(file)], ["passes"])] == [
+        "test_passes"
+    ]
+    assert f"torch {version('torch').split('+')[0]}" in trainers.versions(Path(sys.executable))

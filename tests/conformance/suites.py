@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance import trainers
+
 HERE = Path(__file__).parent
 START_S = 300.0
 """Limit for the start of ranks, on a machine that is busy."""
@@ -31,7 +33,7 @@ class Suite:
 
     name: str
     peer: str
-    """torch or horovod."""
+    """torch or horovod; or trainers: this repository's tests of them."""
     ranks: int
     file: str
     """Within the source tree, where it may be a pattern for several; or the module in torch's wheel."""
@@ -43,6 +45,8 @@ class Suite:
     """Limit for a test, in seconds, on a machine that is busy."""
     front: str = "torch"
     """The framework that Horovod's tests use: torch or tensorflow."""
+    by_name: bool = False
+    """Whether it runs only if it is named."""
 
     @property
     def tests(self) -> str:
@@ -108,6 +112,8 @@ SUITES = [
             ("keras-2", 2, "tensorflow2_keras"),
         )
     ),
+    # Installs gigabytes.
+    Suite("trainers", "trainers", 2, "tests/test_trainers.py", by_name=True),
 ]
 
 
@@ -118,7 +124,9 @@ def run(
 
     Tests in `alone` run in processes of their own: those that are known to fail would end the others' ranks.
     """
-    if suite.peer == "horovod":
+    if suite.peer == "trainers":
+        records = _trainers(suite, only)
+    elif suite.peer == "horovod":
         records = _horovod(suite, only, alone)
     elif suite.source is None:
         records = _torch(suite, backend, only)
@@ -131,6 +139,13 @@ def _told(records: Iterator[Record], told: Callable[[Record], None]) -> Iterator
     for record in records:
         told(record)
         yield record
+
+
+def _trainers(suite: Suite, only: Sequence[str] | None) -> Iterator[Record]:
+    try:
+        yield from trainers.run(only)
+    except trainers.InstallError as error:
+        raise SuiteError(f"{suite.name}: {error}") from error
 
 
 def _source(suite: Suite, backend: str, only: Sequence[str] | None) -> Iterator[Record]:
