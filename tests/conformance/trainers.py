@@ -50,6 +50,8 @@ def run(only: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     missing = _optional(python, "deepspeed", "--upgrade", "--no-build-isolation", "deepspeed")
     if missing is not None:
         yield missing
+    else:
+        compile_deepspeed(python)
     yield from tests(python, FILES, only)
     nightly = environment(WHERE / "nightly", beneath=python)
     missing = _optional(nightly, "torchft-nightly", "--upgrade", "--no-deps", "torchft-nightly")
@@ -59,6 +61,34 @@ def run(only: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         for record in tests(nightly, ["tests/test_torchft.py"], only):
             yield record | {"test": f"nightly: {record['test']}"}
     yield {"test": "versions", "outcome": "passed", "message": versions(python, nightly), "seconds": 0.0}
+
+
+EXTENSIONS = WHERE / "extensions"
+"""What DeepSpeed compiles."""
+
+
+def compile_deepspeed(python: Path) -> None:
+    """Compile what DeepSpeed compiles at its first start: ranks of a test would have to wait for it too long.
+
+    A rank that is killed meanwhile leaves a lock, for which all later ones wait: it is removed.
+    """
+    say("compiling DeepSpeed's operation for CPUs; a minute the first time")
+    for lock in EXTENSIONS.rglob("lock"):
+        lock.unlink()
+    code = "from deepspeed.comm.torch import build_shm_op; build_shm_op()"
+    try:
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, check=False, timeout=INSTALL_S, env=_environ(python)
+        )
+    except subprocess.TimeoutExpired:
+        raise InstallError(f"DeepSpeed's operation is not compiled within {INSTALL_S:g} s") from None
+    if done.returncode:
+        raise InstallError(f"DeepSpeed's operation cannot be compiled: {done.stderr[-2000:]}")
+
+
+def _environ(python: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "TORCH_EXTENSIONS_DIR": str(EXTENSIONS)}
 
 
 def environment(where: Path, *, beneath: Path | None = None) -> Path:
@@ -127,7 +157,6 @@ def tests(python: Path, files: Sequence[str], only: Sequence[str] | None) -> Ite
             f"--junitxml={report}",
             *files,
         ]
-        path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
         try:
             done = subprocess.run(
                 command,
@@ -136,7 +165,7 @@ def tests(python: Path, files: Sequence[str], only: Sequence[str] | None) -> Ite
                 text=True,
                 check=False,
                 timeout=TESTS_S,
-                env={**os.environ, "PATH": path},
+                env=_environ(python),
             )
             said = done.stdout[-2000:] + done.stderr[-2000:]
         except subprocess.TimeoutExpired as error:
