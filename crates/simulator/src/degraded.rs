@@ -205,7 +205,11 @@ pub(crate) fn forecast(
     }
     let simulated = |cluster: &Cluster| Ok(run(cluster, false)?.0);
     let (mut outcome, on) = slow.cost(|slow_one| left_of(trace, slow_one, &slow.healthy, options), simulated)?;
-    outcome.without(&slow.spread);
+    if options.detail && slow.spread.iter().any(|one| one.factor == 0.0) {
+        // What each link carries is that of routes which avoid those that are removed.
+        let degraded = cluster.degraded.iter().filter(|one| one.factor == 0.0).cloned().collect();
+        outcome.busy = run(&Cluster { degraded, ..cluster.clone() }, false)?.0.busy;
+    }
     let timeline = if with_timeline { run(&on, true)?.1 } else { Timeline::default() };
     Ok((outcome, timeline))
 }

@@ -2,7 +2,6 @@
 use std::collections::HashMap;
 
 use paceline_iteration::{Collective, IterationOptions, Plan};
-use paceline_model::cluster::Degraded;
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
@@ -148,22 +147,6 @@ impl Measured for Outcome {
                 bus_bandwidth_bps: bus.bus_bandwidth_bps * pace,
             }),
             ..self.clone()
-        }
-    }
-}
-
-impl Outcome {
-    /// Leaves out links between switches that are removed.
-    pub(crate) fn without(&mut self, degraded: &[Degraded]) {
-        let removed: Vec<String> =
-            degraded.iter().filter(|one| one.factor == 0.0).map(|one| one.link.split_whitespace().collect()).collect();
-        let is_removed = |name: &str| {
-            let Some((from, to)) = name.split_once('-') else { return false };
-            let names = [from.to_owned(), to.to_owned(), format!("{from}-{to}"), format!("{to}-{from}")];
-            names.iter().any(|name| removed.contains(name))
-        };
-        if let Some(busy) = &mut self.busy {
-            busy.retain(|one| !is_removed(&one.name));
         }
     }
 }
