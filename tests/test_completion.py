@@ -92,7 +92,7 @@ def completed(*words):
         (("record", "--on", "h"), ["h100"]),
         (("bench", "--engine", ""), ["paceline", "ddp-gloo"]),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(sorted(words) if isinstance(words, set) else words),
 )
 def test_values_are_completed(words, some):
     items = completed(*words)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
-from paceline._internal.files import read_small
+from paceline._internal.documents import read_small
 from paceline._internal.netif import address_of, addresses, endpoint
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import VARIABLES, Settings
