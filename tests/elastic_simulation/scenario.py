@@ -254,7 +254,10 @@ class _Run:
         )
         try:
             self.supervisor = ElasticSupervisor(job, elastic, _Output(), system=self.system, agent=self._agent)
-            self.result.code = self.supervisor.run()
+            try:
+                self.result.code = self.supervisor.run()
+            finally:
+                self.supervisor.conclude()
         except click.ClickException as error:
             self.result.code = 1
             self._said(f"paceline: error: {error.message}")
