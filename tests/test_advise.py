@@ -1,8 +1,8 @@
 """`paceline advise`: the best configurations that fit, against brute force, and costs against closed forms."""
 
 import json
-import re
 import math
+import re
 
 import pytest
 from click.testing import CliRunner

@@ -165,13 +165,13 @@ def test_jobs_may_divide_their_experts():
     alone = forecast(16, expert_parallel=8, sharding="zero1", library="none", bucket_size="25MiB")
     experts = "(tokens for experts) takes as long as alone, and puts no load on the shared network"
     assert mix.jobs[0].is_planned and not any(experts in note for note in mix.notes)
-    # Bare messages, of which a what-if is made, too.
-    wide = given | {"gpus_per_node": 4, "sharding": "zero1", "library": "none"}
+    wide = given | {"gpus_per_node": 4, "sharding": "zero1"}
     across = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [wide]}, "jobs.toml")
     assert any(experts in note for note in across.notes)
     twice = next(one for one in jobs.simulate_jobs(across).what_if if one.change == "twice the bandwidth")
     really = spec.mix({"cluster": "dgx-h100", "bandwidth": "6400Gbps", "iterations": 2, "job": [wide]}, "jobs.toml")
-    assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s)
+    # Gains are those of its messages, without what NCCL's calls cost.
+    assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s, rel=0.02)
     with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modelled with hsdp"):
         spec.mix({"cluster": "dgx-h100", "job": [given | {"sharding": "hsdp:8"}]}, "jobs.toml")
     assert found.iteration_s == pytest.approx(alone.iteration_s, rel=0.25)
