@@ -37,14 +37,14 @@ def ended_at(outcomes, rank=1):
             "SIGKILL",
             -9,
             # Nothing waits if it dies between two operations; the other rank may learn of it between two as well.
-            r"rank 1 \(host {host}, pid {pid}\) died: [^;]*(; all_reduce\(float32, 10000 elements, sum\) of "
-            r"'layer1.weight', operation \d+ is waiting for it)?( \(communicator 'world' has failed\))?$",
+            r"rank 1 \(host {host}, pid {pid}\) died: [^;]*(; all_reduce #\d+ of group default \(float32, 10000 "
+            r"elements, sum; 'layer1.weight'\) is waiting for it)?( \(group default has failed\))?$",
         ),
         ("_exit", 7, r"rank 1 \(host {host}, pid {pid}\) died"),
         (
             "exit",
             0,
-            r"rank 1 \(host {host}, pid {pid}\) has left the job(; all_reduce\(.*\) of 'layer1.weight', operation|$)",
+            r"rank 1 \(host {host}, pid {pid}\) has left the job(; all_reduce #\d+ of group default .*layer1.weight|$)",
         ),
         ("exception", 1, r"rank 1 \(host {host}, pid {pid}\) has left the job"),
         ("close", 0, r"rank 1 \(host {host}, pid {pid}\) has left the job"),
@@ -102,9 +102,9 @@ def test_a_rank_that_dies_before_it_calls(tmp_path):
         outcomes = ranks.outcomes(30)
     for rank in (0, 2, 3):
         first = raised(outcomes, rank)
-        assert re.match(rf"rank 1 \(host {HOST}, pid \d+\) died: .*; broadcast\(.*\) of 'weights'", first["error"]), (
-            first
-        )
+        assert re.match(
+            rf"rank 1 \(host {HOST}, pid \d+\) died: .*; broadcast #\d+ of group default .*'weights'", first["error"]
+        ), first
         assert first["at"] - ended_at(outcomes) < DEATH_S
 
 
@@ -113,7 +113,9 @@ def test_a_rank_that_died_before_a_group_is_made(tmp_path):
         outcomes = ranks.outcomes(30)
     for rank in (0, 2):
         first = raised(outcomes, rank)
-        assert re.match(rf"rank 1 \(host {HOST}, pid \d+\) died: .*; barrier\(\) of 'first'", first["error"]), first
+        assert re.match(
+            rf"rank 1 \(host {HOST}, pid \d+\) died: .*; barrier #1 of group new .*'first'", first["error"]
+        ), first
         assert first["at"] - ended_at(outcomes, rank) < DEATH_S
 
 
@@ -129,7 +131,7 @@ def test_a_stopped_rank_is_reported_and_then_an_error(tmp_path, transport):
     for rank in (0, 2):
         first = raised(outcomes, rank)
         assert re.search(stall + r"\. The limit is 3 s without progress; .*PACELINE_TIMEOUT", first["error"]), first
-        assert "of 'layer1.weight'" in first["error"]
+        assert "'layer1.weight'" in first["error"]
         assert 2.5 < first["at"] - ended_at(outcomes) < 5.5
     # Before: who waits for whom, at least on one rank (the others may wait for one that waits).
     assert any(re.search(r"^paceline: rank \d: .*" + stall, outcomes[rank].err, re.M) for rank in (0, 2)), outcomes
@@ -160,8 +162,9 @@ def test_a_late_rank_is_reported_and_waited_for(tmp_path):
         outcomes = ranks.outcomes(30)
     for rank in (0, 2):
         assert raised(outcomes, rank)["kind"] == "none"
-        report = rf"paceline: rank {rank}: all_reduce\(int64, 5 elements, sum\) of 'counters', operation 1 has waited "
-        report += rf"\d s for rank 1 \(host {HOST}, pid \d+\), which has not called it \(it has called 0 so far\); "
+        report = rf"paceline: rank {rank}: all_reduce #1 of group default \(int64, 5 elements, sum; 'counters'\) has "
+        report += rf"waited \d s for rank 1 \(host {HOST}, pid \d+\), which has not called it "
+        report += r"\(it has called 0 so far\); "
         report += "the limit is 6 s\n"
         assert re.search(report, outcomes[rank].err), outcomes[rank]
     assert outcomes[1].err == ""

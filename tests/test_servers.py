@@ -170,7 +170,7 @@ def test_what_a_rank_waits_in_instead_is_told():
     options = ["-np", 2, "--strategy", "ps", "--servers", 1, "--timeout", 3]
     errors, err = failures(*options, "--", *WORKER, "other_call")
     assert re.search(
-        r"which has not called it \(it has called \d so far, and is waiting in broadcast\(", "".join(errors) + err
+        r"which has not called it \(it has called \d so far, and is waiting in broadcast #", "".join(errors) + err
     )
 
 

@@ -21,6 +21,10 @@ def errors(said):
     return [one["error"] for one in said if one.get("error")]
 
 
+def ended_in(outcome):
+    return next(one["ended_in"] for one in outcome.said if "ended_in" in one)
+
+
 @pytest.mark.parametrize("transport", ["tcp", "shm", "grpc"])
 @pytest.mark.parametrize("way", ["send", "async", "anybody"])
 def test_what_was_sent_arrives_after_its_sender_has_left(tmp_path, transport, way):
@@ -54,13 +58,64 @@ def test_a_collective_is_completed_with_a_rank_that_leaves_without_waiting_for_i
     assert all(errors(outcomes[rank].said) == [] for rank in range(3)), outcomes
 
 
+@pytest.mark.parametrize("transport", ["tcp", "shm", pytest.param("grpc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["close", "end", "sys.exit", "exception", "all_reduce"])
+def test_what_was_begun_is_completed_though_the_partner_begins_later(tmp_path, transport, how):
+    with Ranks(tmp_path, 2, "partners", "begun", 8, how, 3, env={"PACELINE_TRANSPORT": transport}) as ranks:
+        outcomes = ranks.outcomes(60)
+    assert {"received": 1_000_000} in outcomes[1].said, outcomes
+    assert errors(outcomes[1].said) == []
+    assert outcomes[0].code == (1 if how == "exception" else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_large_message_arrives_after_a_long_wait_at_its_senders_end(tmp_path, transport):
+    with Ranks(tmp_path, 2, "partners", "begun", 100, "end", 15, env={"PACELINE_TRANSPORT": transport}) as ranks:
+        outcomes = ranks.outcomes(90)
+    assert {"received": 12_500_000} in outcomes[1].said, outcomes
+    assert re.search(r"rank 0: send #1 to rank 1 of group default .* has waited \d+ s for rank 1", outcomes[0].err)
+
+
+def test_what_was_to_be_received_is_received_before_a_rank_ends(tmp_path):
+    with Ranks(tmp_path, 2, "partners", "receives_and_ends") as ranks:
+        outcomes = ranks.outcomes(60)
+    assert {"complete": True} in outcomes[0].said, outcomes
+
+
+def test_ranks_that_end_do_not_wait_for_what_neither_begins(tmp_path):
+    with Ranks(tmp_path, 2, "partners", "never_begun", 0) as ranks:
+        outcomes = ranks.outcomes(60)
+    assert all(ended_in(outcomes[rank]) < 8 for rank in (0, 1)), outcomes
+
+
+def test_a_rank_at_its_end_waits_within_the_limit_and_says_for_whom(tmp_path):
+    with Ranks(tmp_path, 2, "partners", "never_begun", 20, env={"PACELINE_TIMEOUT": "3"}) as ranks:
+        outcomes = ranks.outcomes(60)
+    assert 2 < ended_in(outcomes[0]) < 15, outcomes
+    said = r"rank 0: send #1 to rank 1 of group default .* has waited \d s for rank 1 \(.*\), which has not received it"
+    assert re.search(said, outcomes[0].err), outcomes
+
+
+def test_groups_made_in_different_orders_are_named_before_the_limit(tmp_path):
+    # Ranks that measure strategies wait for each other when they make a group.
+    env = {"PACELINE_TIMEOUT": "60", "PACELINE_STRATEGY": ""}
+    with Ranks(tmp_path, 2, "partners", "other_orders", env=env) as ranks:
+        outcomes = ranks.outcomes(50)
+    said = [error for rank in (0, 1) for error in errors(outcomes[rank].said)]
+    names = r"rank (\d) is making group [ab] of ranks \[0, 1\], rank \d is making group [ab] of ranks \[0, 1\]"
+    assert any(re.search("ranks make groups in different orders: " + names, error) for error in said), outcomes
+
+
 @pytest.mark.parametrize("transport", ["tcp", pytest.param("shm", marks=pytest.mark.slow)])
 def test_a_transfer_that_a_rank_never_sent_is_not_waited_for(tmp_path, transport):
     with Ranks(tmp_path, 2, "partners", "never_sent", env={"PACELINE_TRANSPORT": transport}) as ranks:
         outcomes = ranks.outcomes(30)
     first, second = (next(one for one in outcomes[1].said if one.get("number") == number) for number in (1, 2))
     assert first["kind"] == "none"
-    assert re.match(r"rank 0 \(.*\) has left the job; send/recv.* is waiting for it", second["error"]), second
+    assert re.match(
+        r"rank 0 \(.*\) has left the job; recv #\d+ from rank 0 of group default .* is waiting for it", second["error"]
+    ), second
     assert second["at"] - second["begin"] < 2
 
 

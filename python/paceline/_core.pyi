@@ -326,8 +326,8 @@ class Engine:
     def start(
         rank: int, size: int, settings: str, exchange: Callable[[bytes], list[bytes]] | None = None
     ) -> Engine: ...
-    def world(self) -> Communicator:
-        """Return the communicator of all ranks, which call this together.
+    def world(self, shown: str | None = None) -> Communicator:
+        """Return the communicator of all ranks, which call this together. Messages call it `shown`; None: default.
 
         Unless a strategy was named, they measure which is fastest for each message size.
         """
@@ -372,8 +372,14 @@ class Engine:
         """Complete the timeline, if one was started; close() does so too."""
     def mark(self, category: str, name: str, begin: int, end: int) -> None:
         """Add what the script did to the timeline; times by time.monotonic_ns()."""
-    def close(self) -> None:
-        """Leave the job and end the threads. Operations in flight fail. Idempotent."""
+    def close(self, patience_s: float | None = 0.0) -> None:
+        """Leave the job and end the threads; operations in flight fail. Idempotent.
+
+        Those that this rank has begun are completed first. It waits for ranks that have not begun them yet for so long
+        while nothing moves; None: as long as a caller would wait.
+        """
+    def note_cause(self, cause: str) -> None:
+        """Note why this rank is about to leave, unless there is a reason already; the others' errors say it."""
     def forget_after_fork(self) -> None:
         """In a forked child: release the parent's connections, so that peers see them end. Other calls then refuse."""
 
@@ -383,6 +389,8 @@ class Communicator:
     rank: int
     size: int
     ranks: list[int]
+    def drain(self, patience_s: float) -> bool:
+        """Wait until no operation is in flight; return False if nothing has moved for so long."""
     def submit(
         self,
         call: str,

@@ -47,6 +47,65 @@ def collective(job, call, elements, wait_s=0.0):
         handle.wait()
 
 
+def begun(job, megabytes, how, wait_s):
+    """Rank 0 begins a send or an all-reduce and ends; rank 1 begins its part later."""
+    data = np.arange(int(float(megabytes) * 1e6) // 8, dtype="float64")
+    job.barrier()
+    if job.rank == 1:
+        time.sleep(float(wait_s))
+        got = np.ones_like(data)
+        with failing():
+            if how == "all_reduce":
+                job.all_reduce(got)
+                assert (got == data + 1).all()
+            else:
+                job.recv(got, 0)
+                assert (got == data).all()
+        tell(received=len(got))
+        return
+    if how == "all_reduce":
+        job.all_reduce(data, async_=True)
+    else:
+        job.send(data, 1, async_=True)
+    if how == "close":
+        job.close()
+    elif how == "sys.exit":
+        sys.exit(0)
+    elif how == "exception":
+        raise RuntimeError("after a send has begun")
+
+
+def receives_and_ends(job):
+    """Rank 0 begins a receive and ends; rank 1 sends later, and the memory gets what it sends."""
+    job.barrier()
+    if job.rank == 1:
+        time.sleep(2)
+        job.send(np.arange(1000.0), 0)
+        return
+    got = np.empty(1000)
+    job.recv(got, 1, async_=True)
+    job.close()
+    tell(complete=bool((got == np.arange(1000.0)).all()))
+
+
+def never_begun(job, seconds):
+    """Both ranks begin what the other never does, and end, rank 1 later."""
+    job.barrier()
+    if job.rank == 1:
+        time.sleep(float(seconds))
+    job.send(np.ones(1_000_000), 1 - job.rank, async_=True)
+    begin = time.monotonic()
+    job.close()
+    tell(ended_in=time.monotonic() - begin)
+
+
+def other_orders(job):
+    """Each rank makes another group first."""
+    with failing(begin=time.monotonic()):
+        for name in ("a", "b") if job.rank == 0 else ("b", "a"):
+            job.group([0, 1], name)
+
+
 def never_sent(job):
     """Rank 0 sends one message and leaves; rank 1 waits for two."""
     job.barrier()

@@ -99,6 +99,7 @@ pub(super) fn assemble(
     }
     let traffic = wires.traffic();
     let host = Host {
+        rank,
         crowded: local.len() > cores,
         real_time: paceline_os::thread::is_real_time(),
         funneled: library.is_some(),

@@ -5,7 +5,7 @@ use paceline_os::net::Socket;
 use paceline_transport::channel::LONGEST_CONTROL_MESSAGE;
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Answer, Done};
+use super::ledger::{Answer, Called, Done};
 use super::orders::Order;
 use super::progress::{OperationId, Progress};
 
@@ -15,6 +15,8 @@ use super::progress::{OperationId, Progress};
 pub(super) enum Message {
     /// The first message: the sender is connected to all ranks.
     Ready,
+    /// The sender begins to leave: it calls nothing more, and completes what it has called.
+    Leaving(Called),
     /// The sender leaves.
     Bye(Goodbye),
     /// A communicator has failed. `cause`: what happened first, where `why` may only say what followed from it.

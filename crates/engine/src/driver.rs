@@ -51,6 +51,8 @@ const FORCE_UNEXPECTED: Duration = Duration::from_secs(1);
 /// have not, or if a communicator has failed.
 const LEAVING: Duration = Duration::from_secs(5);
 const LEAVING_SOON: Duration = Duration::from_secs(1);
+/// A leaving rank that has waited so long has reported it, and reports how it ends.
+const REPORTED: Duration = Duration::from_secs(10);
 /// How often it looks whether that moves.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The longest sleep: wakers and sockets end it earlier; this bounds the cost of a lost event.
@@ -77,6 +79,10 @@ pub(super) struct Driver {
     /// Turns of the driving thread, counted only by it.
     looks: AtomicU64,
     closing: AtomicBool,
+    /// How long a leaving rank waits for what it has begun and others have not, if nothing of it moves, in milliseconds.
+    patience: AtomicU64,
+    /// It does not wait any longer.
+    hurries: AtomicBool,
     /// Kernel thread id of the progress thread; 0 until it has started.
     progress_thread: AtomicI32,
     host: Host,
@@ -108,6 +114,8 @@ impl Counters {
 /// Decides how a thread waits.
 #[derive(Clone, Copy)]
 pub(super) struct Host {
+    /// This rank of the job.
+    pub rank: u32,
     /// More ranks on this host than cores.
     pub crowded: bool,
     /// This process was started under a real-time scheduling policy.
@@ -137,6 +145,8 @@ impl Driver {
             unflushed: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            patience: AtomicU64::new(0),
+            hurries: AtomicBool::new(false),
             progress_thread: AtomicI32::new(0),
             host,
             left: Mutex::new(false),
@@ -367,7 +377,7 @@ impl Driver {
             }
             if self.closing.load(Ordering::SeqCst) {
                 if self.host.funneled {
-                    self.leave();
+                    self.leave(&|| self.hurries.load(Ordering::SeqCst));
                     *self.left.lock() = true;
                     self.gone.notify_all();
                 }
@@ -489,6 +499,7 @@ impl Driver {
                 Command::Group { id, ranks, me } => core.add_group(id, ranks, me),
                 Command::Inherit { from, to } => core.inherit(from, to),
                 Command::Remove(id) => core.remove_group(id),
+                Command::Name(id, naming) => core.name(id, naming),
                 Command::Count => {
                     let mut counters = self.counters.lock();
                     *counters = (Counters::of(core), counters.1 + 1);
@@ -540,18 +551,29 @@ impl Driver {
         false
     }
 
-    /// Leaves the job; `false` if this rank had left before.
-    pub fn close(&self) -> bool {
+    /// Leaves the job; `false` if this rank had left before. What it has begun and others have not yet is waited for as
+    /// long as this while nothing of it moves; by default as long as a caller would wait for it. Not after the caller is
+    /// `interrupted`.
+    pub fn close(&self, patience: Option<Duration>, interrupted: &dyn Fn() -> bool) -> bool {
         if self.closing.swap(true, Ordering::SeqCst) {
             return false;
         }
+        let patience = patience.map_or(u64::MAX, |patience| patience.as_millis() as u64);
+        self.patience.store(patience, Ordering::SeqCst);
         self.announce();
         self.wake_progress_thread();
         if self.host.funneled {
             let mut left = self.left.lock();
-            let _ = self.gone.wait_while_for(&mut left, |left| !*left, LEAVING + STUCK);
+            let mut until = None;
+            while !*left && until.is_none_or(|until| Instant::now() < until) {
+                let _ = self.gone.wait_while_for(&mut left, |left| !*left, LOOK_AGAIN);
+                if until.is_none() && (patience != u64::MAX || interrupted()) {
+                    self.hurries.fetch_or(patience == u64::MAX, Ordering::SeqCst);
+                    until = Some(Instant::now() + LEAVING + STUCK);
+                }
+            }
         } else {
-            self.leave();
+            self.leave(interrupted);
         }
         true
     }
@@ -563,8 +585,8 @@ impl Driver {
     }
 
     /// Ends operations, on a thread that may drive.
-    fn leave(&self) {
-        self.finish();
+    fn leave(&self, interrupted: &dyn Fn() -> bool) {
+        self.finish(interrupted);
         let mut core = self.core.lock();
         self.read_ledger(&mut core);
         let undelivered = core.wires().undelivered().into_iter().map(|(rank, _)| rank).collect();
@@ -577,8 +599,13 @@ impl Driver {
     }
 
     /// Completes what has been begun, and waits until what was sent has arrived, as long as it moves.
-    fn finish(&self) {
+    fn finish(&self, interrupted: &dyn Fn() -> bool) {
         let (mut seen, mut since) = (None, Instant::now());
+        let (began, patience) = (since, Duration::from_millis(self.patience.load(Ordering::SeqCst)));
+        let mut reported = false;
+        if !self.ledger.operations().troubled {
+            self.monitor.begin_to_leave();
+        }
         loop {
             // The driver sees `closing` and releases the core.
             let core = self.core.lock();
@@ -591,21 +618,29 @@ impl Driver {
             // before each look.
             let parts = if paceline_os::mutant("leaving counts whole fragments") { 0 } else { wires.sent() };
             drop(core);
-            let (moved, troubled) = {
+            let (moved, troubled, hopeful) = {
                 let operations = self.ledger.operations();
                 let in_flight = operations.groups.values().flat_map(|group| &group.in_flight);
                 let moved: Vec<_> = in_flight.map(|waiting| waiting.handle.moved.load(Ordering::Relaxed)).collect();
-                (moved, operations.troubled)
+                let hopeful = operations.may_complete(&self.monitor.leaving.lock(), self.host.rank);
+                (moved, operations.troubled, hopeful)
             };
+            if troubled && began.elapsed() >= REPORTED && !std::mem::replace(&mut reported, true) {
+                let failed = |group: &GroupOperations| group.failed.clone();
+                if let Some(error) = self.ledger.operations().groups.values().find_map(failed) {
+                    paceline_os::report!("paceline: while this rank left the job: {error}");
+                }
+            }
             if moved.is_empty() && undelivered.is_empty() && !unflushed {
                 return;
             }
             let sent = undelivered.is_empty() && !unflushed;
-            let limit = if troubled || sent { LEAVING_SOON } else { LEAVING };
+            let soon = if troubled || sent { LEAVING_SOON } else { LEAVING };
+            let limit = if hopeful && !troubled { patience.max(soon) } else { soon };
             let left = (undelivered, bytes, parts, moved);
             if seen.as_ref() != Some(&left) {
                 (seen, since) = (Some(left), Instant::now());
-            } else if since.elapsed() >= limit {
+            } else if since.elapsed() >= limit || interrupted() {
                 paceline_os::reached!("driver: left with something undelivered");
                 return;
             }

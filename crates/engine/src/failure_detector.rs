@@ -5,21 +5,21 @@
 //! so that they name what happened first. A stopped rank, or one whose host is gone, does not answer when asked; one that
 //! is busy elsewhere answers that it has not called the operation yet. No rank is asked while operations move; what that
 //! means is defined in [`progress`](super::progress).
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use paceline_os::event::{PollFd, PollFlags, Timespec, poll};
 use paceline_os::fd::OwnedFd;
 use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::RunError;
+use paceline_transport::error::{Naming, RunError};
 use paceline_transport::traffic::Traffic;
 use paceline_transport::waiting::first_report;
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
 use super::joining::Joining;
-use super::ledger::{Answer, Done, InFlight, Ledger, Operations};
+use super::ledger::{Answer, Called, Done, Elsewhere, InFlight, Ledger, MOST_SENT, Operations};
 use super::listeners::News;
 use super::orders::{Order, Orders};
 use super::peers::{Peer, describe};
@@ -37,12 +37,15 @@ const GRACE: Duration = Duration::from_secs(2);
 const STALE: Duration = Duration::from_secs(3);
 /// Time to answer, at least: on a busy host, or if the limit is very short.
 const TO_ANSWER: Duration = Duration::from_secs(1);
-/// Most kinds of messages (communicator and tag) in a goodbye. Beyond this, all of its messages count as sent.
-const MOST_SENT: usize = 10_000;
+/// How long two ranks wait for each other to make different groups until that is an error: a thread of one of them may be
+/// about to make the other's.
+const DEADLOCK: Duration = Duration::from_secs(3);
 
 /// What other threads use of it.
 pub(super) struct Monitor {
     pub joining: Joining,
+    /// What ranks have called that have begun to leave.
+    pub leaving: Mutex<HashMap<u32, Called>>,
     outbox: Mutex<Vec<MonitorCommand>>,
     wake_pipe: (OwnedFd, OwnedFd),
 }
@@ -50,6 +53,7 @@ pub(super) struct Monitor {
 enum MonitorCommand {
     Send(u32, Message),
     Lost(u32, String),
+    BeginToLeave,
     Leave,
 }
 
@@ -58,7 +62,8 @@ impl Monitor {
     pub fn new(others: impl Iterator<Item = u32>) -> std::io::Result<Monitor> {
         use paceline_os::pipe::{PipeFlags, pipe_with};
         let wake_pipe = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Monitor { joining: Joining::new(others), outbox: Mutex::new(Vec::new()), wake_pipe })
+        let joining = Joining::new(others);
+        Ok(Monitor { joining, leaving: Mutex::default(), outbox: Mutex::new(Vec::new()), wake_pipe })
     }
 
     fn post(&self, commands: impl IntoIterator<Item = MonitorCommand>) {
@@ -84,6 +89,11 @@ impl Monitor {
 
     pub fn connection_lost(&self, rank: u32, reason: &str) {
         self.post([MonitorCommand::Lost(rank, reason.into())]);
+    }
+
+    /// Tells the other ranks that this one calls nothing more.
+    pub fn begin_to_leave(&self) {
+        self.post([MonitorCommand::BeginToLeave]);
     }
 
     pub fn leave(&self) {
@@ -244,6 +254,12 @@ impl FailureDetector {
                 match command {
                     MonitorCommand::Send(rank, message) => self.send(rank, &message),
                     MonitorCommand::Lost(rank, why) => self.lost(rank, why),
+                    MonitorCommand::BeginToLeave => {
+                        for rank in 0..self.controls.len() as u32 {
+                            let called = self.ledger.operations().called(rank);
+                            self.send(rank, &Message::Leaving(called));
+                        }
+                    }
                     MonitorCommand::Leave => return self.leave(),
                 }
             }
@@ -345,6 +361,9 @@ impl FailureDetector {
     fn handle(&mut self, rank: u32, message: Message) {
         match message {
             Message::Ready => self.monitor.joining.ready(rank),
+            Message::Leaving(called) => {
+                self.monitor.leaving.lock().insert(rank, called);
+            }
             Message::Bye(mut goodbye) => {
                 paceline_os::reached!("detector: goodbye");
                 // Checks what a peer sends before it is used.
@@ -423,7 +442,8 @@ impl FailureDetector {
             let operations = self.ledger.operations();
             let with = operations.groups.iter().filter(|(_, group)| group.ranks.contains(&rank));
             with.map(|(&id, group)| {
-                let waited = group.oldest().map_or(String::new(), |w| format!("; {} is waiting for it", w.describe()));
+                let waited = |w: &InFlight| format!("; {} is waiting for it", w.describe(&group.naming));
+                let waited = group.oldest().map_or(String::new(), waited);
                 (id, RunError::Failed(format!("{cause}{waited}")))
             })
             .collect()
@@ -468,8 +488,9 @@ impl FailureDetector {
                 }
             }
             let earlier = Earlier::new(earlier);
+            let known: HashSet<u32> = groups.keys().copied().collect();
             for (&id, group) in groups.iter_mut().filter(|(_, group)| group.failed.is_none()) {
-                let ranks = &group.ranks;
+                let (ranks, naming) = (&group.ranks, &group.naming);
                 // Later operations wait for the oldest; sends and receives are independent of each other.
                 let mut first = true;
                 for waiting in &mut group.in_flight {
@@ -482,7 +503,8 @@ impl FailureDetector {
                         messages.extend(others.iter().map(|&rank| (rank, tell.clone())));
                     }
                     let moved = waiting.moved.own.max(earlier.than(waiting.order));
-                    match self.look_at(waiting, (id, named), &others, moved, now) {
+                    let what = (waiting.describe(naming), naming, &known);
+                    match self.look_at(waiting, (id, named), what, &others, (moved, now)) {
                         Finding::Fine => {}
                         // Nobody can know about a send or receive that has no number.
                         Finding::Ask => messages.extend(others.iter().map(|&rank| match named {
@@ -610,12 +632,11 @@ impl FailureDetector {
         &self,
         waiting: &mut InFlight,
         (group, id): (u32, Option<OperationId>),
+        (what, naming, known): (String, &Naming, &HashSet<u32>),
         others: &[u32],
-        moved: Instant,
-        now: Instant,
+        (moved, now): (Instant, Instant),
     ) -> Finding {
         let peers = &self.peers;
-        let what = waiting.describe();
         let fail = |cause: String| {
             let error = RunError::Failed(format!("{cause}; {what} is waiting for it"));
             Finding::Fail { cause, error }
@@ -634,6 +655,16 @@ impl FailureDetector {
                 paceline_os::reached!("detector: data connection broke");
                 let error = RunError::Failed(format!("{cause}; {what}"));
                 return Finding::Fail { cause, error };
+            }
+        }
+        // A rank that leaves itself completes what it can. Coordinators say themselves that they end.
+        if let Some(id) = id.filter(|_| !waiting.sends() && !naming.is_hidden() && !self.driver.closing()) {
+            let leaving = self.monitor.leaving.lock();
+            let never = |rank: &&u32| leaving.get(*rank).is_some_and(|called| called.never_calls(group, id));
+            let here = |rank: &&u32| matches!(self.states[**rank as usize], PeerState::Here);
+            if let Some(&rank) = others.iter().filter(here).find(never) {
+                paceline_os::reached!("detector: operation with a rank that begins to leave");
+                return fail(self.departure(rank, others));
             }
         }
         // What a rank had sent before it left may still be on its way, or here and not looked at.
@@ -687,14 +718,29 @@ impl FailureDetector {
                 let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
                 let (them, me) = ((them.as_str(), theirs.as_str()), (me.as_str(), mine.as_str()));
                 paceline_os::reached!("detector: ranks called different operations");
-                let error = RunError::mismatch(
-                    waiting.seq.unwrap_or(0),
-                    &waiting.label,
-                    them,
-                    me,
-                    waiting.signature.plan_differs(),
-                );
+                let call = waiting.signature.collective.name();
+                let name = waiting.seq.map_or_else(|| call.to_owned(), |seq| naming.of(call, seq));
+                let label = if waiting.label.is_empty() { String::new() } else { format!(": '{}'", waiting.label) };
+                let differs = waiting.signature.plan_differs();
+                let error = RunError::mismatch(&(name + &label), them, me, differs);
                 return Finding::Fail { cause: error.to_string(), error };
+            }
+        }
+        if naming.is_new() && own >= DEADLOCK {
+            // Making a group blocks its caller: two ranks that wait for each other to make different ones never go on.
+            for (&rank, (answer, _)) in &waiting.answers {
+                if let Answer::Later(_, Some(Elsewhere { what: theirs, group: other, makes: Some(ranks), .. })) = answer
+                    && ranks.contains(&self.rank)
+                    && !known.contains(other)
+                {
+                    paceline_os::reached!("detector: groups made in different orders");
+                    let [them, me] = [rank, self.rank].map(|rank| peers[rank as usize].name());
+                    let cause = format!(
+                        "ranks make groups in different orders: {me} is {what}, {them} is {theirs}, and each waits for \
+                         the other; make them in the same order"
+                    );
+                    return Finding::Fail { error: RunError::Failed(cause.clone()), cause };
+                }
             }
         }
         let limit = self.limit(waiting, others, stalled, now);
@@ -715,7 +761,7 @@ impl FailureDetector {
         if !over && quiet {
             return Finding::Fine;
         }
-        let (who, because) = self.blame(waiting, others, stalled, now);
+        let (who, because) = self.blame(waiting, naming, others, (stalled, now));
         if let Some(cause) = because.filter(|_| over && !paceline_os::mutant("the limit hides why others have left")) {
             paceline_os::reached!("detector: time limit, and others have left because of something");
             return fail(cause);
@@ -802,7 +848,13 @@ impl FailureDetector {
     }
 
     /// Which ranks an operation waits for, and how far they are. If all are there or have left, also why one has left.
-    fn blame(&self, waiting: &InFlight, others: &[u32], stalled: Duration, now: Instant) -> (String, Option<String>) {
+    fn blame(
+        &self,
+        waiting: &InFlight,
+        naming: &Naming,
+        others: &[u32],
+        (stalled, now): (Duration, Instant),
+    ) -> (String, Option<String>) {
         let peers = &self.peers;
         let (mut silent, mut late, mut absent, mut here, mut done, mut left) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -840,10 +892,11 @@ impl FailureDetector {
         if !absent.is_empty() {
             let at = match (&absent[..], absent.first().and_then(|rank| waiting.answers.get(rank))) {
                 ([_], Some((Answer::Later(called, Some(elsewhere)), _))) if waiting.seq.is_some() => {
+                    let called = naming.counted(*called);
                     format!(" (it has called {called} so far, and is waiting in {})", elsewhere.what)
                 }
                 ([_], Some((Answer::Later(called, None), _))) if waiting.seq.is_some() => {
-                    format!(" (it has called {called} so far)")
+                    format!(" (it has called {} so far)", naming.counted(*called))
                 }
                 ([_], Some((Answer::Later(_, Some(elsewhere)), _))) => {
                     format!(" (it is waiting in {})", elsewhere.what)

@@ -9,7 +9,7 @@ use paceline_executor::{Executor, Failure, OperationSpec, PointToPoint};
 use paceline_os::sync::atomic::{AtomicBool, Ordering};
 use paceline_os::sync::{Arc, Condvar, Mutex, MutexGuard};
 use paceline_os::time::{Duration, Instant};
-use paceline_transport::error::{Result, RunError, of};
+use paceline_transport::error::{Naming, Result, RunError, of};
 use paceline_transport::header::Signature;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ use super::listeners::{Listeners, News};
 use super::progress::{Moved, OperationId, Progress};
 use super::{Notice, Submission};
 
+/// Most kinds of messages (communicator and tag) that a leaving rank lists. Beyond this, all of its messages count as sent.
+pub(super) const MOST_SENT: usize = 10_000;
 /// Past operations that a rank remembers, to tell others what it called.
 const REMEMBERED: usize = 512;
 
@@ -34,6 +36,8 @@ pub(super) enum Command {
         to: u32,
     },
     Remove(u32),
+    /// How messages call the operations of a group.
+    Name(u32, Naming),
     /// Counts what has been sent and received, for a thread that waits for it.
     Count,
 }
@@ -72,13 +76,41 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// `all_reduce(float32, 10 elements, sum) 'layer1.weight', operation 12`.
-    pub fn describe(&self) -> String {
-        let mut text = self.signature.describe() + &of(&self.label);
-        if let Some(seq) = self.seq {
-            text += &format!(", operation {}", u64::from(seq) + 1);
+    /// `all_reduce #12 of group default (float32, 10 elements, sum) of 'layer1.weight'`.
+    pub fn describe(&self, naming: &Naming) -> String {
+        let signature = self.signature.describe();
+        let (call, details) = signature.split_once('(').unwrap_or((&signature, ")"));
+        let name = match self.seq {
+            Some(seq) => naming.of(call, seq),
+            None if naming.is_new() => naming.of(call, 0),
+            None => self.transfer_name(naming),
+        };
+        let details = details.trim_end_matches(')');
+        match (naming.is_new(), name == call, &*self.label) {
+            (true, ..) => name,
+            (_, true, label) => signature.clone() + &of(label),
+            (_, _, "") if details.is_empty() => name,
+            (_, _, "") => format!("{name} ({details})"),
+            (_, _, label) if details.is_empty() => format!("{name} ('{label}')"),
+            (_, _, label) => format!("{name} ({details}; '{label}')"),
         }
-        text
+    }
+
+    /// `send #2 to rank 1 of group default`: by the ranks of the job, the tag if it is not 0, and the number under it.
+    fn transfer_name(&self, naming: &Naming) -> String {
+        let (tag, sends) = self.transfer.unwrap_or_default();
+        let mut text = if sends { "send" } else { "recv" }.to_owned();
+        if let Some(number) = self.handle.transfer() {
+            text += &format!(" #{}", u64::from(number) + 1);
+        }
+        match self.peer {
+            Some(peer) => text += &format!(" {} rank {peer}", if sends { "to" } else { "from" }),
+            None => text += " from any rank",
+        }
+        if tag != 0 {
+            text += &format!(" with tag {tag}");
+        }
+        text + " of " + &naming.group()
     }
 
     /// The rank of the job that a send or receive waits for, once it is known.
@@ -120,6 +152,8 @@ pub struct Elsewhere {
     pub group: u32,
     pub id: OperationId,
     pub progress: Progress,
+    /// The ranks of the group, if it is just being made: its caller waits.
+    pub makes: Option<Vec<u32>>,
 }
 
 /// What a rank that leaves has done in a communicator.
@@ -133,10 +167,40 @@ pub struct Done {
     pub sent: Vec<(u32, u32, u32)>,
 }
 
+/// What a rank has called when it begins to leave: it calls nothing more. For one other rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Called {
+    /// By communicator: operations in order.
+    groups: Vec<(u32, u32)>,
+    /// By communicator and tag: messages to the other rank. `None`: too many kinds to say.
+    sent: Option<Vec<(u32, u32, u32)>>,
+    /// Communicator and tag of receives from the other rank, or from any.
+    receives: Vec<(u32, u32)>,
+}
+
+impl Called {
+    /// Whether the rank will never call an operation that the other one has called, or never send a message.
+    pub fn never_calls(&self, group: u32, id: OperationId) -> bool {
+        match id {
+            OperationId::Collective(seq) => self.groups.iter().all(|&(id, called)| id != group || called <= seq),
+            OperationId::Transfer { tag, number, .. } => {
+                let never = |&(id, of, count): &(u32, u32, u32)| (id, of) != (group, tag) || count <= number;
+                self.sent.as_ref().is_some_and(|sent| sent.iter().all(never))
+            }
+        }
+    }
+
+    /// Whether the rank waits for a message of the other one.
+    pub fn receives(&self, group: u32, tag: u32) -> bool {
+        self.receives.contains(&(group, tag))
+    }
+}
+
 /// A communicator's operations.
 pub(super) struct GroupOperations {
     pub ranks: Vec<u32>,
     pub name: String,
+    pub naming: Naming,
     pub next: u32,
     pub in_flight: VecDeque<InFlight>,
     /// By receiver and tag: messages sent so far.
@@ -156,7 +220,8 @@ impl GroupOperations {
     pub fn new(name: String, ranks: Vec<u32>) -> GroupOperations {
         let (in_flight, sent, recent) = Default::default();
         let (failed, cause, awaited, internal) = (None, None, false, false);
-        GroupOperations { ranks, name, next: 0, in_flight, sent, recent, failed, cause, awaited, internal }
+        let naming = Naming::of_new(&name, &ranks);
+        GroupOperations { ranks, name, naming, next: 0, in_flight, sent, recent, failed, cause, awaited, internal }
     }
 
     /// What this rank, `me`, knows about an operation, and how far it is here.
@@ -287,8 +352,9 @@ impl Operations {
                     .map_or_else(|| operations.ranks.contains(&asker) && other != group, |peer| peer == asker);
                 let key = (!with_asker, waiting.order);
                 if elsewhere.as_ref().is_none_or(|(best, _)| key < *best) {
-                    let (what, progress) = (waiting.describe(), waiting.moved.progress);
-                    elsewhere = Some((key, Elsewhere { what, group: other, id, progress }));
+                    let (what, progress) = (waiting.describe(&operations.naming), waiting.moved.progress);
+                    let makes = operations.naming.is_new().then(|| operations.ranks.clone());
+                    elsewhere = Some((key, Elsewhere { what, group: other, id, progress, makes }));
                 }
             }
         }
@@ -301,6 +367,51 @@ impl Operations {
         let mut done: Vec<_> = used.map(|(&id, group)| (id, group.done())).collect();
         done.sort_unstable_by_key(|(id, _)| *id);
         done
+    }
+
+    /// What this rank has called, for another.
+    pub fn called(&self, other: u32) -> Called {
+        let (mut called, mut all) = (Called::default(), Vec::new());
+        for (&id, group) in self.groups.iter().filter(|(_, group)| group.ranks.contains(&other)) {
+            called.groups.push((id, group.next));
+            let sent = group.sent.iter().filter(|((to, _), _)| *to == other);
+            all.extend(sent.map(|((_, tag), count)| (id, *tag, *count)));
+            let receives = group.in_flight.iter().filter(|waiting| waiting.peer.is_none_or(|peer| peer == other));
+            called.receives.extend(receives.filter_map(|waiting| match waiting.transfer {
+                Some((tag, false)) => Some((id, tag)),
+                _ => None,
+            }));
+        }
+        called.groups.sort_unstable();
+        all.sort_unstable();
+        called.sent = Some(all).filter(|all| all.len() <= MOST_SENT);
+        called
+    }
+
+    /// Whether anything in flight may still complete, though these ranks call nothing more. What no caller ever waits for
+    /// does not count, nor do the groups of coordinators, which complete what all have agreed on.
+    pub fn may_complete(&self, leaving: &HashMap<u32, Called>, me: u32) -> bool {
+        self.groups.iter().any(|(&id, group)| {
+            group.failed.is_none()
+                && !group.internal
+                && group.in_flight.iter().any(|waiting| {
+                    let of = |rank: &u32| leaving.get(rank).map(|called| (called, waiting.id(me, &group.ranks)));
+                    let never = |rank: &u32| match (of(rank), waiting.transfer) {
+                        (None, _) => false,
+                        (Some((called, _)), Some((tag, true))) => !called.receives(id, tag),
+                        (Some((called, Some(named))), _) => called.never_calls(id, named),
+                        (Some((_, None)), _) => true,
+                    };
+                    let peer = waiting.peer_in(&group.ranks);
+                    let mut others = group.ranks.iter().filter(|rank| **rank != me);
+                    let hopeless = match (waiting.transfer, peer) {
+                        (None, _) => others.any(never),
+                        (_, Some(peer)) => never(&peer),
+                        (_, None) => others.all(never),
+                    };
+                    !waiting.patient && !waiting.handle.done() && !hopeless
+                })
+        })
     }
 
     pub fn in_flight(&self) -> bool {
@@ -366,6 +477,28 @@ impl Ledger {
         Ok(())
     }
 
+    /// Messages call the group by another name.
+    pub fn show_as(&self, id: u32, name: &str) {
+        let mut operations = self.operations();
+        let Some(group) = operations.groups.get_mut(&id) else { return };
+        group.naming = Naming::of_new(name, &group.ranks);
+        let naming = group.naming.clone();
+        operations.inbox.push(Command::Name(id, naming));
+    }
+
+    /// The group is made: from now on, the script calls its operations; or, if it is `hidden`, uses tensors by name.
+    pub fn begin_naming(&self, id: u32, hidden: bool) {
+        let mut operations = self.operations();
+        let Some(group) = operations.groups.get_mut(&id) else { return };
+        if hidden {
+            group.naming.hide();
+        } else if group.naming.is_new() {
+            group.naming.begin(group.next);
+        }
+        let naming = group.naming.clone();
+        operations.inbox.push(Command::Name(id, naming));
+    }
+
     /// The group is destroyed. Returns its ranks if operations of it were in flight.
     pub fn remove_group(&self, id: u32) -> Option<Vec<u32>> {
         let mut operations = self.operations();
@@ -399,7 +532,7 @@ impl Ledger {
             return Err(RunError::Usage("the communicator was destroyed".into()));
         };
         if let Some(error) = &entry.failed {
-            return Err(RunError::Failed(format!("{error} (communicator '{}' has failed)", entry.name)));
+            return Err(RunError::Failed(format!("{error} ({} has failed)", entry.naming.group())));
         }
         let seq = spec.point_to_point.is_none().then(|| {
             entry.next = entry.next.wrapping_add(1);

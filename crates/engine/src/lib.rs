@@ -49,7 +49,7 @@ use driver::{Counters, Driver};
 use failure_detector::Monitor;
 use foreign::{grpc, mpi};
 pub use introduction::Exchange;
-use ledger::{Command, InFlight, Ledger};
+use ledger::{Command, Ledger};
 pub use listeners::{Listener, News};
 pub use orders::Order;
 use orders::Orders;
@@ -191,7 +191,7 @@ impl Engine {
         let Counters { transports, bytes, multicast } = self.shared.driver.counters();
         let operations = self.shared.ledger.operations();
         let in_flight: Vec<_> =
-            operations.groups.values().flat_map(|g| g.in_flight.iter().map(InFlight::describe)).collect();
+            operations.groups.values().flat_map(|g| g.in_flight.iter().map(|w| w.describe(&g.naming))).collect();
         serde_json::json!({
             "rank": self.shared.rank,
             "size": self.size(),
@@ -214,10 +214,16 @@ impl Engine {
 
     /// Says goodbye to the other ranks and ends the threads; operations in flight fail. Later calls do nothing.
     pub fn close(&self) {
+        self.close_with(Some(Duration::ZERO), &|| false);
+    }
+
+    /// The same, after what this rank has begun is complete: it waits for other ranks to begin it, too, for so long while
+    /// nothing moves (`None`: as long as a caller would wait), and no longer when `interrupted`.
+    pub fn close_with(&self, patience: Option<Duration>, interrupted: &dyn Fn() -> bool) {
         if self.shared.forked.load(Ordering::SeqCst) {
             return;
         }
-        self.shared.close();
+        self.shared.close(patience, interrupted);
         let threads = std::mem::take(&mut *self.threads.lock());
         for end in threads {
             match end {
@@ -333,6 +339,27 @@ impl EngineShared {
         }
     }
 
+    /// Has messages call a group by another name.
+    pub fn show_as(&self, group: u32, name: &str) {
+        self.ledger.show_as(group, name);
+        self.driver.announce();
+    }
+
+    /// A group is made: from now on, a script calls its operations, which messages count; or they are on named tensors.
+    pub fn begin_naming(&self, group: u32, named_tensors: bool) {
+        self.ledger.begin_naming(group, named_tensors);
+        self.driver.announce();
+    }
+
+    /// How many operations of the group are in flight, and how far they are: fragments and bytes.
+    #[must_use]
+    pub fn in_flight(&self, group: u32) -> (usize, u64) {
+        let operations = self.ledger.operations();
+        let in_flight = operations.groups.get(&group).into_iter().flat_map(|group| &group.in_flight);
+        let moved = in_flight.filter(|waiting| !waiting.handle.done());
+        moved.fold((0, 0), |(count, moved), waiting| (count + 1, moved + waiting.handle.moved.load(Ordering::Relaxed)))
+    }
+
     /// Registers a listener for what happens to the group.
     pub fn listen(&self, group: u32, listener: Weak<dyn Listener>) {
         self.ledger.listeners.lock().add(group, listener);
@@ -435,8 +462,8 @@ impl EngineShared {
     }
 
     /// Leaves the job.
-    fn close(&self) {
-        if self.driver.close() {
+    fn close(&self, patience: Option<Duration>, interrupted: &dyn Fn() -> bool) {
+        if self.driver.close(patience, interrupted) {
             self.monitor.leave();
             self.ledger.close(&closed());
             self.driver.wake_parked();

@@ -45,7 +45,9 @@ impl Call {
             (theirs.whole().describe(), mine.whole().describe())
         };
         let hint = self.signature.plan_differs();
-        RunError::mismatch(self.seq, &self.label, (&them, &theirs), (&me, &mine), hint)
+        let what = view.naming.of(self.signature.collective.name(), self.seq);
+        let what = if self.label.is_empty() { what } else { format!("{what}: '{}'", self.label) };
+        RunError::mismatch(&what, (&them, &theirs), (&me, &mine), hint)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operations of a communicator, in their order.
 use std::collections::{HashMap, VecDeque};
 
-use paceline_transport::error::RunError;
+use paceline_transport::error::{Naming, RunError};
 use paceline_transport::header::{Collective, FragmentHeader};
 
 use super::call::Past;
@@ -65,13 +65,32 @@ pub(super) struct Group {
     steps: bool,
     /// Datagrams that have come for it, also those that wait for an earlier one.
     datagrams: u64,
+    /// How messages call its operations.
+    pub naming: Naming,
 }
 
 impl Group {
     pub fn new(id: u32, ranks: Vec<u32>, me: u32, depth: Depth, ahead: u64) -> Group {
+        let mut naming = Naming::of_new("world", &ranks);
+        naming.begin(0);
         let (base, ops, point_to_point, counters, broken) = (0, VecDeque::new(), Vec::new(), HashMap::new(), None);
         let (past, steps, datagrams) = (Past::default(), false, 0);
-        Group { id, ranks, me, base, ops, point_to_point, counters, past, broken, depth, ahead, steps, datagrams }
+        Group {
+            id,
+            ranks,
+            me,
+            base,
+            ops,
+            point_to_point,
+            counters,
+            past,
+            broken,
+            depth,
+            ahead,
+            steps,
+            datagrams,
+            naming,
+        }
     }
 
     pub fn busy(&self) -> bool {
@@ -109,7 +128,7 @@ impl Group {
         let operation = Operation::new(seq, spec, self.depth);
         let queued = unexpected.of_operation(self.id, seq);
         let stranger = queued.filter(|header| operation.expects(header) != header.signature).min_by_key(|h| h.from);
-        let view = GroupView { group: self.id, ranks: &self.ranks };
+        let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
         let error = stranger.map(|header| step::mismatch(&operation, header, &view));
         self.ops.push_back(Slot { operation: Some(operation), bytes, opened: false });
         error.map_or(Ok(()), Err)
@@ -120,7 +139,7 @@ impl Group {
         if self.broken.is_some() || header.signature.collective == Collective::SendRecv {
             return None;
         }
-        self.past.mismatch(header, &GroupView { group: self.id, ranks: &self.ranks })
+        self.past.mismatch(header, &GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming })
     }
 
     fn next_number(&mut self, peer: u32, tag: u32, sends: bool) -> u32 {
@@ -188,7 +207,7 @@ impl Group {
 
     /// Takes the front fragment of a rank if it is wanted now.
     pub fn deliver(&mut self, at: At, header: &FragmentHeader, rank: u32, wires: &mut Wires) -> Result<bool, RunError> {
-        let view = GroupView { group: self.id, ranks: &self.ranks };
+        let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
         let (operation, part, lane) = match at {
             At::Op(index, part, lane) => match &mut self.ops[index].operation {
                 Some(operation) => (operation, part, lane),
@@ -210,7 +229,7 @@ impl Group {
         unexpected: &mut UnexpectedQueue,
         completions: &mut Vec<Completion>,
     ) -> Result<(), RunError> {
-        let view = GroupView { group: self.id, ranks: &self.ranks };
+        let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
         match at {
             At::Op(index, part, lane) => {
                 if let Some(operation) = &mut self.ops[index].operation {
@@ -257,7 +276,7 @@ impl Group {
                 break;
             }
             *opened = true;
-            let view = GroupView { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
             for part in 0..operation.parts.len() {
                 any |= step::take_unexpected_barrier_messages(operation, part, &view, unexpected);
                 any |= run_part(operation, part, &view, wires, unexpected)?;
@@ -315,7 +334,7 @@ impl Group {
                 .filter_map(|index| self.ops[index].operation.as_ref())
                 .flat_map(|operation| &operation.parts);
             let busy: Vec<u32> = parts.filter(|part| part.parked < part.barriers).map(|part| part.role).collect();
-            let view = GroupView { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
             let mut released = Vec::new();
             if let Some(operation) = &mut self.ops[last].operation {
                 let servers = operation.program.servers();
@@ -368,7 +387,7 @@ impl Group {
                     }
                 }
             }
-            let view = GroupView { group: self.id, ranks: &self.ranks };
+            let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
             let operation = &mut self.point_to_point[index];
             any |= run_part(operation, 0, &view, wires, unexpected)?;
             if operation.is_done() {

@@ -40,7 +40,7 @@ use operation::Depth;
 pub use operation::{Finish, InStep, OperationSpec, PointToPoint};
 use paceline_os::sync::Arc;
 use paceline_os::time::Instant;
-use paceline_transport::error::RunError;
+use paceline_transport::error::{Naming, RunError};
 use paceline_transport::header::FragmentHeader;
 use unexpected::UnexpectedQueue;
 pub use wires::Wires;
@@ -117,6 +117,13 @@ impl Executor {
     pub fn add_group(&mut self, id: u32, ranks: Vec<u32>, me: u32) {
         let depth = if self.wires.near(&ranks) { Depth::NEAR } else { Depth::far(ranks.len()) };
         self.groups.push(Group::new(id, ranks, me, depth.within(&self.limits), self.limits.ahead));
+    }
+
+    /// Changes how messages call the operations of a communicator.
+    pub fn name(&mut self, group: u32, naming: Naming) {
+        if let Some(group) = self.groups.iter_mut().find(|g| g.id == group) {
+            group.naming = naming;
+        }
     }
 
     /// Begins an operation.

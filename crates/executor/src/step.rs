@@ -10,7 +10,7 @@ use crate::timeline::{self, Party, Timeline};
 use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, scale};
 use paceline_transport::channel::Sink;
-use paceline_transport::error::RunError;
+use paceline_transport::error::{Naming, RunError};
 use paceline_transport::header::{EVERYBODY, FragmentHeader, Signature};
 use paceline_transport::space::Space;
 
@@ -32,6 +32,8 @@ pub(super) struct GroupView<'a> {
     pub group: u32,
     /// Ranks of the job, by worker role.
     pub ranks: &'a [u32],
+    /// How messages call its operations.
+    pub naming: &'a Naming,
 }
 
 impl GroupView<'_> {

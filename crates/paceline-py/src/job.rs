@@ -122,8 +122,9 @@ impl PyEngine {
         self.0.engine().size()
     }
 
-    fn world(&self, py: Python<'_>) -> PyResult<PyCommunicator> {
-        py.detach(|| self.0.world()).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
+    #[pyo3(signature = (shown=None))]
+    fn world(&self, py: Python<'_>, shown: Option<&str>) -> PyResult<PyCommunicator> {
+        py.detach(|| self.0.world(shown)).map(|c| PyCommunicator::new(&self.0, c)).map_err(python_error)
     }
 
     fn group(&self, py: Python<'_>, ranks: Vec<u32>, name: &str) -> PyResult<PyCommunicator> {
@@ -227,12 +228,27 @@ impl PyEngine {
         self.0.engine().mark(category, name, begin, end);
     }
 
-    fn close(&self, py: Python<'_>) {
+    /// `patience_s`: as in `Engine::close_with`.
+    #[pyo3(signature = (patience_s=Some(0.0)))]
+    fn close(&self, py: Python<'_>, patience_s: Option<f64>) -> PyResult<()> {
+        let raised = Mutex::new(None);
         py.detach(|| {
             self.0.stages().drain(DRAIN);
-            self.0.engine().close();
+            let interrupted = || {
+                let mut raised = raised.lock();
+                if raised.is_none() {
+                    *raised = Python::attach(|py| py.check_signals()).err();
+                }
+                raised.is_some()
+            };
+            self.0.engine().close_with(patience_s.map(seconds), &interrupted);
         });
         drop(self.0.engine().take_finished());
+        raised.into_inner().map_or(Ok(()), Err)
+    }
+
+    fn note_cause(&self, cause: &str) {
+        self.0.engine().shared.note_cause(cause);
     }
 
     fn forget_after_fork(&self) {
@@ -315,6 +331,23 @@ impl PyCommunicator {
     #[getter]
     fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.inner.ranks())
+    }
+
+    /// Waits until no operation is in flight; `false` if nothing has moved for so long.
+    fn drain(&self, py: Python<'_>, patience_s: f64) -> PyResult<bool> {
+        let (mut last, mut since) = (self.inner.in_flight(), Instant::now());
+        while last.0 > 0 {
+            if since.elapsed() >= seconds(patience_s) {
+                return Ok(false);
+            }
+            py.detach(|| std::thread::sleep(Duration::from_millis(1)));
+            py.check_signals()?;
+            let now = self.inner.in_flight();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(true)
     }
 
     /// The algorithm of an all-reduce of up to this many bytes.

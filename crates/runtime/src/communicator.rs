@@ -117,6 +117,7 @@ impl Communicator {
     /// A name that is taken.
     pub(crate) fn like(&self, name: &str) -> Result<Communicator> {
         let communicator = Communicator::assemble(&self.shared, self.ranks.clone(), name, (self.workers, self.me))?;
+        self.shared.begin_naming(communicator.id, true);
         *communicator.selection.lock() = self.selection.lock().clone();
         if self.shared.settings.transport.tensors_by_mpi() {
             self.shared.inherit(self.id, communicator.id);
@@ -508,6 +509,26 @@ impl Communicator {
         let done = self.shared.wait_quietly(handle, until);
         handle.result()?;
         Ok(done)
+    }
+
+    /// The name of the communicator of all ranks, by which they find it.
+    pub(crate) const WORLD: &str = "world";
+
+    /// Has messages call it by another name.
+    pub(crate) fn show_as(&self, name: &str) {
+        self.groups().for_each(|group| self.shared.show_as(group, name));
+    }
+
+    /// It is made: from now on, a script calls its operations. With `named_tensors`, it calls tensors by name instead.
+    pub(crate) fn begin_naming(&self, named_tensors: bool) {
+        self.groups().for_each(|group| self.shared.begin_naming(group, named_tensors));
+    }
+
+    /// How many operations are in flight, and how far they are.
+    #[must_use]
+    pub fn in_flight(&self) -> (usize, u64) {
+        let each = self.groups().map(|group| self.shared.in_flight(group));
+        each.fold((0, 0), |(count, moved), (more, further)| (count + more, moved + further))
     }
 
     /// Returns when all ranks have called it.

@@ -89,6 +89,8 @@ impl Job {
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
         let control = Arc::new(self.group(ranks.to_vec(), &format!("{name}, agreement"))?);
         control.groups().for_each(|group| self.engine.shared.make_internal(group));
+        control.begin_naming(true);
+        data.begin_naming(true);
         if !paceline_os::mutant("a comparison of plans is a reason to leave") {
             data.groups().for_each(|group| self.engine.shared.make_internal(group));
         }

@@ -46,13 +46,20 @@ impl Job {
         &self.stages
     }
 
-    /// The communicator of all training ranks. Collective: it tunes the algorithms.
+    /// The communicator of all training ranks. Collective: it tunes the algorithms. `shown`: what messages call it here,
+    /// if it is not the default group.
     ///
     /// # Errors
     /// The engine is closed.
-    pub fn world(&self) -> Result<Communicator> {
-        let world = self.group((0..self.engine.shared.workers()).collect(), "world")?;
+    pub fn world(&self, shown: Option<&str>) -> Result<Communicator> {
+        let world =
+            Communicator::new(&self.engine.shared, (0..self.engine.shared.workers()).collect(), Communicator::WORLD)?;
+        if let Some(shown) = shown {
+            world.show_as(shown);
+        }
+        tune(&world, &self.tuned)?;
         clock_sync::align(&world)?;
+        world.begin_naming(false);
         Ok(world)
     }
 
@@ -64,6 +71,7 @@ impl Job {
     pub fn group(&self, ranks: Vec<u32>, name: &str) -> Result<Communicator> {
         let communicator = Communicator::new(&self.engine.shared, ranks, name)?;
         tune(&communicator, &self.tuned)?;
+        communicator.begin_naming(false);
         Ok(communicator)
     }
 }

@@ -34,6 +34,8 @@ def tell_launcher() -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _raised  # noqa: PLW0603 - of this process
+        _raised = True
         report_error(error)
         if isinstance(error, InvalidArgumentError) and before is sys.__excepthook__:
             print(f"{_where(trace)}{error}", file=sys.stderr)
@@ -42,6 +44,18 @@ def tell_launcher() -> None:
 
     hook.reports_to_launcher = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+_raised = False
+_AFTER_ERROR_S = 5.0
+
+
+def patience_s() -> float | None:
+    """Return how long this process waits at its end for other ranks to begin what it has begun, while nothing moves.
+
+    None: as long as a caller would wait. After an exception that nobody has caught, its launcher should soon know.
+    """
+    return _AFTER_ERROR_S if _raised else None
 
 
 def _where(trace: TracebackType | None) -> str:

@@ -17,7 +17,7 @@ from paceline.job.bootstrap import MpiExchange, share_secret
 from paceline.job.collectives import Collectives, Exchanges, Handle
 from paceline.job.elastic_loop import join_world
 from paceline.job.elastic_member import Membership, membership
-from paceline.job.failure import joining, tell_launcher
+from paceline.job.failure import joining, patience_s, tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
 from paceline.settings.keywords import JobSettings
@@ -105,7 +105,8 @@ class Job(Group):
     def close(self) -> None:
         """Leave the job. Idempotent.
 
-        What all its ranks have begun is completed first. Other operations fail, here and on ranks that wait for them.
+        What this rank has begun is completed first, if the others begin it within the time limit. Other operations
+        fail, here and on ranks that wait for them.
         """
         self._ended = self._ended or "the job has been closed; join again"
         self._finalizer()
@@ -146,7 +147,7 @@ class Job(Group):
 
 
 def _leave(engine: Engine, timeline: str | None) -> None:
-    engine.close()
+    engine.close(patience_s())
     if timeline is not None:
         timeline_files.finish(engine, timeline)
 

@@ -50,7 +50,6 @@ class Group:
 
     _job: Job
     _comm: Communicator
-    _is_world: bool
     _name: str
     _timeout_s: float | None
     _extra_s: float
@@ -65,7 +64,6 @@ class Group:
 
     def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, store: Store) -> None:
         self._job, self._comm, self._name, self._store, self._meetings = job, comm, name, store, 0
-        self._is_world = comm.size == job.size
         self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
         self._plain = self._timeout_s is None
         self._gathered = None
@@ -124,7 +122,7 @@ class Group:
             what += f" and {len(tensors) - 1} more"
         if (block := current()) is not None:
             what = f"{block}: {what}"
-        return what if self._is_world else f"{what} in group {self._name} of ranks {self._comm.ranks}"
+        return what if self._comm.size == self._job.size else f"{what} in group {self._name}"
 
     def _limit_s(self, options: Loose) -> float | None:
         """Return the time limit of this operation; None for the job's. An unset timeout of c10d is negative."""

@@ -17,7 +17,7 @@ from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import selection_log, timeline_files
 from paceline.job.bootstrap import share_secret
 from paceline.job.elastic_member import ADDRESS
-from paceline.job.failure import joining
+from paceline.job.failure import joining, patience_s
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
 from paceline.settings.table import naming_core_errors
@@ -90,7 +90,7 @@ class Job:
                 exchange.finish()
         try:
             with naming_core_errors():
-                world = engine.world()
+                world = engine.world(group)
         except BaseException:
             engine.close()
             raise
@@ -130,11 +130,13 @@ class Job:
         mine = [self.rank, ranks]
         first, theirs = json.loads(store.compare_set("ranks", "", json.dumps(mine)))
         if theirs != ranks:
-            raise JobError(
+            text = (
                 f"ranks make groups in different orders: rank {self.rank} makes group {name} of ranks {ranks}, rank "
                 f"{first} has made group {name} of ranks {theirs}; every rank calls new_group in the same order, also "
                 "for groups to which it does not belong"
             )
+            self.engine.note_cause(text)
+            raise JobError(text)
 
     def check(self) -> None:
         """Raise JobError if the job has ended, or if this process was forked from the one that started it."""
@@ -143,13 +145,17 @@ class Job:
 
     # The end.
 
-    def close(self) -> None:
-        """Leave the job and end the threads. Idempotent."""
+    def close(self, patience_s: float | None = None) -> None:
+        """Leave the job and end the threads. Idempotent.
+
+        What this rank has begun is completed first; it waits for other ranks to begin it for so long (None: as long as
+        an operation would).
+        """
         if self.broken is not None:
             return
         self.broken = "the process group has been destroyed; call init_process_group again"
         self.completion.close()
-        self.engine.close()
+        self.engine.close(patience_s)
         if self.marks is not None:
             self.marks.remove()
         if self.timeline is not None:
@@ -217,7 +223,7 @@ def _keep(store: Store) -> None:
 
 def _close_all() -> None:
     for job in list(_jobs):
-        job.close()
+        job.close(patience_s())
 
 
 def _forked() -> None:

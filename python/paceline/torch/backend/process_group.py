@@ -33,6 +33,10 @@ CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 
 
+_PATIENCE_S = 5.0
+"""How long a group that is ended waits for other ranks to begin what this one has begun, while nothing moves."""
+
+
 def _backends_can_be_subclassed() -> bool:
     try:
         C10dBackend(0, 1)
@@ -71,13 +75,16 @@ class Operations(TensorCollectives, PointToPoint):
         return self._comm.rank
 
     def shutdown(self) -> None:
-        """End the job, if this group started it. A sub-group needs no end."""
+        """Complete what this rank has begun; end the job, if this group started it."""
         if self._owns_job:
             self._job.close()
+        elif self._job.broken is None:
+            # If torch ends all groups, the job's end has more patience; a group alone cannot tell.
+            self._comm.drain(_PATIENCE_S)
 
     def abort(self) -> None:
         """End the job at once; operations in flight fail, here and on the other ranks."""
-        self._job.close()
+        self._job.close(0.0)
 
     def _split(self, ranks: list[int], name: str) -> Communicator | None:
         """Return a communicator of these ranks of this group; None if this rank is not one of them."""
