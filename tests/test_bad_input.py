@@ -242,9 +242,9 @@ def test_clusters_with_a_mistake(tmp_path):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--workers", "0"], "--workers: 0 is not between 1 and 60000"),
+        (["--workers", "0"], "--workers: 0 is not between 1 and 1000000"),
         (["--workers", "-4"], "--workers"),
-        (["--workers", "60001"], "--workers"),
+        (["--workers", "1000001"], "--workers"),
         (["--workers", "9" * 5000], "--workers"),
         (["--workers", "2,,4"], "--workers"),
         (["--workers", "2,2"], "listed twice"),

@@ -452,7 +452,7 @@ def test_native_needs_a_library_underneath():
 def test_gpus_are_workers():
     assert runs(TINY, "--gpus", "2,4", "--strategy", "ring") == runs(TINY, "--workers", "2,4", "--strategy", "ring")
     assert refused(TINY, "--gpus", 4, "--workers", 4) == "--gpus: means the same as --workers; give one of them"
-    assert refused(TINY, "--gpus", 0) == "--gpus: 0 is not between 1 and 60000"
+    assert refused(TINY, "--gpus", 0) == "--gpus: 0 is not between 1 and 1000000"
     done = CliRunner().invoke(main, ["validate", "--gpus", "2", "--workers", "2"])
     assert (done.exit_code, "--gpus: means the same as --workers" in done.stderr) == (2, True)
 

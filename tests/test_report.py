@@ -141,7 +141,7 @@ def test_all_reduces_have_no_efficiency(tmp_path):
         ("[[chapter]]\n", "chapter 1: trace: is missing"),
         ("[[chapter]]\ntrace='resnet-19'", "chapter 1: unknown trace 'resnet-19'"),
         ("[[chapter]]\ntrace='resnet-18'\nworker=[2]", "chapter 1: unknown field 'worker'; did you mean 'workers'"),
-        ("[[chapter]]\ntrace='resnet-18'\nworkers=[0]", "chapter 1: workers: 0 is not between 1 and 60000"),
+        ("[[chapter]]\ntrace='resnet-18'\nworkers=[0]", "chapter 1: workers: 0 is not between 1 and 1000000"),
         ("[[chapter]]\ntrace='resnet-18'\nworkers=[]", "chapter 1: workers: an empty list"),
         ("[[chapter]]\ntrace='resnet-18'\nbandwidth='fast'", "chapter 1: bandwidth: 'fast' is not a rate"),
         ("[[chapter]]\ntrace='resnet-18'\nbandwidth='25GBps'", "write 200Gbps if bytes are meant"),

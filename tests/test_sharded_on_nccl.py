@@ -86,7 +86,10 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
         paceline.load_trace("resnet-50"), paceline.load_cluster("dgx-h100"), "native", 64, sharding="hsdp:8"
     )
     plan = scenario.plan()
-    found = times_of(plan, scenario.cluster)
+    options = scenario.core_options()
+    del options["collectives"], options["slowdown"]
+    found = times_of(scenario.trace, options, scenario.cluster)
+    assert found is not None
     wanted = {
         (work["collective"], work["group"]["size"], work["group"]["stride"])
         for step in json.loads(plan)["steps"]
@@ -99,8 +102,9 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
         assert it["seconds"] == collective_time(kind, it["bytes"], layout, "dgx-h100").seconds
         assert 0 < it["busy"] <= 1
     # Elsewhere the strategy's messages are simulated.
-    assert times_of(plan, paceline.load_cluster(None)) is None
-    assert times_of(plan, paceline.load_cluster("dgx-h100", racks={"nodes_per_rack": 4, "oversubscription": 2})) is None
+    assert times_of(scenario.trace, options, paceline.load_cluster(None)) is None
+    racks = {"nodes_per_rack": 4, "oversubscription": 2}
+    assert times_of(scenario.trace, options, paceline.load_cluster("dgx-h100", racks=racks)) is None
 
 
 def test_more_network_is_never_slower_and_one_gpu_communicates_nothing():

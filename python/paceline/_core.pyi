@@ -229,6 +229,12 @@ def is_planned(options: str) -> bool:
     Otherwise gradients are synchronised once, as they were recorded.
     """
 
+def iteration_exchanges(trace: Trace, options: str) -> str:
+    """Return JSON: `world`, and in `exchanges` what the ranks of the plan exchange, each once.
+
+    Raises InvalidArgumentError.
+    """
+
 def iteration_plan(trace: Trace, options: str) -> str:
     """Return the plan of an iteration (docs/reference/iteration-plan.md) as JSON.
 
@@ -252,8 +258,43 @@ def strategies() -> str:
 def unreachable(trace: Trace, cluster: Cluster, options: str) -> str | None:
     """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
 
-def simulate_mix(traces: list[Trace], cluster: Cluster, mix: str, timeline: PathLike[str] | None = None) -> str:
-    """Simulate several jobs on one network: JSON in and out (`paceline.forecast.jobs`)."""
+class JobsWatch:
+    """Stops simulations of jobs, and says how far they are."""
+
+    def __init__(self) -> None: ...
+    def stop(self) -> None:
+        """End all simulations soon, with what they have."""
+
+    @property
+    def rounds(self) -> int:
+        """Iterations that all jobs of a simulation have made, summed over simulations."""
+
+class JobsOnNetwork:
+    """Several jobs on one network, at their places: all of them or some are simulated (`paceline.forecast.jobs`)."""
+
+    def __init__(self, traces: list[Trace], cluster: Cluster, mix: str, watch: JobsWatch) -> None:
+        """`mix`: JSON. Raises InvalidArgumentError; the message begins with a job's name."""
+
+    @property
+    def has_collectives_only(self) -> bool:
+        """Whether collectives can be single events: no job has servers."""
+
+    def messages(self, iterations: int) -> list[int]:
+        """Return the messages of each job in the time of so many iterations of the slowest one."""
+
+    def run(
+        self,
+        which: list[int],
+        *,
+        iterations: int,
+        marks: list[int] | None = None,
+        by_collective: bool = False,
+        timeline: PathLike[str] | None = None,
+    ) -> str:
+        """Simulate the jobs of these numbers, ascending, and return JSON.
+
+        Raises InvalidArgumentError.
+        """
 
 def nodes_for_servers(cluster: Cluster, options: str) -> int:
     """Return how many nodes of their own the servers of a job need."""

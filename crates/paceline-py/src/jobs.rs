@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_model::Time;
-use paceline_simulator::jobs::{Length, PlacedJobSpec, server_nodes};
-use paceline_simulator::{Network, simulate_jobs, simulate_jobs_with_timeline};
+use paceline_simulator::Network;
+use paceline_simulator::iteration::Resolution;
+use paceline_simulator::jobs::{Length, Mix, PlacedJobSpec, Watch, server_nodes};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -15,14 +16,10 @@ use crate::{Cluster, InternalError, Trace, spec, user_error};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mix {
+struct Described {
     nodes: u32,
     network: Network,
     jobs: Vec<One>,
-    /// Of the job with the fewest, while all run.
-    iterations: u32,
-    /// Instead: to which mark each job runs.
-    marks: Option<Vec<usize>>,
 }
 
 #[derive(Deserialize)]
@@ -38,46 +35,107 @@ struct One {
     options: serde_json::Value,
 }
 
-/// Simulates several jobs on one network without the GIL: options and result are JSON.
-#[pyfunction]
-#[pyo3(signature = (traces, cluster, mix, timeline=None))]
-#[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
-pub fn simulate_mix(
-    py: Python<'_>,
-    traces: Vec<PyRef<'_, Trace>>,
-    cluster: &Cluster,
-    mix: &str,
-    timeline: Option<PathBuf>,
-) -> PyResult<String> {
-    let mix: Mix = serde_json::from_str(mix).map_err(|e| user_error(format!("jobs: {e}")))?;
-    let mut jobs = Vec::with_capacity(mix.jobs.len());
-    for (one, trace) in mix.jobs.into_iter().zip(&traces) {
-        jobs.push(PlacedJobSpec {
-            options: spec::options(&one.options.to_string()).map_err(|e| user_error(format!("{}: {e}", one.name)))?,
-            name: one.name,
-            trace: Arc::new(trace.0.clone()),
-            ranks_per_node: one.ranks_per_node,
-            gpus_per_rank: one.gpus_per_rank,
-            nodes: one.nodes,
-            server_nodes: one.server_nodes,
-            start: Time::from_seconds(one.start_s),
-        });
+/// Stops simulations of jobs, and says how far they are.
+#[pyclass(frozen, name = "JobsWatch", module = "paceline._core")]
+#[derive(Default)]
+pub struct JobsWatch(Arc<Watch>);
+
+#[pymethods]
+impl JobsWatch {
+    #[new]
+    fn new() -> JobsWatch {
+        JobsWatch::default()
     }
-    let length = mix.marks.map_or(Length::Iterations(mix.iterations), Length::Marks);
-    py.detach(|| {
-        let Some(path) = timeline else {
-            let outcome = simulate_jobs(&cluster.0, mix.nodes, &jobs, mix.network, &length).map_err(user_error)?;
-            return serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()));
-        };
-        let (outcome, timeline) =
-            simulate_jobs_with_timeline(&cluster.0, mix.nodes, &jobs, mix.network, &length).map_err(user_error)?;
-        let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
-            timeline.write(&mut out)?;
-            out.flush()
-        });
-        written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))?;
-        serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
-    })
+
+    /// All simulations end soon, with what they have.
+    fn stop(&self) {
+        self.0.stop();
+    }
+
+    /// Iterations that all jobs of a simulation have made, summed over simulations.
+    #[getter]
+    fn rounds(&self) -> u64 {
+        self.0.rounds()
+    }
+}
+
+/// Jobs on one network: all of them or some are simulated, at their places.
+#[pyclass(frozen, name = "JobsOnNetwork", module = "paceline._core")]
+pub struct JobsOnNetwork(Mix);
+
+#[pymethods]
+impl JobsOnNetwork {
+    #[new]
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn new(
+        py: Python<'_>,
+        traces: Vec<PyRef<'_, Trace>>,
+        cluster: &Cluster,
+        mix: &str,
+        watch: &JobsWatch,
+    ) -> PyResult<JobsOnNetwork> {
+        let described: Described = serde_json::from_str(mix).map_err(|e| user_error(format!("jobs: {e}")))?;
+        let mut jobs = Vec::with_capacity(described.jobs.len());
+        for (one, trace) in described.jobs.into_iter().zip(&traces) {
+            jobs.push(PlacedJobSpec {
+                options: spec::options(&one.options.to_string())
+                    .map_err(|e| user_error(format!("{}: {e}", one.name)))?,
+                name: one.name,
+                trace: Arc::new(trace.0.clone()),
+                ranks_per_node: one.ranks_per_node,
+                gpus_per_rank: one.gpus_per_rank,
+                nodes: one.nodes,
+                server_nodes: one.server_nodes,
+                start: Time::from_seconds(one.start_s),
+            });
+        }
+        let (nodes, network) = (described.nodes, described.network);
+        let mix = py.detach(|| Mix::new(&cluster.0, nodes, jobs, network, Arc::clone(&watch.0)));
+        mix.map(JobsOnNetwork).map_err(user_error)
+    }
+
+    /// Messages of each job in the time of so many iterations of the slowest one.
+    fn messages(&self, iterations: u32) -> Vec<u64> {
+        self.0.messages(iterations)
+    }
+
+    /// Whether collectives can be single events.
+    #[getter]
+    fn has_collectives_only(&self) -> bool {
+        self.0.has_collectives_only()
+    }
+
+    /// Simulates the jobs of these numbers: to the `iterations` of the slowest one while all run, or to these `marks` of
+    /// each. Returns JSON.
+    #[pyo3(signature = (which, *, iterations, marks=None, by_collective=false, timeline=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        which: Vec<usize>,
+        iterations: u32,
+        marks: Option<Vec<usize>>,
+        by_collective: bool,
+        timeline: Option<PathBuf>,
+    ) -> PyResult<String> {
+        let length = marks.map_or(Length::Iterations(iterations), Length::Marks);
+        let resolution = if by_collective { Resolution::Collectives } else { Resolution::Messages };
+        py.detach(|| {
+            let outcome = match timeline {
+                None => self.0.run(&which, &length, resolution).map_err(user_error)?,
+                Some(path) => {
+                    let (outcome, timeline) = self.0.run_with_timeline(&which, &length).map_err(user_error)?;
+                    let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
+                        timeline.write(&mut out)?;
+                        out.flush()
+                    });
+                    written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))?;
+                    outcome
+                }
+            };
+            serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
+        })
+    }
 }
 
 /// How many nodes of their own the servers of a job with these options need on this cluster.

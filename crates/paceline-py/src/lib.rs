@@ -9,10 +9,12 @@ mod jobs;
 mod plan;
 mod spec;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
+use paceline_iteration::Work;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
@@ -243,6 +245,25 @@ fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Stri
     py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(|plan| plan.to_json()).map_err(user_error)
 }
 
+/// What the ranks of a plan exchange, each once, and their number, as JSON.
+#[pyfunction]
+fn iteration_exchanges(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+    let options = spec::options(options).map_err(user_error)?;
+    let plan = py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map_err(user_error)?;
+    let mut seen = HashSet::new();
+    let exchanges: Vec<_> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.work {
+            Work::Exchange { collective, group, elements, dtype } => {
+                seen.insert((*collective, *group, *elements, dtype.name())).then_some(&step.work)
+            }
+            _ => None,
+        })
+        .collect();
+    Ok(json!({"world": plan.world, "exchanges": exchanges}).to_string())
+}
+
 /// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
 #[pyfunction]
 fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
@@ -358,8 +379,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(is_planned, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(iteration_exchanges, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(jobs::simulate_mix, module)?)?;
+    module.add_class::<jobs::JobsWatch>()?;
+    module.add_class::<jobs::JobsOnNetwork>()?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(switches, module)?)?;

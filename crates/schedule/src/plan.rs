@@ -335,7 +335,7 @@ pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
 }
 
 /// Most workers of one schedule: slots count messages in 16 bits.
-pub const MAX_WORKERS: u32 = 60_000;
+pub const MAX_WORKERS: u32 = 1_000_000;
 
 /// Builds the schedule of an all-reduce.
 ///

@@ -8,6 +8,8 @@
 //!
 //! Links between switches are one case more: where routes are adaptive, what counts is what all of them leave together of what
 //! the exchanges need (`network::left`), and links that are removed are links of which nothing is left.
+use std::sync::Arc;
+
 use paceline_model::cluster::Degraded;
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Bucket, Entry, Knob, Roles, Schedule};
@@ -136,9 +138,10 @@ pub(crate) fn passes_by_trees(options: &Options) -> Result<bool, SimulationError
 
 /// What slow links between switches leave of what an iteration's exchanges need.
 fn left_of(trace: &Trace, slow: &Cluster, healthy: &Cluster, options: &Options) -> Result<f64, SimulationError> {
-    let (schedule, buckets): (Box<dyn Schedule>, Vec<Bucket>);
+    let (schedule, buckets): (Arc<dyn Schedule>, Vec<Bucket>);
     if options.is_planned() {
-        (schedule, buckets) = programs_of(trace, healthy, options)?;
+        let (programs, exchanged) = programs_of(trace, healthy, options)?;
+        (schedule, buckets) = (programs.into(), exchanged);
     } else {
         let (prepared, _) = plan(trace, healthy, options)?;
         (schedule, buckets) = (prepared.schedule, different(prepared.buckets, prepared.entry));

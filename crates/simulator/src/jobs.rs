@@ -3,16 +3,30 @@
 //! All jobs run throughout. Measuring begins when every job has passed its first iterations, and ends when every job has
 //! made the wanted number of iterations since; until then shorter jobs make more. So what is measured of a job is its
 //! iterations while all others run, too.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | this one | places the jobs, and runs them message by message |
+//! | `alone` | what a job's collectives take and use, if nobody else uses the network |
+//! | `by_collective` | many ranks: a collective is one event; those that meet share the network |
+//! | `watch` | how far simulations are; stops them |
+mod alone;
+mod by_collective;
+mod watch;
+
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use paceline_model::cluster::{Fabric, ServerPlace};
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, Roles, Stand, SwitchPlace};
 use serde::Serialize;
 
+use self::alone::{Alone, Site};
+use self::by_collective::{Classes, Collective, Running, classified};
+pub use self::watch::Watch;
 use crate::degraded::{Measured, Slow, different, passes_by_trees};
-use crate::iteration::{followers, prepare_messages};
+use crate::iteration::{Resolution, followers, prepare_messages};
 use crate::network::left::{Needs, share};
 use crate::network::switch::Memory;
 use crate::network::topology::{LinkName, NetworkLinks, Placed, PlacedJob};
@@ -22,7 +36,7 @@ use crate::prepare::{Prepared, RacksAndPods, nodes_per_switch, prepare_in, with_
 use crate::run::{check_switch_memory, phases};
 use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
-use crate::worker::workers;
+use crate::worker::{Worker, workers};
 
 /// A job and its place.
 #[derive(Clone, Debug)]
@@ -93,6 +107,10 @@ pub struct JobsOutcome {
     pub links: Vec<SharedLink>,
     /// Seconds during which all jobs ran and were measured.
     pub measured_s: f64,
+    /// How the jobs were run.
+    pub resolution: Resolution,
+    /// Whether all iterations were made: it was not stopped before.
+    pub is_complete: bool,
 }
 
 /// Notes which jobs use which links, and passes everything on.
@@ -122,11 +140,369 @@ impl<O: Observer> Observer for Users<O> {
     }
 }
 
-/// Simulates jobs that share a cluster of `nodes` nodes.
+/// Jobs that share a cluster, ready to be simulated: all, or some of them at their places.
+pub struct Mix {
+    cluster: Cluster,
+    nodes: u32,
+    jobs: Arc<[PlacedJobSpec]>,
+    network: Network,
+    watch: Arc<Watch>,
+    /// On the cluster without its slow links; and with one of them, as far as that has been simulated.
+    healthy: Arc<OnCluster>,
+    slow: Mutex<HashMap<String, Arc<OnCluster>>>,
+}
+
+impl Mix {
+    /// Places jobs on a cluster of `nodes` nodes. `watch`: who may stop their simulations.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or a job whose place does not fit the cluster; the message begins with the job's
+    /// name and says what to do.
+    pub fn new(
+        cluster: &Cluster,
+        nodes: u32,
+        jobs: Vec<PlacedJobSpec>,
+        network: Network,
+        watch: Arc<Watch>,
+    ) -> Result<Mix, SimulationError> {
+        let jobs: Arc<[PlacedJobSpec]> = jobs.into();
+        let is_healthy = cluster.degraded.is_empty();
+        let own = if is_healthy { cluster.clone() } else { slow_of(cluster, jobs.iter())?.healthy };
+        let healthy = Arc::new(OnCluster::new(&own, nodes, &jobs, network, &watch)?);
+        Ok(Mix { cluster: cluster.clone(), nodes, jobs, network, watch, healthy, slow: Mutex::default() })
+    }
+
+    /// Messages of each job in the time of so many iterations of the slowest one, by what they compute and send.
+    #[must_use]
+    pub fn messages(&self, iterations: u32) -> Vec<u64> {
+        self.healthy.messages(iterations)
+    }
+
+    /// Whether collectives can be single events: not those of servers, whose workers wait for each other in between.
+    #[must_use]
+    pub fn has_collectives_only(&self) -> bool {
+        self.healthy.has_collectives_only()
+    }
+
+    /// Runs the jobs of these numbers, in ascending order.
+    ///
+    /// # Errors
+    /// Those of a simulation.
+    pub fn run(
+        &self,
+        which: &[usize],
+        length: &Length,
+        resolution: Resolution,
+    ) -> Result<JobsOutcome, SimulationError> {
+        let on = |cluster: &Cluster| self.on(cluster)?.run(which, length, resolution);
+        let mut outcome = self.with_slow_links(which, on)?.0;
+        outcome.is_complete &= !self.watch.is_stopped();
+        Ok(outcome)
+    }
+
+    /// Also returns a timeline of every worker and link.
+    ///
+    /// # Errors
+    /// Those of a simulation.
+    pub fn run_with_timeline(
+        &self,
+        which: &[usize],
+        length: &Length,
+    ) -> Result<(JobsOutcome, Timeline), SimulationError> {
+        if self.cluster.degraded.is_empty() {
+            return self.healthy.run_with_timeline(which, length);
+        }
+        let on = |cluster: &Cluster| self.on(cluster)?.run(which, length, Resolution::Messages);
+        let (outcome, slowest) = self.with_slow_links(which, on)?;
+        Ok((outcome, self.on(&slowest)?.run_with_timeline(which, length)?.1))
+    }
+
+    /// The jobs on the cluster without slow links, or with one of them.
+    fn on(&self, cluster: &Cluster) -> Result<Arc<OnCluster>, SimulationError> {
+        if cluster.degraded == self.healthy.cluster.degraded {
+            return Ok(Arc::clone(&self.healthy));
+        }
+        let key = format!("{:?}", cluster.degraded);
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = slow.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let one = Arc::new(OnCluster::new(cluster, self.nodes, &self.jobs, self.network, &self.watch)?);
+        slow.insert(key, Arc::clone(&one));
+        Ok(one)
+    }
+
+    /// The result on a cluster with slow links, and the cluster that has only the one that costs most.
+    fn with_slow_links(
+        &self,
+        which: &[usize],
+        on: impl Fn(&Cluster) -> Result<JobsOutcome, SimulationError>,
+    ) -> Result<(JobsOutcome, Cluster), SimulationError> {
+        let cluster = &self.cluster;
+        if cluster.degraded.is_empty() {
+            return Ok((on(cluster)?, cluster.clone()));
+        }
+        let jobs: Vec<_> = which.iter().map(|&it| &self.jobs[it]).collect();
+        let prepared: Vec<_> = which.iter().map(|&it| &self.healthy.prepared[it]).collect();
+        let slow = slow_of(cluster, jobs.iter().copied())?;
+        let (places, total) = places(&prepared)?;
+        let links = |cluster: &Cluster| wires(cluster, self.nodes, &jobs, &prepared, (&places, total), self.network);
+        // Refuses links that there are not, and nodes that are cut off.
+        links(cluster)?;
+        let left = |slow_one: &Cluster| {
+            let (whole, slow_one) = (links(&slow.healthy)?, links(slow_one)?);
+            let mut needs = Needs::none(&whole);
+            for (prepared, place) in prepared.iter().zip(&places) {
+                let buckets = different(prepared.buckets.clone(), prepared.entry);
+                needs.add_programs(&whole, &*prepared.schedule, &buckets, |role| place.global(role));
+            }
+            Ok(share(&whole, &slow_one, &needs, cluster.bandwidth))
+        };
+        slow.cost(left, on)
+    }
+}
+
+/// The slow links of a cluster as these jobs meet them.
+fn slow_of<'a>(cluster: &Cluster, jobs: impl Iterator<Item = &'a PlacedJobSpec>) -> Result<Slow, SimulationError> {
+    let by_trees = jobs.map(|job| passes_by_trees(&job.options)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Slow::of(cluster, by_trees.contains(&true)))
+}
+
+/// Jobs on a cluster whose links are as they are.
+struct OnCluster {
+    cluster: Cluster,
+    nodes: u32,
+    jobs: Arc<[PlacedJobSpec]>,
+    prepared: Vec<Prepared>,
+    network: Network,
+    watch: Arc<Watch>,
+    /// What their collectives take alone, once that is known.
+    collectives: OnceLock<Result<Collectives, SimulationError>>,
+}
+
+/// A job alone with more messages than this in an iteration (some hundredths of a second) is not simulated with all of them.
+const FEW_MESSAGES: u64 = 100_000;
+/// Iterations after which all are alike.
+const SETTLED: usize = 3;
+/// An iteration that is right to this share is right.
+const RIGHT: f64 = 1e-6;
+
+/// The collectives of all jobs.
+struct Collectives {
+    of_jobs: Vec<Vec<Arc<Collective>>>,
+    classes: Classes,
+    /// For each job, how many times longer its collectives take than by themselves.
+    paces: Vec<f64>,
+    /// Names and kinds of the links that they use.
+    links: HashMap<u32, (String, &'static str)>,
+}
+
+impl OnCluster {
+    fn new(
+        cluster: &Cluster,
+        nodes: u32,
+        jobs: &Arc<[PlacedJobSpec]>,
+        network: Network,
+        watch: &Arc<Watch>,
+    ) -> Result<OnCluster, SimulationError> {
+        let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
+        let (cluster, jobs, watch) = (cluster.clone(), Arc::clone(jobs), Arc::clone(watch));
+        Ok(OnCluster { cluster, nodes, jobs, prepared, network, watch, collectives: OnceLock::new() })
+    }
+
+    fn messages(&self, iterations: u32) -> Vec<u64> {
+        let seconds = |(job, prepared): (&PlacedJobSpec, &Prepared)| {
+            let computed = prepared.workers.iter().map(|plan| plan.computation().seconds()).fold(0.0, f64::max);
+            let bytes: u64 = prepared.buckets.iter().map(|bucket| bucket.len * prepared.element_bytes).sum();
+            let rate = if job.nodes.len() > 1 { self.cluster.bandwidth } else { self.cluster.intra_bandwidth };
+            let rounds = job.options.iteration.as_ref().map_or(1, |iteration| iteration.sync_every);
+            (computed.max(bytes as f64 * 8.0 / rate.0) / f64::from(rounds)).max(1e-9)
+        };
+        let all: Vec<f64> = self.jobs.iter().zip(&self.prepared).map(seconds).collect();
+        let slowest = all.iter().copied().fold(0.0, f64::max);
+        let messages = |(prepared, seconds): (&Prepared, &f64)| {
+            let each: u64 = prepared.buckets.iter().map(|bucket| prepared.schedule.volume(bucket).messages).sum();
+            (each as f64 * f64::from(iterations) * (slowest / seconds)) as u64
+        };
+        self.prepared.iter().zip(&all).map(messages).collect()
+    }
+
+    fn has_collectives_only(&self) -> bool {
+        self.jobs.iter().zip(&self.prepared).all(|(job, prepared)| phases_of(job, prepared).0 == Boundary::Sums)
+    }
+
+    fn run(&self, which: &[usize], length: &Length, resolution: Resolution) -> Result<JobsOutcome, SimulationError> {
+        match resolution {
+            Resolution::Messages => Ok(self.run_messages(which, length, Some(&self.watch), ())?.0),
+            Resolution::Collectives => self.run_collectives(which, length),
+        }
+    }
+
+    fn run_with_timeline(&self, which: &[usize], length: &Length) -> Result<(JobsOutcome, Timeline), SimulationError> {
+        let (outcome, recorder, wires, places) =
+            self.run_messages(which, length, Some(&self.watch), Recorder::default())?;
+        let shown: Vec<_> = which
+            .iter()
+            .map(|&it| (&self.jobs[it], &self.prepared[it]))
+            .zip(&places)
+            .map(|((job, prepared), &place)| JobOnTimeline {
+                name: Some(&job.name),
+                trace: &job.trace,
+                prepared,
+                place,
+            })
+            .collect();
+        let timeline = Timeline::new(&recorder, &shown, &wires, self.network == Network::Fluid, None);
+        Ok((outcome, timeline))
+    }
+
+    fn run_messages<O: Observer>(
+        &self,
+        which: &[usize],
+        length: &Length,
+        watch: Option<&Watch>,
+        inner: O,
+    ) -> Result<Ran<O>, SimulationError> {
+        let jobs: Vec<_> = which.iter().map(|&it| &self.jobs[it]).collect();
+        let prepared: Vec<_> = which.iter().map(|&it| &self.prepared[it]).collect();
+        run(&self.cluster, self.nodes, &jobs, &prepared, self.network, length, watch, inner)
+    }
+
+    fn run_collectives(&self, which: &[usize], length: &Length) -> Result<JobsOutcome, SimulationError> {
+        let known = self.collectives.get_or_init(|| self.collectives()).as_ref().map_err(Clone::clone)?;
+        let running = which
+            .iter()
+            .enumerate()
+            .map(|(number, &it)| self.running(it, &known.of_jobs[it], until(length, number), known.paces[it]));
+        let fluid = self.network == Network::Fluid;
+        let mut simulation =
+            by_collective::Run::new(running.collect(), &self.cluster, &known.classes, fluid, &self.watch);
+        let is_complete = simulation.run();
+        let of = |(job, &it): (&Running<'_>, &usize)| {
+            outcome_of(&self.jobs[it], &self.prepared[it], job.marks.clone(), job.marks_before)
+        };
+        let outcomes: Vec<JobOutcome> = simulation.jobs.iter().zip(which).map(of).collect();
+        let measured_s = simulation.now.saturating_sub(simulation.measured_from) as f64 * 1e-12;
+        let mut uses: HashMap<u32, (f64, Vec<u32>)> = HashMap::new();
+        for (number, &it) in (0..).zip(which) {
+            let mut seen = vec![false; known.classes.collectives];
+            for collective in &known.of_jobs[it] {
+                let ran = simulation.ran[collective.number as usize];
+                if ran == 0.0 || std::mem::replace(&mut seen[collective.number as usize], true) {
+                    continue;
+                }
+                for one in &collective.alone.uses {
+                    let (busy, jobs) = uses.entry(one.link).or_default();
+                    *busy += one.busy * ran * 1e-12;
+                    if jobs.last() != Some(&number) {
+                        jobs.push(number);
+                    }
+                }
+            }
+        }
+        let mut used: Vec<_> = uses.into_iter().collect();
+        used.sort_unstable_by_key(|&(link, _)| link);
+        let shared = |(link, (busy, jobs)): (u32, (f64, Vec<u32>))| {
+            let (name, kind) = known.links[&link].clone();
+            SharedLink { name, kind, busy: busy / measured_s.max(f64::MIN_POSITIVE), jobs }
+        };
+        let mut links: Vec<SharedLink> = used.into_iter().map(shared).collect();
+        links.sort_by(|a, b| b.busy.total_cmp(&a.busy));
+        Ok(JobsOutcome { jobs: outcomes, links, measured_s, resolution: Resolution::Collectives, is_complete })
+    }
+
+    fn running<'a>(&'a self, it: usize, collectives: &'a [Arc<Collective>], until: Until, pace: f64) -> Running<'a> {
+        let (job, prepared) = (&self.jobs[it], &self.prepared[it]);
+        let (.., warm_up) = phases_of(job, prepared);
+        let longest = (0..prepared.workers.len()).rev().max_by_key(|&it| prepared.workers[it].computation());
+        let plan = &prepared.workers[longest.unwrap_or(0)];
+        let ranks = workers_of(job, &self.cluster);
+        Running::new(plan, ranks, collectives, (warm_up.max(1), until), (job.start.0, pace))
+    }
+
+    /// How many times longer the collectives of a job take than by themselves, so that an iteration alone takes what all its
+    /// messages take; 1 where these are too many.
+    fn pace(&self, it: usize, collectives: &[Arc<Collective>], classes: &Classes) -> Result<f64, SimulationError> {
+        let prepared = &self.prepared[it];
+        let messages: u64 = prepared.buckets.iter().map(|bucket| prepared.schedule.volume(bucket).messages).sum();
+        if messages > FEW_MESSAGES || self.cluster.jitter.is_some() {
+            return Ok(1.0);
+        }
+        let last = |marks: &[u64]| marks.last_chunk::<2>().map_or(0, |[from, to]| to - from) as f64;
+        let wanted = last(&self.run_messages(&[it], &Length::Marks(vec![SETTLED]), None, ())?.0.jobs[0].marks_ps);
+        let fluid = self.network == Network::Fluid;
+        let unwatched = Watch::default();
+        let with = |pace: f64| {
+            let running = self.running(it, collectives, Until::Mark(SETTLED), pace);
+            let mut simulation = by_collective::Run::new(vec![running], &self.cluster, classes, fluid, &unwatched);
+            simulation.run();
+            last(&simulation.jobs[0].marks) / wanted - 1.0
+        };
+        let (mut low, mut high) = (0.5, 2.0);
+        if wanted == 0.0 || with(1.0).abs() < RIGHT {
+            return Ok(1.0);
+        }
+        for _ in 0..40 {
+            let middle = f64::midpoint(low, high);
+            let error = with(middle);
+            if error.abs() < RIGHT {
+                return Ok(middle);
+            }
+            if error < 0.0 { low = middle } else { high = middle }
+        }
+        Ok(f64::midpoint(low, high))
+    }
+
+    /// What the collectives of all jobs take alone.
+    fn collectives(&self) -> Result<Collectives, SimulationError> {
+        let jobs: Vec<&PlacedJobSpec> = self.jobs.iter().collect();
+        let prepared: Vec<&Prepared> = self.prepared.iter().collect();
+        let (places, total) = places(&prepared)?;
+        let wires = || wires(&self.cluster, self.nodes, &jobs, &prepared, (&places, total), self.network);
+        let all = wires()?;
+        let parallel = parallel(&all);
+        let memory = self.cluster.switch.memory.map(|bytes| bytes / aggregating(&places).max(1));
+        let alone: Vec<Vec<Arc<Alone>>> = (jobs.iter().zip(&self.prepared).zip(&places))
+            .map(|((job, prepared), &place)| {
+                alone::of_buckets(&Site {
+                    cluster: &self.cluster,
+                    network: self.network,
+                    options: &job.options,
+                    prepared,
+                    memory,
+                    wires: &wires,
+                    watch: &self.watch,
+                    place,
+                    parallel: &parallel,
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        let described = |link: u32| {
+            let one = &all.links[link as usize];
+            (link, (all.name(one.name), all.part_names()[one.part as usize]))
+        };
+        let links = alone.iter().flatten().flat_map(|it| &it.uses).map(|it| described(it.link)).collect();
+        let (of_jobs, classes) = classified(&alone);
+        let paces =
+            of_jobs.iter().enumerate().map(|(it, own)| self.pace(it, own, &classes)).collect::<Result<_, _>>()?;
+        Ok(Collectives { of_jobs, classes, paces, links })
+    }
+}
+
+/// For each link, the first of those that are parallel to it, and their number: neighbours of one name.
+fn parallel(wires: &NetworkLinks) -> Vec<(u32, u32)> {
+    let mut all = Vec::with_capacity(wires.links.len());
+    for group in wires.links.chunk_by(|a, b| a.name == b.name) {
+        let first = all.len() as u32;
+        all.extend(group.iter().map(|_| (first, group.len() as u32)));
+    }
+    all
+}
+
+/// Simulates jobs that share a cluster of `nodes` nodes, message by message.
 ///
 /// # Errors
-/// Options that contradict each other, or a job whose place does not fit the cluster; the message begins with the job's
-/// name and says what to do.
+/// Those of [`Mix::new`] and [`Mix::run`].
 pub fn simulate_jobs(
     cluster: &Cluster,
     nodes: u32,
@@ -134,48 +510,17 @@ pub fn simulate_jobs(
     network: Network,
     length: &Length,
 ) -> Result<JobsOutcome, SimulationError> {
-    let on = |cluster: &Cluster| {
-        let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
-        Ok(run(cluster, nodes, jobs, &prepared, network, length, ())?.0)
-    };
-    Ok(with_slow_links(cluster, nodes, jobs, network, on)?.0)
-}
-
-/// The result on a cluster with slow links, and the cluster that has only the one that costs most.
-fn with_slow_links(
-    cluster: &Cluster,
-    nodes: u32,
-    jobs: &[PlacedJobSpec],
-    network: Network,
-    on: impl Fn(&Cluster) -> Result<JobsOutcome, SimulationError>,
-) -> Result<(JobsOutcome, Cluster), SimulationError> {
-    if cluster.degraded.is_empty() {
-        return Ok((on(cluster)?, cluster.clone()));
-    }
-    let by_trees = jobs.iter().map(|job| passes_by_trees(&job.options)).collect::<Result<Vec<_>, _>>()?;
-    let slow = Slow::of(cluster, by_trees.contains(&true));
-    let prepared = prepare_jobs(&slow.healthy, nodes, jobs, network)?;
-    let (places, total) = places(&prepared)?;
-    let links = |cluster: &Cluster| wires(cluster, nodes, jobs, &prepared, (&places, total), network == Network::Fluid);
-    // Refuses links that there are not, and nodes that are cut off.
-    links(cluster)?;
-    let left = |slow_one: &Cluster| {
-        let (whole, slow_one) = (links(&slow.healthy)?, links(slow_one)?);
-        let mut needs = Needs::none(&whole);
-        for (prepared, place) in prepared.iter().zip(&places) {
-            let buckets = different(prepared.buckets.clone(), prepared.entry);
-            needs.add_programs(&whole, &*prepared.schedule, &buckets, |role| place.global(role));
-        }
-        Ok(share(&whole, &slow_one, &needs, cluster.bandwidth))
-    };
-    slow.cost(left, on)
+    let all: Vec<usize> = (0..jobs.len()).collect();
+    Mix::new(cluster, nodes, jobs.to_vec(), network, Arc::default())?.run(&all, length, Resolution::Messages)
 }
 
 impl JobOutcome {
     /// Picoseconds of a round while all jobs ran.
     fn round(&self) -> f64 {
         let (first, last) = self.measured;
-        (self.marks_ps[last] - self.marks_ps[first]) as f64 / (last - first).max(1) as f64
+        // None, if it was stopped.
+        let [from, to] = [first, last].map(|mark| self.marks_ps.get(mark).copied().unwrap_or(0));
+        (to - from) as f64 / (last - first).max(1) as f64
     }
 }
 
@@ -196,36 +541,9 @@ impl Measured for JobsOutcome {
             let other = slower.links.iter().find(|other| other.name == link.name);
             link.busy += (other.map_or(0.0, |other| other.busy) - link.busy) * share;
         }
+        between.is_complete &= slower.is_complete;
         between
     }
-}
-
-/// Also returns a timeline of every worker and link.
-///
-/// # Errors
-/// Those of [`simulate_jobs`].
-pub fn simulate_jobs_with_timeline(
-    cluster: &Cluster,
-    nodes: u32,
-    jobs: &[PlacedJobSpec],
-    network: Network,
-    length: &Length,
-) -> Result<(JobsOutcome, Timeline), SimulationError> {
-    let on = |cluster: &Cluster| {
-        let prepared = prepare_jobs(cluster, nodes, jobs, network)?;
-        Ok(run(cluster, nodes, jobs, &prepared, network, length, ())?.0)
-    };
-    let (outcome, slowest) = with_slow_links(cluster, nodes, jobs, network, on)?;
-    let prepared = prepare_jobs(&slowest, nodes, jobs, network)?;
-    let (_, recorder, wires, places) = run(&slowest, nodes, jobs, &prepared, network, length, Recorder::default())?;
-    let shown: Vec<_> = jobs
-        .iter()
-        .zip(&prepared)
-        .zip(&places)
-        .map(|((job, prepared), &place)| JobOnTimeline { name: Some(&job.name), trace: &job.trace, prepared, place })
-        .collect();
-    let timeline = Timeline::new(&recorder, &shown, &wires, network == Network::Fluid, None);
-    Ok((outcome, timeline))
 }
 
 /// The cluster as one job sees it.
@@ -328,78 +646,103 @@ fn check_place(cluster: &Cluster, nodes: u32, job: &PlacedJobSpec) -> Result<(),
 
 type Ran<O> = (JobsOutcome, O, NetworkLinks, Vec<JobPlace>);
 
-fn run<O: Observer>(
-    cluster: &Cluster,
-    nodes: u32,
-    jobs: &[PlacedJobSpec],
-    prepared: &[Prepared],
-    network: Network,
-    length: &Length,
-    inner: O,
-) -> Result<Ran<O>, SimulationError> {
-    let (places, total) = places(prepared)?;
-    let fluid = network == Network::Fluid;
-    let wires = wires(cluster, nodes, jobs, prepared, (&places, total), fluid)?;
-    let aggregating = places.iter().filter(|place| place.roles.switches > 0).count() as u64;
-    let (mut running, mut all_workers) = (Vec::new(), Vec::new());
-    for (number, (job, prepared)) in jobs.iter().zip(prepared).enumerate() {
-        let (boundary, together, warm_up) = match is_planned(job) {
-            true => (Boundary::Sums, true, 0),
-            false => phases(prepared, &job.options),
-        };
-        let until = match length {
-            Length::Iterations(count) => Until::Iterations(*count as usize),
-            Length::Marks(marks) => Until::Mark(marks[number]),
-        };
-        // A switch's memory is divided among the jobs, as SHARP's aggregation manager does with quotas.
-        let memory = cluster.switch.memory.map(|bytes| Memory::new(bytes / aggregating.max(1), total.workers));
-        let mut one = Job::new(prepared, places[number], (boundary, together), (warm_up.max(1), until), memory);
-        one.start = job.start.0;
-        running.push(one);
-        all_workers.extend(match is_planned(job) {
-            true => followers(&job.trace, cluster, &job.options),
-            false => workers(&job.trace, cluster, &job.options),
-        });
+/// What ends an iteration of a job, whether all its workers begin one together, and the mark at which measuring may begin.
+fn phases_of(job: &PlacedJobSpec, prepared: &Prepared) -> (Boundary, bool, usize) {
+    if is_planned(job) { (Boundary::Sums, true, 0) } else { phases(prepared, &job.options) }
+}
+
+fn workers_of(job: &PlacedJobSpec, cluster: &Cluster) -> Vec<Worker<()>> {
+    if is_planned(job) {
+        followers(&job.trace, cluster, &job.options)
+    } else {
+        workers(&job.trace, cluster, &job.options)
     }
-    let job_of = (0u16..).zip(prepared).flat_map(|(job, prepared)| prepared.buckets.iter().map(move |_| job)).collect();
-    let users = Users { job_of, messages: HashMap::new(), measuring: false, inner };
-    let mut simulation = Simulation::<(), Users<O>>::new(cluster, wires, running, all_workers, fluid, users);
-    simulation.run().map_err(SimulationError)?;
-    let outcomes: Vec<JobOutcome> = jobs
-        .iter()
-        .zip(&simulation.jobs)
-        .map(|(spec, job)| JobOutcome {
-            name: spec.name.clone(),
-            marks_ps: job.marks.iter().map(|mark| mark.time).collect(),
-            sync_every: spec.options.iteration.as_ref().map_or(1, |iteration| iteration.sync_every),
-            samples: u64::from(spec.trace.batch)
-                * u64::from(spec.options.iteration.as_ref().map_or(1, |iteration| iteration.accumulate)),
-            measured: (job.marks_before, job.marks.len() - 1),
-            notes: job.prepared.schedule.note().into_iter().collect(),
-        })
-        .collect();
-    let end = outcomes.iter().filter_map(|job| job.marks_ps.last()).max().copied().unwrap_or(0);
-    let measured_s = (end - simulation.measured_from) as f64 * 1e-12;
-    let links = shared_links(&simulation.wires, &simulation.observer.messages, measured_s);
-    Ok((JobsOutcome { jobs: outcomes, links, measured_s }, simulation.observer.inner, simulation.wires, places))
+}
+
+fn until(length: &Length, job: usize) -> Until {
+    match length {
+        Length::Iterations(count) => Until::Iterations(*count as usize),
+        Length::Marks(marks) => Until::Mark(marks[job]),
+    }
+}
+
+/// How many jobs use the memory of switches.
+fn aggregating(places: &[JobPlace]) -> u64 {
+    places.iter().filter(|place| place.roles.switches > 0).count() as u64
+}
+
+fn outcome_of(spec: &PlacedJobSpec, prepared: &Prepared, marks_ps: Vec<u64>, marks_before: usize) -> JobOutcome {
+    let iteration = spec.options.iteration.as_ref();
+    JobOutcome {
+        name: spec.name.clone(),
+        sync_every: iteration.map_or(1, |iteration| iteration.sync_every),
+        samples: u64::from(spec.trace.batch) * u64::from(iteration.map_or(1, |iteration| iteration.accumulate)),
+        measured: (marks_before, marks_ps.len().saturating_sub(1).max(marks_before)),
+        marks_ps,
+        notes: prepared.schedule.note().into_iter().collect(),
+    }
 }
 
 /// The network of all jobs together.
 fn wires(
     cluster: &Cluster,
     nodes: u32,
-    jobs: &[PlacedJobSpec],
-    prepared: &[Prepared],
+    jobs: &[&PlacedJobSpec],
+    prepared: &[&Prepared],
     (places, total): (&[JobPlace], Roles),
-    fluid: bool,
+    network: Network,
 ) -> Result<NetworkLinks, SimulationError> {
     let (placed, switches) = placed(cluster, nodes, jobs, prepared, places, total);
     let seed = jobs.first().map_or(0, |job| job.options.seed);
-    NetworkLinks::of(cluster, total, switches, Some(placed), fluid, seed).map_err(SimulationError)
+    NetworkLinks::of(cluster, total, switches, Some(placed), network == Network::Fluid, seed).map_err(SimulationError)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of a mix, of which some jobs run")]
+fn run<O: Observer>(
+    cluster: &Cluster,
+    nodes: u32,
+    jobs: &[&PlacedJobSpec],
+    prepared: &[&Prepared],
+    network: Network,
+    length: &Length,
+    watch: Option<&Watch>,
+    inner: O,
+) -> Result<Ran<O>, SimulationError> {
+    let (places, total) = places(prepared)?;
+    let wires = wires(cluster, nodes, jobs, prepared, (&places, total), network)?;
+    let all_workers = places.iter().map(|place| place.roles.workers).sum();
+    let mut running = Vec::new();
+    for (number, (&job, &prepared)) in jobs.iter().zip(prepared).enumerate() {
+        let (boundary, together, warm_up) = phases_of(job, prepared);
+        // A switch's memory is divided among the jobs, as SHARP's aggregation manager does with quotas.
+        let memory = cluster.switch.memory.map(|bytes| Memory::new(bytes / aggregating(&places).max(1), all_workers));
+        let length = (warm_up.max(1), until(length, number));
+        let mut one = Job::new(prepared, places[number], (boundary, together), length, memory);
+        one.start = job.start.0;
+        running.push(one);
+    }
+    let all_workers = jobs.iter().flat_map(|job| workers_of(job, cluster)).collect();
+    let job_of = (0u16..).zip(prepared).flat_map(|(job, prepared)| prepared.buckets.iter().map(move |_| job)).collect();
+    let users = Users { job_of, messages: HashMap::new(), measuring: false, inner };
+    let fluid = network == Network::Fluid;
+    let mut simulation = Simulation::<(), Users<O>>::new(cluster, wires, running, all_workers, fluid, users);
+    simulation.watch = watch;
+    simulation.run().map_err(SimulationError)?;
+    let outcomes: Vec<JobOutcome> = (jobs.iter().zip(prepared).zip(&simulation.jobs))
+        .map(|((spec, prepared), job)| {
+            outcome_of(spec, prepared, job.marks.iter().map(|mark| mark.time).collect(), job.marks_before)
+        })
+        .collect();
+    let end = outcomes.iter().filter_map(|job| job.marks_ps.last()).max().copied().unwrap_or(0);
+    let measured_s = end.saturating_sub(simulation.measured_from) as f64 * 1e-12;
+    let links = shared_links(&simulation.wires, &simulation.observer.messages, measured_s);
+    let (resolution, is_complete) = (Resolution::Messages, simulation.is_over());
+    let outcome = JobsOutcome { jobs: outcomes, links, measured_s, resolution, is_complete };
+    Ok((outcome, simulation.observer.inner, simulation.wires, places))
 }
 
 /// The numbers of all jobs' roles and buckets, and the roles of all.
-fn places(prepared: &[Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationError> {
+fn places(prepared: &[&Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationError> {
     let roles = || prepared.iter().map(|job| job.schedule.roles());
     let all_workers: u32 = roles().map(|roles| roles.workers).sum();
     let all_servers: u32 = roles().map(|roles| roles.servers).sum();
@@ -434,8 +777,8 @@ fn places(prepared: &[Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationErr
 fn placed(
     cluster: &Cluster,
     nodes: u32,
-    jobs: &[PlacedJobSpec],
-    prepared: &[Prepared],
+    jobs: &[&PlacedJobSpec],
+    prepared: &[&Prepared],
     places: &[JobPlace],
     total: Roles,
 ) -> (Placed, Vec<SwitchPlace>) {

@@ -42,7 +42,7 @@ mod simulation;
 pub mod timeline;
 mod worker;
 
-pub use jobs::{simulate_jobs, simulate_jobs_with_timeline};
+pub use jobs::simulate_jobs;
 pub use network::left::left_for_rings;
 pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;

@@ -147,6 +147,6 @@ impl Options {
 }
 
 /// Why a simulation cannot run; the message names the option and says what to do.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct SimulationError(pub String);

@@ -231,6 +231,11 @@ impl PlanRun {
         }
     }
 
+    /// How long its model computes in an iteration.
+    pub fn computation(&self) -> Time {
+        self.runs.iter().filter(|run| run.is_models).fold(Time::ZERO, |sum, run| sum + run.total)
+    }
+
     /// Whether a task can begin.
     pub fn is_ready(&self, progress: &Progress, task: u32) -> bool {
         progress.waits[task as usize] == 0

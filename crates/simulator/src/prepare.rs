@@ -17,8 +17,10 @@ use crate::plan_run::PlanRun;
 /// The constants of a simulation.
 pub(crate) struct Prepared {
     pub entry: &'static Entry,
-    pub schedule: Box<dyn Schedule>,
+    pub schedule: Arc<dyn Schedule>,
     pub buckets: Vec<Bucket>,
+    /// Buckets of a kind differ in nothing but their size.
+    pub kinds: Vec<u32>,
     pub names: Vec<String>,
     /// Position of each bucket in the distribution order.
     pub priority: Vec<u32>,
@@ -30,7 +32,7 @@ pub(crate) struct Prepared {
 }
 
 /// Events store roles in 16 bits.
-const MAX_ROLES: u32 = 65_535;
+pub(crate) const MAX_ROLES: u32 = 65_535;
 
 fn wrong<T>(message: String) -> Result<T, SimulationError> {
     Err(SimulationError(message))
@@ -113,6 +115,7 @@ fn plan_in(
         pull_only: bucket.pull_only,
     };
     let list = (0u32..).zip(&fused).map(bucket).collect();
+    let fused_buckets = fused.len();
     let priority = fused.iter().map(|bucket| bucket.priority).collect();
     let names = fused.into_iter().map(|bucket| bucket.name).collect();
     let computed = scaled(trace, options);
@@ -124,7 +127,8 @@ fn plan_in(
     let workers = std::iter::once(Ok(run(&plan))).chain(others).collect::<Result<_, SimulationError>>()?;
     let prepared = Prepared {
         entry,
-        schedule,
+        schedule: schedule.into(),
+        kinds: vec![0; fused_buckets],
         buckets: list,
         names,
         priority,

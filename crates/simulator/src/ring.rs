@@ -1,7 +1,7 @@
 //! A ring of identical workers, without events.
 //!
 //! In a ring all-reduce, a piece goes round all workers in rank order, twice; once in a reduce-scatter or all-gather. Where every hop has links of its own and all
-//! workers compute alike, a hop is one queue: each message leaves when it has arrived and the one before it has left,
+//! workers have the same plan, some slower than others, a hop is one queue: each message leaves when it has arrived and the one before it has left,
 //! max(arrival, free) + time on the link, and it arrives in the order in which it left. So the simulation is a circle of
 //! queues in which every message is one addition and one comparison: no events, no programs, no states of lanes. ResNet-200
 //! in 611 buckets over 256 workers has 80 million messages.
@@ -10,7 +10,7 @@
 //! order of two events at one moment has to be known to say so. A worker's own pieces and those that arrive in the same
 //! picosecond come in the order in which their events would have been added, which is the order of the causes; if those
 //! too have happened in the same picosecond, the event loop decides ([`run`] gives up).
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Collective, Step};
@@ -22,21 +22,54 @@ use crate::path::{Chain, Part};
 use crate::plan_run::Passes;
 use crate::prepare::Prepared;
 use crate::simulation::Mark;
+use crate::worker::workers;
 
-/// A piece on its way round.
+/// A piece on its way round: small, because there may be millions of moves of each of many thousands.
 #[derive(Clone, Copy)]
-struct Token<C> {
+struct Token {
     /// At the worker in whose queue it is.
     arrival: u64,
-    bytes: u64,
+    /// Its number among the pieces of all buckets.
+    piece: u32,
+    /// Its place among the sizes of pieces.
+    size: u16,
     /// Hops that it has still to make.
-    left: u32,
+    left: u16,
+}
+
+/// The pieces of a bucket, by the worker at which they start, then in the order of lanes.
+struct Pieces(Vec<Piece>);
+
+struct Piece {
+    origin: u32,
+    /// Among the pieces of all buckets.
+    number: u32,
+    /// Its place among sizes.
+    size: u16,
+}
+
+impl Pieces {
+    /// Those that start at a worker.
+    fn of(&self, worker: u32) -> &[Piece] {
+        let from = self.0.partition_point(|it| it.origin < worker);
+        let to = self.0.partition_point(|it| it.origin <= worker);
+        &self.0[from..to]
+    }
+}
+
+/// The one piece whose chain of causes is followed, to a worker.
+struct Followed<C> {
+    piece: u32,
+    worker: usize,
     chain: C,
+    /// The chain of its last arrival there.
+    arrived: C,
 }
 
 /// From a worker to the next.
 struct Hop {
-    ps_per_byte: f64,
+    /// Which of the rates of hops it has.
+    rate: usize,
     latency: u64,
     first: Part,
     last: Part,
@@ -55,14 +88,24 @@ pub(crate) struct Ringed<C> {
     pub busy: Vec<u64>,
 }
 
-struct Circle<C> {
+struct Circle {
     hops: Vec<Hop>,
-    queues: Vec<VecDeque<Token<C>>>,
+    /// For each rate of hops, the time on the link of each size of pieces.
+    times: Vec<Vec<u64>>,
+    queues: Vec<VecDeque<Token>>,
     /// The largest buffer that was emptied.
-    spare: VecDeque<Token<C>>,
+    spare: VecDeque<Token>,
     overhead: u64,
-    /// For each worker, the last message that completed a piece there: its arrival, when its head arrived, and its chain.
-    last: Vec<(u64, u64, C)>,
+    /// The bucket of each piece.
+    bucket_of: Vec<u32>,
+    buckets: usize,
+    /// By worker and bucket: whether its own gradients are ready, to which it adds what arrives. And for each worker, of how
+    /// many buckets they are not, and what waits for that.
+    is_ready: Vec<bool>,
+    not_ready: Vec<usize>,
+    early: Vec<Vec<Token>>,
+    /// For each worker, the last message that completed a piece there: its arrival, when its head arrived, and its piece.
+    last: Vec<(u64, u64, u32)>,
 }
 
 /// Two events happened in the same picosecond for causes of the same picosecond.
@@ -78,12 +121,8 @@ pub(crate) fn run<C: Chain>(
     iterations: usize,
 ) -> Option<Ringed<C>> {
     let roles = prepared.schedule.roles();
-    let alike = prepared.workers.len() == 1
-        && trace.backward_spread == 0.0
-        && options.spread == 0.0
-        && cluster.node_contention == 0.0
-        && cluster.jitter.is_none()
-        && cluster.stragglers.iter().all(|&(_, factor)| factor == 1.0);
+    // Each worker is as fast in one iteration as in the next.
+    let alike = prepared.workers.len() == 1 && cluster.jitter.is_none();
     let links_of_its_own = cluster.racks.is_none()
         && cluster.fabric.is_none()
         && cluster.degraded.is_empty()
@@ -93,14 +132,32 @@ pub(crate) fn run<C: Chain>(
         return None;
     }
     let passes = prepared.workers[0].passes()?;
-    let pieces = pieces(prepared)?;
-    let mut circle = Circle::<C>::new(wires, roles.workers);
-    if pieces.iter().flatten().any(|&(_, bytes)| circle.hops.iter().any(|hop| hop.time(bytes) == 0)) {
+    let (pieces, sizes) = pieces(prepared)?;
+    let mut circle = Circle::new(wires, roles.workers, &sizes, &pieces);
+    if circle.times.iter().flatten().any(|&time| time == 0) {
         return None;
     }
+    let rounds = if prepared.schedule.collective() == Collective::AllReduce { 2 } else { 1 };
+    let hops = u16::try_from(rounds * (roles.workers - 1)).ok()?;
+    let paces: Vec<Pace> = workers::<()>(trace, cluster, options)
+        .iter_mut()
+        .map(|worker| {
+            worker.vary(cluster);
+            Pace::of(&passes, worker.factor, worker.backward_factor)
+        })
+        .collect();
+    let ready = ready(&passes, &paces);
+    let follows = C::default().parts().is_some();
     let mut end = Mark { time: 0, chain: C::default() };
     for _ in 0..iterations {
-        end = circle.iteration(prepared, &passes, &pieces, &end).ok()?;
+        let before = circle.free();
+        let mut ended = circle.iteration::<C>(&paces, &ready, &pieces, hops, &end, None).ok()?;
+        // Only the chain of the piece that ends the iteration is wanted, and by now it is known which that is.
+        if let (true, Some(_)) = (follows, ended.by) {
+            circle.rewind(&before);
+            ended = circle.iteration(&paces, &ready, &pieces, hops, &end, ended.by).ok()?;
+        }
+        end = ended.mark;
     }
     for hop in &circle.hops {
         for &link in &hop.links {
@@ -108,41 +165,108 @@ pub(crate) fn run<C: Chain>(
         }
         wires.links[hop.links[0] as usize].busy += hop.messages * circle.overhead;
     }
-    let compute = passes.forward.0 + passes.backward.0 + passes.optimizer.0;
-    Some(Ringed { end, busy: vec![compute * iterations as u64; roles.workers as usize] })
+    let compute = |pace: &Pace| (pace.forward + pace.backward + pace.optimizer) * iterations as u64;
+    Some(Ringed { end, busy: paces.iter().map(compute).collect() })
 }
 
-/// For each bucket its pieces, in the order of lanes: the worker at which each starts, and its bytes.
-fn pieces(prepared: &Prepared) -> Option<Vec<Vec<(u32, u64)>>> {
-    let schedule = prepared.schedule.as_ref();
-    let of_bucket = |bucket| {
-        (0..schedule.lanes(bucket)).map(|lane| {
-            let origin = schedule.ring_origin(bucket, lane)?;
-            match schedule.step(bucket, origin, lane, 0) {
-                Step::Send { piece, .. } => Some((origin, piece.len * prepared.element_bytes)),
-                _ => None,
-            }
-        })
-    };
-    prepared.buckets.iter().map(|bucket| of_bucket(bucket).collect()).collect()
+/// How long the passes of a worker take, in picoseconds.
+struct Pace {
+    forward: u64,
+    backward: u64,
+    optimizer: u64,
+    backward_factor: f64,
 }
 
-impl Hop {
-    #[inline]
-    fn time(&self, bytes: u64) -> u64 {
-        transmission(bytes, self.ps_per_byte)
+impl Pace {
+    fn of(passes: &Passes, factor: f64, backward_factor: f64) -> Pace {
+        Pace {
+            forward: passes.forward.scaled(factor).0,
+            backward: passes.backward.scaled(backward_factor).0,
+            optimizer: passes.optimizer.scaled(factor).0,
+            backward_factor,
+        }
     }
 }
 
-impl<C: Chain> Circle<C> {
-    fn new(wires: &NetworkLinks, workers: u32) -> Circle<C> {
+/// A worker sends pieces of its own.
+struct Ready {
+    /// From the start of the iteration; and when that was planned, because that decides what comes first at one moment.
+    time: u64,
+    planned: u64,
+    worker: u32,
+    bucket: u32,
+}
+
+/// When workers send their pieces, in order.
+fn ready(passes: &Passes, paces: &[Pace]) -> Vec<Ready> {
+    let mut all = Vec::with_capacity(passes.ready.len() * paces.len());
+    for (worker, pace) in (0..).zip(paces) {
+        let (mut planned, mut last) = (pace.forward, pace.forward);
+        for &(at, bucket) in &passes.ready {
+            let time = pace.forward + at.scaled(pace.backward_factor).0;
+            if time != last {
+                (planned, last) = (last, time);
+            }
+            all.push(Ready { time, planned, worker, bucket });
+        }
+    }
+    all.sort_by_key(|it| it.time);
+    all
+}
+
+/// For each bucket its pieces, and the sizes of all pieces in bytes.
+fn pieces(prepared: &Prepared) -> Option<(Vec<Pieces>, Vec<u64>)> {
+    let schedule = prepared.schedule.as_ref();
+    let (mut sizes, mut places) = (Vec::new(), HashMap::new());
+    let mut first = 0;
+    let mut all = Vec::with_capacity(prepared.buckets.len());
+    for bucket in &prepared.buckets {
+        let lanes = schedule.lanes(bucket);
+        let mut starts = Vec::with_capacity(lanes as usize);
+        for lane in 0..lanes {
+            let origin = schedule.ring_origin(bucket, lane)?;
+            let Step::Send { piece, .. } = schedule.step(bucket, origin, lane, 0) else { return None };
+            let bytes = piece.len * prepared.element_bytes;
+            let place = *places.entry(bytes).or_insert_with(|| {
+                sizes.push(bytes);
+                sizes.len() - 1
+            });
+            starts.push(Piece { origin, number: first + lane, size: u16::try_from(place).ok()? });
+        }
+        starts.sort_by_key(|it| it.origin);
+        all.push(Pieces(starts));
+        first = lanes.checked_add(first)?;
+    }
+    Some((all, sizes))
+}
+
+/// How an iteration ended.
+struct Ended<C> {
+    mark: Mark<C>,
+    /// The piece whose arrival at a worker ended it; `None`: a backward pass did.
+    by: Option<(u32, usize)>,
+}
+
+/// A worker sends nothing of its own.
+const NOT_DUE: u64 = u64::MAX;
+
+/// What a hop had done.
+type Before = Vec<(u64, u64, u64)>;
+
+impl Circle {
+    fn new(wires: &NetworkLinks, workers: u32, sizes: &[u64], pieces: &[Pieces]) -> Circle {
+        let mut rates: Vec<f64> = Vec::new();
         let hop = |worker| {
             let route = wires.route(worker, (worker + 1) % workers);
             let links: Vec<u32> = route.links.into_iter().filter(|&link| link != NONE).collect();
             let [first, last] = [links[0], links[links.len() - 1]].map(|link| &wires.links[link as usize]);
             debug_assert!(links.iter().all(|&link| wires.links[link as usize].ps_per_byte == first.ps_per_byte));
+            let rate = rates.iter().position(|&it| it == first.ps_per_byte).unwrap_or_else(|| {
+                rates.push(first.ps_per_byte);
+                rates.len() - 1
+            });
             Hop {
-                ps_per_byte: first.ps_per_byte,
+                rate,
                 latency: route.latency,
                 first: first.part,
                 last: last.part,
@@ -152,73 +276,132 @@ impl<C: Chain> Circle<C> {
                 links,
             }
         };
+        let hops = (0..workers).map(hop).collect();
+        let times = |&rate: &f64| sizes.iter().map(|&bytes| transmission(bytes, rate)).collect();
         Circle {
-            hops: (0..workers).map(hop).collect(),
+            hops,
+            times: rates.iter().map(times).collect(),
             queues: (0..workers).map(|_| VecDeque::new()).collect(),
             spare: VecDeque::new(),
             overhead: wires.overhead,
+            bucket_of: (0..).zip(pieces).flat_map(|(bucket, Pieces(all))| all.iter().map(move |_| bucket)).collect(),
+            buckets: pieces.len(),
+            is_ready: Vec::new(),
+            not_ready: Vec::new(),
+            early: (0..workers).map(|_| Vec::new()).collect(),
             last: Vec::new(),
         }
     }
 
-    /// One iteration from its start, on all workers, to the end of the last worker's.
-    fn iteration(
+    fn free(&self) -> Before {
+        self.hops.iter().map(|hop| (hop.free, hop.messages, hop.busy)).collect()
+    }
+
+    fn rewind(&mut self, before: &Before) {
+        for (hop, &(free, messages, busy)) in self.hops.iter_mut().zip(before) {
+            (hop.free, hop.messages, hop.busy) = (free, messages, busy);
+        }
+    }
+
+    #[inline]
+    fn time(&self, hop: usize, size: u16) -> u64 {
+        self.times[self.hops[hop].rate][size as usize]
+    }
+
+    /// One iteration from its start, on all workers together, to the end of the last worker's. `follow`: the piece that ends it,
+    /// and where, whose chain is wanted.
+    fn iteration<C: Chain>(
         &mut self,
-        prepared: &Prepared,
-        worker: &Passes,
-        pieces: &[Vec<(u32, u64)>],
+        paces: &[Pace],
+        ready: &[Ready],
+        pieces: &[Pieces],
+        hops: u16,
         start: &Mark<C>,
-    ) -> Result<Mark<C>, Ambiguous> {
+        follow: Option<(u32, usize)>,
+    ) -> Result<Ended<C>, Ambiguous> {
         let workers = self.queues.len();
-        let rounds = if prepared.schedule.collective() == Collective::AllReduce { 2 } else { 1 };
         let after = |from: &Mark<C>, time: u64| {
             let mut chain = from.chain;
             chain.add(Part::Compute, time, 0);
             Mark { time: from.time + time, chain }
         };
-        let backward_start = after(start, worker.forward.0);
-        let backward_end = after(&backward_start, worker.backward.0);
-        self.last = vec![(0, 0, C::default()); workers];
-        let mut planned = backward_start.time;
-        let mut ready = worker.ready.as_slice();
-        while let Some(&(at, _)) = ready.first() {
-            let count = ready.iter().take_while(|(time, _)| *time == at).count();
-            let now = after(&backward_start, at.0);
-            self.advance(now.time, planned)?;
-            for &(_, bucket) in &ready[..count] {
-                for &(origin, bytes) in &pieces[bucket as usize] {
-                    let left = rounds * (workers as u32 - 1);
-                    self.forward(origin as usize, Token { arrival: now.time, bytes, left, chain: now.chain });
+        let in_backward = |worker: u32, time: u64| {
+            let forward = paces[worker as usize].forward;
+            after(&after(start, forward), time - forward)
+        };
+        let mut followed =
+            follow.map(|(piece, worker)| Followed { piece, worker, chain: C::default(), arrived: C::default() });
+        self.last = vec![(0, 0, 0); workers];
+        self.is_ready = vec![false; workers * self.buckets];
+        self.not_ready = vec![self.buckets; workers];
+        // When each worker's last own pieces were sent, or its backward pass began.
+        let mut planned: Vec<u64> = paces.iter().map(|pace| start.time + pace.forward).collect();
+        let mut due = vec![NOT_DUE; workers];
+        for moment in ready.chunk_by(|a, b| a.time == b.time) {
+            let time = start.time + moment[0].time;
+            moment.iter().for_each(|it| due[it.worker as usize] = start.time + it.planned);
+            self.advance(time, &due, &mut followed)?;
+            for it in moment {
+                (due[it.worker as usize], planned[it.worker as usize]) = (NOT_DUE, time);
+                for token in self.ready(it, &pieces[it.bucket as usize], time, hops) {
+                    if let Some(followed) = followed.as_mut().filter(|it| it.piece == token.piece) {
+                        followed.chain = in_backward(it.worker, it.time).chain;
+                    }
+                    self.forward(it.worker as usize, token, &mut followed);
                 }
             }
-            planned = now.time;
-            ready = &ready[count..];
         }
-        self.advance(u64::MAX, 0)?;
-        let mut end: Option<Mark<C>> = None;
-        for &(arrival, head, chain) in &self.last {
+        self.advance(u64::MAX, &due, &mut followed)?;
+        let mut end: Option<Ended<C>> = None;
+        for (((arrival, head, piece), planned), (worker, pace)) in
+            self.last.iter().copied().zip(planned).zip((0..).zip(paces))
+        {
+            let backward_end = in_backward(worker, pace.forward + pace.backward);
             // The end of the pass is planned with the last gradients.
             if arrival == backward_end.time && (planned == arrival || head == planned) {
                 return Err(Ambiguous);
             }
             let is_last = arrival > backward_end.time || arrival == backward_end.time && head > planned;
+            let at = followed.as_ref().filter(|it| (it.piece, it.worker) == (piece, worker as usize));
+            let chain = at.map_or(C::default(), |it| it.arrived);
             let sums = if is_last { Mark { time: arrival, chain } } else { backward_end };
-            let done = after(&sums, worker.optimizer.0);
+            let mark = after(&sums, pace.optimizer);
             // Of several that end together, the first rank.
-            if end.as_ref().is_none_or(|end| done.time > end.time) {
-                end = Some(done);
+            if end.as_ref().is_none_or(|end| mark.time > end.mark.time) {
+                end = Some(Ended { mark, by: is_last.then_some((piece, worker as usize)) });
             }
         }
         end.ok_or(Ambiguous)
     }
 
-    /// Forwards all messages that arrive before `until`, where each worker sends pieces of its own by an event that was
-    /// planned at `planned`.
-    fn advance(&mut self, until: u64, planned: u64) -> Result<(), Ambiguous> {
+    /// What a worker sends when its gradients of a bucket are ready, in the order of lanes: pieces that start there, and
+    /// those that have arrived before.
+    fn ready(&mut self, ready: &Ready, pieces: &Pieces, now: u64, hops: u16) -> Vec<Token> {
+        let worker = ready.worker as usize;
+        self.is_ready[worker * self.buckets + ready.bucket as usize] = true;
+        self.not_ready[worker] -= 1;
+        let own = pieces.of(ready.worker).iter();
+        let mut all: Vec<Token> =
+            own.map(|it| Token { arrival: now, piece: it.number, size: it.size, left: hops }).collect();
+        let bucket_of = &self.bucket_of;
+        let early = self.early[worker].extract_if(.., |it| bucket_of[it.piece as usize] == ready.bucket);
+        all.extend(early.map(|it| Token { arrival: now, ..it }));
+        all.sort_unstable_by_key(|it| it.piece);
+        all
+    }
+
+    /// Forwards all messages that arrive before `until`, where workers send pieces of their own by an event that was planned
+    /// when `due` says.
+    fn advance<C: Chain>(
+        &mut self,
+        until: u64,
+        due: &[u64],
+        followed: &mut Option<Followed<C>>,
+    ) -> Result<(), Ambiguous> {
         let workers = self.queues.len();
         let mut moved = true;
         while std::mem::take(&mut moved) {
-            for worker in 0..workers {
+            for (worker, &planned) in due.iter().enumerate() {
                 let incoming = self.queues[worker].len();
                 if incoming == 0 {
                     continue;
@@ -235,11 +418,11 @@ impl<C: Chain> Circle<C> {
                 let before = if worker == 0 { workers - 1 } else { worker - 1 };
                 while let Some(token) = self.queues[worker].front() {
                     if token.arrival >= until {
-                        if token.arrival > until {
+                        if token.arrival > until || planned == NOT_DUE {
                             break;
                         }
                         // A delivery is planned when the head arrives.
-                        let head = until - self.hops[before].time(token.bytes);
+                        let head = until - self.time(before, token.size);
                         if head == planned {
                             return Err(Ambiguous);
                         }
@@ -249,8 +432,15 @@ impl<C: Chain> Circle<C> {
                     }
                     let token = *token;
                     self.queues[worker].pop_front();
-                    self.forward(worker, token);
                     moved = true;
+                    if self.not_ready[worker] > 0 {
+                        let bucket = self.bucket_of[token.piece as usize] as usize;
+                        if !self.is_ready[worker * self.buckets + bucket] {
+                            self.early[worker].push(token);
+                            continue;
+                        }
+                    }
+                    self.forward(worker, token, followed);
                 }
                 if self.queues[worker].is_empty() {
                     let emptied = std::mem::take(&mut self.queues[worker]);
@@ -265,25 +455,30 @@ impl<C: Chain> Circle<C> {
 
     /// A message leaves a worker, after those before it.
     #[inline]
-    fn forward(&mut self, worker: usize, mut token: Token<C>) {
+    fn forward<C: Chain>(&mut self, worker: usize, mut token: Token, followed: &mut Option<Followed<C>>) {
         let workers = self.queues.len();
         let next = if worker + 1 == workers { 0 } else { worker + 1 };
+        let time = self.time(worker, token.size);
         let hop = &mut self.hops[worker];
         let start = token.arrival.max(hop.free);
-        let time = hop.time(token.bytes);
-        let queued = start - token.arrival;
         hop.free = start + self.overhead + time;
         hop.messages += 1;
         hop.busy += time;
-        token.chain.add(Part::Latency, hop.latency, 0);
-        token.chain.add(hop.first, queued, queued);
-        token.chain.add(Part::Latency, self.overhead, 0);
-        token.chain.add(hop.last, time, 0);
+        if let Some(it) = followed.as_mut().filter(|it| it.piece == token.piece) {
+            let queued = start - token.arrival;
+            it.chain.add(Part::Latency, hop.latency, 0);
+            it.chain.add(hop.first, queued, queued);
+            it.chain.add(Part::Latency, self.overhead, 0);
+            it.chain.add(hop.last, time, 0);
+        }
         token.arrival = hop.free + hop.latency;
         token.left -= 1;
         // The first round ends at the last worker of the piece's, the second at all others. A round alone ends at all of them.
-        if token.left < workers as u32 {
-            self.last[next] = (token.arrival, token.arrival - time, token.chain);
+        if usize::from(token.left) < workers {
+            self.last[next] = (token.arrival, token.arrival - time, token.piece);
+            if let Some(it) = followed.as_mut().filter(|it| (it.piece, it.worker) == (token.piece, next)) {
+                it.arrived = it.chain;
+            }
         }
         if token.left > 0 {
             self.queues[next].push_back(token);

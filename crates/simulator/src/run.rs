@@ -12,7 +12,7 @@ use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Computation, Found, Observed, Outcome, PathSeconds, Traffic, Usage, compose};
 use crate::path::{COUNT, Chain, Composition};
-use crate::prepare::{Prepared, prepare, with_least_latency};
+use crate::prepare::{MAX_ROLES, Prepared, prepare, with_least_latency};
 use crate::ring;
 use crate::simulation::{Boundary, Job, JobPlace, Mark, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
@@ -52,6 +52,12 @@ fn forecast(
         return simulate_as(trace, cluster, options, timeline, None);
     }
     if let Some(coordination) = &options.coordination {
+        if options.workers > MAX_ROLES {
+            return Err(SimulationError(format!(
+                "workers: a coordinator is simulated with at most {MAX_ROLES}, not {}",
+                options.workers
+            )));
+        }
         return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }
     let (prepared, plan) = prepare(trace, cluster, options)?;
@@ -195,6 +201,7 @@ fn path<C: Chain>(start: &Mark<C>, end: &Mark<C>, barrier: bool, iterations: f64
 
 #[cfg(test)]
 mod tests {
+    use paceline_model::cluster::Jitter;
     use paceline_model::trace::{Dtype, Gradient, Layer, Tensor, WorkerTrace};
     use paceline_model::{Rate, Time};
     use paceline_schedule::{ChunkBytes, Collective};
@@ -270,6 +277,7 @@ mod tests {
             bucket_size in prop::option::of(1u64..900),
             overlap in any::<bool>(),
             collective in prop::sample::select(Collective::ALL.to_vec()),
+            (spread, straggler) in (prop::sample::select(vec![0.0, 0.0, 0.03, 0.5]), prop::option::of(1.0f64..3.0)),
         ) {
             let trace = if collective == Collective::AllReduce {
                 trace(&tensors, unit, forward, more, optimizer)
@@ -284,11 +292,12 @@ mod tests {
                 intra_latency: Time(latency * unit / 2),
                 message_overhead: Time(overhead * unit),
                 gpus_per_node,
+                stragglers: straggler.map(|factor| (workers - 1, factor)).into_iter().collect(),
                 ..Cluster::default()
             };
             let chunk = chunk.filter(|_| strategy == "ring");
             let options =
-                Options { chunk, bucket_size, overlap, iterations, detail: true, collective, ..Options::new(strategy, workers) };
+                Options { chunk, bucket_size, overlap, iterations, spread, detail: true, collective, ..Options::new(strategy, workers) };
             let (prepared, plan) = prepare(&trace, &cluster, &options).unwrap();
             let outcome = |shortcuts| run::<Composition, ()>(&trace, &cluster, &options, (&prepared, &plan), shortcuts, ()).unwrap().0;
             prop_assert_eq!(outcome(true), outcome(false));
@@ -309,7 +318,8 @@ mod tests {
         };
         assert!(taken(&Cluster::default()));
         assert!(taken(&Cluster { gpus_per_node: 4, ..Cluster::default() }));
-        assert!(!taken(&Cluster { stragglers: vec![(0, 1.5)], ..Cluster::default() }));
+        assert!(taken(&Cluster { stragglers: vec![(0, 1.5)], ..Cluster::default() }));
+        assert!(!taken(&Cluster { jitter: Some(Jitter { sigma: 0.1 }), ..Cluster::default() }));
         assert!(!taken(&Cluster { reduction_bandwidth: Some(Rate(1e9)), ..Cluster::default() }));
     }
 }

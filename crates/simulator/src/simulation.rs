@@ -4,6 +4,7 @@ use paceline_schedule::{Op, Peers, Piece, Roles, Step};
 
 use crate::event::{Event, EventKind};
 use crate::event_queue::EventQueue;
+use crate::jobs::Watch;
 use crate::lanes::{AT_BARRIER, Arrival, Lanes};
 use crate::network::fifo;
 use crate::network::fluid::Fluid;
@@ -194,6 +195,10 @@ pub(crate) struct Simulation<'a, C, O> {
     /// Jobs that have not reached their first mark, and their last.
     to_begin: usize,
     to_end: usize,
+    /// Iterations that all jobs have made.
+    pub rounds: usize,
+    /// Who may stop it; `None`: nobody.
+    pub watch: Option<&'a Watch>,
 }
 
 impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
@@ -205,8 +210,9 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         fluid: bool,
         observer: O,
     ) -> Self {
-        let total: u32 = jobs.iter().map(|job| job.place.roles.total()).sum();
-        let mut job_of = vec![0; total as usize];
+        let global = |job: &Job<'a, C>| (0..job.place.roles.total()).map(|role| job.place.global(role) as usize).max();
+        let roles = jobs.iter().filter_map(global).max().map_or(0, |last| last + 1);
+        let mut job_of = vec![0; roles];
         for (number, job) in (0u16..).zip(&jobs) {
             (0..job.place.roles.total()).for_each(|role| job_of[job.place.global(role) as usize] = number);
         }
@@ -223,6 +229,8 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
             measured_from: 0,
             job_of,
             to_begin,
+            rounds: 0,
+            watch: None,
         };
         if to_begin == 0 {
             simulation.begin_measuring(0);
@@ -230,7 +238,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
         simulation
     }
 
-    /// Runs until every job has made its last mark.
+    /// Runs until every job has made its last mark, or it is stopped.
     ///
     /// # Errors
     /// No events are left before that: a program waits for a message that is never sent.
@@ -245,12 +253,18 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
                 }
             }
         }
-        while !self.is_over() {
-            let event = self.events.pop();
-            if event.kind == EventKind::Nothing {
-                return Err(self.standstill());
+        while !self.is_over() && !self.watch.is_some_and(Watch::is_stopped) {
+            // Some milliseconds.
+            for _ in 0..10_000 {
+                if self.is_over() {
+                    break;
+                }
+                let event = self.events.pop();
+                if event.kind == EventKind::Nothing {
+                    return Err(self.standstill());
+                }
+                self.handle(event);
             }
-            self.handle(event);
         }
         Ok(())
     }
@@ -478,13 +492,17 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     // ---- marks and barrier
 
     /// Nothing is started after the last mark, because it would occupy links.
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.to_end == 0
     }
 
     fn mark(&mut self, number: usize, time: u64, chain: C) {
         let job = &mut self.jobs[number];
         job.marks.push(Mark { time, chain });
+        if let Some(watch) = self.watch {
+            watch.count(&mut self.rounds, self.jobs.iter().map(|job| job.marks.len()));
+        }
+        let job = &mut self.jobs[number];
         if job.until == Until::Mark(job.marks.len()) {
             self.to_end -= 1;
         }

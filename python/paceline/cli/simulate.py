@@ -113,7 +113,9 @@ def simulate(
     paceline simulate --jobs examples/three-jobs.toml
     """
     if jobs is not None:
-        _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot)
+        if not _of_jobs(jobs, as_json=as_json, timeline=timeline, plot=plot):
+            click.echo("paceline: interrupted; what is known is printed, marked as stopped", err=True)
+            raise click.Abort
         return
     outputs = {
         "--explain": explain,
@@ -260,8 +262,8 @@ def _of_collectives(
     return True
 
 
-def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> None:
-    """Forecast several jobs that share a network; their options are in the file."""
+def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> bool:
+    """Forecast several jobs on one network, whose options are in the file; return whether Ctrl-C did not end it."""
     from paceline._internal.console import Bar, wrapped
     from paceline._internal.files import check_writable, replaced
     from paceline.forecast.jobs import plot as plotting
@@ -294,10 +296,11 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
         plotting.draw(result, plot)
     if as_json:
         put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
-        return
+        return not result.is_partial
     notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
     lines = [line for sentence in [*table.verdict(result), *notes] for line in wrapped(sentence, width())]
     say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
+    return not result.is_partial
 
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline import _core
+from paceline._core import Trace
 from paceline.catalog import names
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
@@ -123,14 +125,13 @@ class IterationPlan:
         return found
 
 
-def distinct_exchanges(text: str) -> tuple[int, list[Exchanged]]:
-    """Return the ranks of a plan that the native module has written, and what is exchanged, each once.
+def distinct_exchanges(trace: Trace, options: str) -> tuple[int, list[Exchanged]]:
+    """Return the ranks of the plan of these options (the native module's, as JSON), and what they exchange, each once.
 
-    It makes no steps, of which a plan may have hundreds of thousands.
+    Of hundreds of thousands of steps, few are different. Raises InvalidArgumentError.
     """
-    values = json.loads(text)
-    every = (step["work"] for step in values["steps"])
-    return values["world"], list(dict.fromkeys(_exchanged(work) for work in every if work["op"] == "exchange"))
+    values = json.loads(_core.iteration_exchanges(trace, options))
+    return values["world"], [_exchanged(work) for work in values["exchanges"]]
 
 
 def _exchanged(work: dict[str, Any]) -> Exchanged:

@@ -108,8 +108,7 @@ def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> Non
             return
         # Switches add up between nodes, and the other collectives of the iteration are NCCL's.
         by_nccl = scenario.strategy.is_offloaded or sharding.sums_in_switches(scenario.strategy)
-        plan = _core.iteration_plan(scenario.trace, json.dumps(options)) if by_nccl else None
-    times = None if plan is None else times_of(plan, scenario.cluster)
+        times = times_of(scenario.trace, options, scenario.cluster) if by_nccl else None
     if times is not None:
         options["collectives"] = times
     if known:

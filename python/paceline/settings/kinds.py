@@ -32,7 +32,8 @@ from paceline.errors import InvalidArgumentError
 
 BAIDU_RING = "baidu-ring"
 """A preset: ring all-reduce over MPI, without fusion and without a negotiating coordinator."""
-MOST_WORKERS = 60_000
+MOST_WORKERS = 1_000_000
+"""More than 65,535 are forecast where collectives are single events: of plans."""
 MOST_SERVERS = 60_000
 MOST_STREAMS = 64
 LONGEST_TIMEOUT_S = 30 * 86_400.0

@@ -1,5 +1,6 @@
 //! Executes a plan message by message, in the event loop of all simulations: every rank follows the plan by itself.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use paceline_iteration::Plan;
 use paceline_model::{Cluster, Trace};
@@ -51,11 +52,12 @@ pub(super) fn prepared(plan: &Plan, programs: Programs, every_step: bool) -> Pre
         entry: programs.entry,
         priority: (0..buckets.len() as u32).collect(),
         names: exchanges.map(|(step, _)| step.name(&plan.units)).collect(),
+        kinds: programs.exchanges.iter().map(|&(part, _)| part as u32).collect(),
         buckets,
         element_bytes: ELEMENT_BYTES,
         workers: vec![run],
         exchange_only: false,
-        schedule: Box::new(programs.together()),
+        schedule: Arc::new(programs.together()),
     }
 }
 
@@ -77,8 +79,9 @@ pub(super) fn exchange_alone(
 ) -> Result<Alone, SimulationError> {
     let prepared = Prepared {
         entry: options.entry()?,
-        schedule: Box::new(grouped),
+        schedule: Arc::new(grouped),
         buckets: vec![bucket],
+        kinds: vec![0],
         names: vec![String::new()],
         priority: vec![0],
         element_bytes: ELEMENT_BYTES,

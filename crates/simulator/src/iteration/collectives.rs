@@ -4,6 +4,7 @@
 //! strategy's own file.
 use std::collections::HashMap;
 
+use paceline_iteration::Group;
 use paceline_model::{Cluster, Rate, Time};
 use paceline_schedule::{Bucket, Link, Links, Schedule};
 
@@ -13,6 +14,7 @@ use crate::degraded::slowest_port;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::LinkUse;
 use crate::path::{COUNT, PARTS, Part};
+use crate::prepare::MAX_ROLES;
 
 /// A collective of more messages than this (a tenth of a second) takes its closed form, if it has one.
 const FEW_MESSAGES: u64 = 200_000;
@@ -81,20 +83,37 @@ impl<'a> Collectives<'a> {
     }
 
     fn find(&self, exchange: u32, bucket: Bucket) -> Result<Alone, SimulationError> {
-        let grouped = Grouped::alone(self.programs.part(exchange), self.world);
+        let part = self.programs.part(exchange);
+        let ranks = if self.world > MAX_ROLES { self.repeating(part.group) } else { self.world };
+        let grouped = Grouped::alone(part, ranks);
         let messages = grouped.volume(&bucket).messages;
         let by_form = if self.needs_events() { None } else { self.closed_form(exchange, &bucket) };
         match by_form {
             Some(found) if messages > FEW_MESSAGES => Ok(found),
-            _ if messages <= MOST_MESSAGES => exchange_alone(grouped, bucket, self.cluster, self.options),
+            _ if messages <= MOST_MESSAGES && ranks <= MAX_ROLES => {
+                let options = Options { workers: ranks, ..self.options.clone() };
+                let mut found = exchange_alone(grouped, bucket, self.cluster, &options)?;
+                found.links.iter_mut().for_each(|link| link.links *= self.world / ranks);
+                Ok(found)
+            }
             _ => Err(SimulationError(format!(
                 "strategy: {} has no closed form {}, and {messages} messages of one collective between {} workers are \
-                 more than the {MOST_MESSAGES} that are simulated; use ring, or fewer workers",
+                 more than the {MOST_MESSAGES} between {MAX_ROLES} that are simulated; use ring, or fewer workers",
                 self.programs.entry.name,
                 if self.needs_events() { "on such a network" } else { "here" },
                 self.world
             ))),
         }
+    }
+
+    /// The fewest ranks whose groups are those of all others again, on the same places of other nodes: what they do is the
+    /// same, and is simulated once.
+    fn repeating(&self, group: Group) -> u32 {
+        let (block, per_node) = (group.size * group.stride, self.cluster.gpus_per_node);
+        let ranks = (1..=per_node).map(|blocks| blocks.saturating_mul(block)).find(|it| it.is_multiple_of(per_node));
+        let of_all = |&ranks: &u32| self.world.is_multiple_of(ranks);
+        let apart = self.cluster.racks.is_none() && self.cluster.fabric.is_none() && self.cluster.degraded.is_empty();
+        ranks.filter(of_all).filter(|_| apart).unwrap_or(self.world)
     }
 
     /// What a closed form leaves out.

@@ -134,6 +134,11 @@ class Layer:
         """Number of its own parameters."""
         return sum(tensor.size for tensor in self.tensors)
 
+    @property
+    def kind(self) -> tuple[Layer, int]:
+        """All of it but names: blocks are alike but for these."""
+        return replace(self, name="", tensors=(), shared=(), block="block" * bool(self.block)), self.parameters
+
 
 def _with_part_of_experts(layer: Layer, ways: int) -> Layer:
     """Return a layer with one of `ways` parts of its experts, to which the tokens of as many ranks come."""
@@ -170,7 +175,13 @@ class Model:
     @cached_property
     def parameters(self) -> int:
         """Number of parameters; tied ones count once."""
-        return sum(tensor.size for tensor in self.tensors())
+        return sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """A number for each layer: that of others that differ only in their names."""
+        numbers: dict[tuple[Layer, int], int] = {}
+        return tuple(numbers.setdefault(layer.kind, len(numbers)) for layer in self.layers)
 
     @cached_property
     def _with_parts(self) -> dict[int, Model]:

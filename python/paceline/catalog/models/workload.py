@@ -119,14 +119,14 @@ class Workload:
     @cached_property
     def parts(self) -> tuple[tuple[Timed, ...], ...]:
         """Layers of each part of the model with their durations, for one microbatch; stages take the parts in turn."""
-        known: dict[Any, Timed] = {}
+        kinds = {id(layer): kind for layer, kind in zip(self.own.layers, self.own.kinds, strict=True)}
+        known: dict[int, Timed] = {}
 
         def timed(layer: Layer) -> Timed:
-            # Blocks are alike but for their names.
-            key = replace(layer, name="", tensors=(), shared=(), block="block" * bool(layer.block)), layer.parameters
-            if key not in known:
-                known[key] = self._timed(layer)
-            return replace(known[key], layer=layer)
+            kind = kinds[id(layer)]
+            if kind not in known:
+                known[kind] = self._timed(layer)
+            return replace(known[kind], layer=layer)
 
         return tuple(tuple(timed(layer) for layer in part) for part in self._parts())
 
@@ -268,12 +268,12 @@ class Workload:
             own -= efficiency("traffic.weight.fp8")
         return own
 
-    @property
+    @cached_property
     def forward_s(self) -> float:
         """Seconds of the forward pass."""
         return sum(one.forward_s for one in self.timed)
 
-    @property
+    @cached_property
     def backward_s(self) -> float:
         """Seconds of the backward pass."""
         return sum(one.backward_s for one in self.timed)
@@ -380,8 +380,17 @@ class Workload:
         stages = (self._memory_of_stage(stage, sharding, group) for stage in range(self.pipeline))
         return max(stages, key=lambda memory: memory.total)
 
+    @cached_property
+    def _kept_by_stage(self) -> dict[int, list[int]]:
+        return {}
+
     def _kept(self, stage: int) -> list[int]:
         """Return the bytes that a stage keeps of each of its layers for a sample of every microbatch, at most."""
+        if stage not in self._kept_by_stage:
+            self._kept_by_stage[stage] = self._kept_of(stage)
+        return self._kept_by_stage[stage]
+
+    def _kept_of(self, stage: int) -> list[int]:
         parts = self._parts_of(stage)
         kept = [[one.activation_bytes for one in part] for part in parts]
         if self.virtual_stages > 1 and self.kernels not in names.MEGATRON:
@@ -403,10 +412,18 @@ class Workload:
             return 0
         return round(layer.logits / self.context * element_bytes(self.precision))
 
+    @cached_property
+    def _models(self) -> tuple[Model, ...]:
+        """What each stage has of the model."""
+        if self.pipeline == 1:
+            return (self.own,)
+        return tuple(replace(self.model, layers=tuple(one.layer for one in stage)) for stage in self.stages)
+
     def _memory_of_stage(self, stage: int, sharding: str = "none", group: int = 1) -> Memory:
-        layers = tuple(one.layer for one in self.stages[stage])
+        model = self._models[stage]
+        layers = model.layers
         found = memory_of(
-            self.own if self.pipeline == 1 else replace(self.model, layers=layers),
+            model,
             self.computed,
             batch=self.batch,
             sharding=sharding,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -23,9 +23,15 @@ from paceline.forecast.bottleneck import with_faster_links
 from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.sharding import NONE
+from paceline.forecast.simulate import Result
 from paceline.settings.table import naming_core_errors
 
 SCHEMA = 1
+_MOST_MESSAGES = 10_000_000
+"""With more messages in all simulations (some seconds), collectives are single events."""
+_FEW_NODES, _MOST_ON_FEW_NODES = 4, 50_000_000
+"""On so few nodes, only where messages take half a minute."""
+_TICK_S = 0.1
 # What each strategy becomes if the switch can do more.
 _WITH = {
     "multicast": {
@@ -60,15 +66,18 @@ class JobResult:
     server_nodes: tuple[int, ...]
     iterations: int
     """Iterations over which the mean is taken."""
-    iteration_s: float
-    alone_s: float
+    iteration_s: float | None
+    """None: stopped before it was known."""
+    alone_s: float | None
     """The same iterations on the same nodes without the other jobs."""
     samples_per_s: float
     notes: tuple[str, ...]
 
     @property
-    def slowdown(self) -> float:
-        """How many times longer an iteration takes than alone."""
+    def slowdown(self) -> float | None:
+        """How many times longer an iteration takes than alone; None: stopped before it was known."""
+        if self.iteration_s is None or self.alone_s is None:
+            return None
         return self.iteration_s / self.alone_s if self.alone_s > 0 else 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,18 +116,24 @@ class JobsResult:
 
     mix: Mix
     jobs: tuple[JobResult, ...]
-    pairs: tuple[tuple[float, ...], ...]
-    """Slowdown of job i with only job j beside it; 1 on the diagonal."""
+    pairs: tuple[tuple[float | None, ...], ...]
+    """Slowdown of job i with only job j beside it; 1 on the diagonal, None if stopped before it was known."""
     links: tuple[SharedLink, ...]
     """Links that carried data, busiest first."""
     measured_s: float
     what_if: tuple[WhatIf, ...]
+    by_collective: bool = False
+    """Whether collectives were single events, because their messages were too many."""
+    is_partial: bool = False
+    """Whether it was stopped."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         names = [job.name for job in self.jobs]
         return {
             "schema": SCHEMA,
+            **({"resolution": "collectives"} if self.by_collective else {}),
+            **({"partial": True} if self.is_partial else {}),
             "cluster": json.loads(self.mix.cluster.to_json()),
             "nodes": self.mix.nodes,
             "network": self.mix.network,
@@ -154,39 +169,78 @@ class _Ran:
     notes: dict[str, tuple[str, ...]]
     links: list[dict[str, Any]]
     measured_s: float
+    is_complete: bool
+    """Whether it was not stopped."""
 
-    def mean_s(self, name: str, between: tuple[int, int] | None = None) -> float:
+    def mean_s(self, name: str, between: tuple[int, int] | None = None) -> float | None:
+        """Return seconds per iteration; None if it was stopped before there was one."""
         first, last = between or self.measured[name]
+        if last <= first or last >= len(self.marks[name]):
+            return None
         rounds = (last - first) * self.sync_every[name]
         return (self.marks[name][last] - self.marks[name][first]) * 1e-12 / rounds
 
 
-def _run(
-    mix: Mix,
-    jobs: Sequence[PlacedJob],
-    *,
-    marks: list[int] | None = None,
-    timeline: Path | None = None,
-) -> _Ran:
-    wanted = {
-        "nodes": mix.nodes,
-        "network": mix.network,
-        "iterations": mix.iterations,
-        "jobs": [job.for_core(mix.seed) for job in jobs],
-        **({"marks": marks} if marks is not None else {}),
-    }
+class _Simulations:
+    """Simulates jobs of a mix, all as one does: with every message, or with collectives as single events."""
+
+    def __init__(self, mix: Mix, changed: Sequence[Mix], packed: Sequence[Mix]) -> None:
+        self._watch = _core.JobsWatch()
+        self._placed = {id(one): _placed(one, self._watch) for one in (mix, *changed, *packed)}
+        self._iterations = mix.iterations
+        whole = self._placed[id(mix)]
+        jobs = len(mix.jobs)
+        # Of each job: with all others, with each of them, alone, and with each change.
+        times = 2 + len(changed) + (jobs - 1 if jobs > 2 else 0)
+        messages = sum(whole.messages(self._iterations + 2)) * times
+        nodes = {node for job in mix.jobs for node in job.nodes}
+        most = _MOST_ON_FEW_NODES if len(nodes) <= _FEW_NODES else _MOST_MESSAGES
+        self.by_collective = messages > most and whole.has_collectives_only
+        self.total = 0
+        self.is_stopped = False
+
+    def run(
+        self, mix: Mix, which: Sequence[int], *, marks: list[int] | None = None, timeline: Path | None = None
+    ) -> _Ran:
+        with naming_core_errors():
+            text = self._placed[id(mix)].run(
+                list(which),
+                iterations=self._iterations,
+                marks=marks,
+                by_collective=self.by_collective and timeline is None,
+                timeline=timeline,
+            )
+        ran = json.loads(text)
+        return _Ran(
+            {job["name"]: job["marks_ps"] for job in ran["jobs"]},
+            {job["name"]: tuple(job["measured"]) for job in ran["jobs"]},
+            {job["name"]: job["sync_every"] for job in ran["jobs"]},
+            {job["name"]: job["samples"] for job in ran["jobs"]},
+            {job["name"]: tuple(job["notes"]) for job in ran["jobs"]},
+            ran["links"],
+            ran["measured_s"],
+            ran["is_complete"],
+        )
+
+    def completed(self, futures: Sequence[Future[_Ran]], bar: Bar | None) -> list[_Ran]:
+        """Wait for all; after Ctrl-C they have what they had then."""
+        try:
+            left = True
+            while left:
+                left = bool(wait(futures, timeout=_TICK_S).not_done)
+                if bar is not None:
+                    bar(min(self._watch.rounds, self.total), self.total)
+        except KeyboardInterrupt:
+            self._watch.stop()
+            self.is_stopped = True
+        return [future.result() for future in futures]
+
+
+def _placed(mix: Mix, watch: _core.JobsWatch) -> _core.JobsOnNetwork:
+    described = {"nodes": mix.nodes, "network": mix.network, "jobs": [job.for_core(mix.seed) for job in mix.jobs]}
+    traces = [job.scenario.trace for job in mix.jobs]
     with naming_core_errors():
-        text = _core.simulate_mix([job.scenario.trace for job in jobs], mix.cluster, json.dumps(wanted), timeline)
-    found = json.loads(text)
-    return _Ran(
-        {job["name"]: job["marks_ps"] for job in found["jobs"]},
-        {job["name"]: tuple(job["measured"]) for job in found["jobs"]},
-        {job["name"]: job["sync_every"] for job in found["jobs"]},
-        {job["name"]: job["samples"] for job in found["jobs"]},
-        {job["name"]: tuple(job["notes"]) for job in found["jobs"]},
-        found["links"],
-        found["measured_s"],
-    )
+        return _core.JobsOnNetwork(traces, mix.cluster, json.dumps(described), watch)
 
 
 def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = None) -> JobsResult:
@@ -195,86 +249,99 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     Args:
         mix: The jobs, from `paceline.forecast.jobs.spec.read`.
         timeline: A file for a Chrome trace of all jobs together.
-        bar: Shows progress.
+        bar: Shows progress: iterations that all jobs of a simulation have made, of those of all simulations.
 
     Returns:
-        The slowdown of each job, who causes it, the links they share, and what would help.
+        The slowdown of each job, who causes it, the links they share, and what would help. After Ctrl-C: what of that
+        was known by then, with `is_partial`.
 
     Raises:
         InvalidArgumentError: A job cannot be simulated; the message begins with its name.
+        KeyboardInterrupt: Ctrl-C before any job had made an iteration.
     """
     jobs = mix.jobs
+    everyone = range(len(jobs))
     changes = _changes(mix)
-    pairs = list(combinations(jobs, 2)) if len(jobs) > 2 else []
-    mixes: list[tuple[Mix, Sequence[PlacedJob]]] = [(mix, pair) for pair in pairs]
-    mixes += [(changed, changed.jobs) for _, changed, _ in changes if changed is not None]
+    pairs = list(combinations(everyone, 2)) if len(jobs) > 2 else []
+    changed_mixes = [changed for _, changed, _ in changes if changed is not None]
+    # On the nodes that a forecast of one job assumes, where it matters which they are.
+    packed = {
+        job.name: replace(mix, jobs=(job.packed,)) for job in jobs if not mix.is_alike_everywhere and job.packed != job
+    }
+    simulations = _Simulations(mix, changed_mixes, list(packed.values()))
+    runs = 1 + len(pairs) + len(changed_mixes)
+    # Each to the end of the iterations wanted, after the first and what of the next is under way.
+    simulations.total = (runs + len(jobs) + len(packed)) * (mix.iterations + 2)
     with ThreadPoolExecutor(cores()) as pool:
-        whole = pool.submit(_run, mix, jobs, timeline=timeline)
-        others = [pool.submit(_run, changed, subset) for changed, subset in mixes]
-        ran = _counted(whole, others, bar)
+        by_themselves = {job.name: pool.submit(job.by_itself.result) for job in jobs}
+        futures = [pool.submit(simulations.run, mix, everyone, timeline=timeline)]
+        futures += [pool.submit(simulations.run, mix, pair) for pair in pairs]
+        futures += [pool.submit(simulations.run, changed, everyone) for changed in changed_mixes]
+        ran = simulations.completed(futures, bar)
         together, beside, changed_runs = ran[0], ran[1 : 1 + len(pairs)], ran[1 + len(pairs) :]
         # Each job alone is run as far as in any of these, and compared over the same iterations.
         last = {
             job.name: max(one.measured[job.name][1] for one in [together, *beside] if job.name in one.marks)
             for job in jobs
         }
-        alone = {job.name: pool.submit(_run, mix, [job], marks=[last[job.name] + 1]) for job in jobs}
-        forecasts = {job.name: pool.submit(job.by_itself.result) for job in jobs}
-        # On the nodes that a forecast of one job assumes, where it matters which they are.
-        packed = {
-            job.name: pool.submit(_run, mix, [job.packed], marks=[last[job.name] + 1])
-            for job in jobs
-            if not mix.is_alike_everywhere and job.packed != job
-        }
-        alone_runs = {name: future.result() for name, future in alone.items()}
-        packed_runs = alone_runs | {name: future.result() for name, future in packed.items()}
+        futures = [
+            pool.submit(simulations.run, mix, [number], marks=[last[jobs[number].name] + 1]) for number in everyone
+        ]
+        futures += [pool.submit(simulations.run, own, [0], marks=[last[name] + 1]) for name, own in packed.items()]
+        later = simulations.completed(futures, bar)
+        alone = dict(zip(last, later, strict=False))
+        on_first = alone | dict(zip(packed, later[len(jobs) :], strict=True))
+        if simulations.is_stopped:
+            pool.shutdown(wait=False, cancel_futures=True)
         scale = {
-            name: _scale(future.result().iteration_s, packed_runs[name].mean_s(name, together.measured[name]))
-            for name, future in forecasts.items()
+            name: _scale(forecast, on_first[name].mean_s(name, together.measured[name]))
+            for name, forecast in by_themselves.items()
         }
 
-    def slowdown(run: _Ran, name: str) -> float:
-        base = alone_runs[name].mean_s(name, run.measured[name])
-        return run.mean_s(name) / base if base > 0 else 1.0
+    def slowdown(run: _Ran, name: str) -> float | None:
+        own, base = run.mean_s(name), alone[name].mean_s(name, run.measured[name])
+        if own is None or base is None:
+            return None
+        return own / base if base > 0 else 1.0
 
     runs_of_pairs = beside or [together]  # Two jobs together are their only pair.
-    by_pair = {
-        frozenset((a.name, b.name)): run for (a, b), run in zip(combinations(jobs, 2), runs_of_pairs, strict=False)
-    }
+    by_pair = {frozenset(pair): run for pair, run in zip(combinations(everyone, 2), runs_of_pairs, strict=False)}
     matrix = tuple(
-        tuple(1.0 if a is b else slowdown(by_pair[frozenset((a.name, b.name))], a.name) for b in jobs) for a in jobs
+        tuple(1.0 if a == b else slowdown(by_pair[frozenset((a, b))], jobs[a].name) for b in everyone) for a in everyone
     )
-    results = tuple(_result(job, together, alone_runs[job.name], scale[job.name]) for job in jobs)
-    runs = iter(changed_runs)
+    results = tuple(_result(job, together, alone[job.name], scale[job.name]) for job in jobs)
+    if all(one.iteration_s is None for one in results):
+        raise KeyboardInterrupt
+    changed_run = iter(changed_runs)
     what_if = tuple(
-        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(runs), scale, note)
+        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(changed_run), scale, note)
         for change, changed, note in changes
     )
     links = tuple(
         SharedLink(one["name"], one["kind"], one["busy"], tuple(jobs[number].name for number in one["jobs"]))
         for one in together.links
     )
-    return JobsResult(mix, results, matrix, links, together.measured_s, what_if)
+    is_partial = not all(run.is_complete for run in [*ran, *alone.values()])
+    return JobsResult(mix, results, matrix, links, together.measured_s, what_if, simulations.by_collective, is_partial)
 
 
-def _counted(whole: Any, others: Sequence[Any], bar: Bar | None) -> list[_Ran]:  # noqa: ANN401 - futures
-    futures = [whole, *others]
-    results = []
-    for number, future in enumerate(futures, start=1):
-        results.append(future.result())
-        if bar is not None:
-            bar(number, len(futures))
-    return results
+def _scale(forecast: Future[Result], messages_s: float | None) -> float:
+    """Return how many times longer an iteration takes than its messages say: what the job's library costs.
+
+    After Ctrl-C that may not be known.
+    """
+    if forecast.cancelled() or messages_s is None or messages_s <= 0:
+        return 1.0
+    return forecast.result().iteration_s / messages_s
 
 
-def _scale(forecast_s: float, messages_s: float) -> float:
-    """Return how many times longer an iteration takes than its messages say: what the job's library costs."""
-    return forecast_s / messages_s if messages_s > 0 else 1.0
+def _scaled(scale: float, seconds: float | None) -> float | None:
+    return None if seconds is None else scale * seconds
 
 
 def _result(job: PlacedJob, together: _Ran, alone: _Ran, scale: float) -> JobResult:
     first, last = together.measured[job.name]
-    iteration_s = scale * together.mean_s(job.name)
+    iteration_s = _scaled(scale, together.mean_s(job.name))
     summary = json.loads(job.scenario.trace.summary())
     samples: float = job.scenario.workers * together.samples[job.name]
     if job.scenario.workload is not None:
@@ -290,17 +357,21 @@ def _result(job: PlacedJob, together: _Ran, alone: _Ran, scale: float) -> JobRes
         server_nodes=job.server_nodes,
         iterations=(last - first) * together.sync_every[job.name],
         iteration_s=iteration_s,
-        alone_s=scale * alone.mean_s(job.name, (first, last)),
-        samples_per_s=samples / iteration_s if iteration_s > 0 else 0.0,
+        alone_s=_scaled(scale, alone.mean_s(job.name, (first, last))),
+        samples_per_s=samples / iteration_s if iteration_s else 0.0,
         notes=together.notes[job.name],
     )
 
 
 def _gain(change: str, before: Sequence[JobResult], run: _Ran, scale: Mapping[str, float], note: str) -> WhatIf:
-    after = tuple(scale[job.name] * run.mean_s(job.name) for job in before)
-    speedups = tuple(job.iteration_s / now if now > 0 else 1.0 for job, now in zip(before, after, strict=True))
+    after = [_scaled(scale[job.name], run.mean_s(job.name)) for job in before]
+    pairs = [(job.iteration_s, now) for job, now in zip(before, after, strict=True)]
+    known = [(was, now) for was, now in pairs if was is not None and now is not None]
+    if len(known) < len(pairs):
+        return WhatIf(change, None, note="stopped before it was known")
+    speedups = tuple(was / now if now > 0 else 1.0 for was, now in known)
     mean = math.exp(sum(math.log(gain) for gain in speedups) / len(speedups)) if all(speedups) else 0.0
-    return WhatIf(change, after, speedups, mean, note)
+    return WhatIf(change, tuple(now for _, now in known), speedups, mean, note)
 
 
 def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:

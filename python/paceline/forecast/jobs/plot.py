@@ -41,16 +41,18 @@ def figure(result: JobsResult) -> Figure:
     axes = drawn.subplots(1, 2 if several else 1, squeeze=False)[0]
     bars = axes[0]
     places = range(len(names))
-    alone = [1e3 * job.alone_s for job in result.jobs]
-    more = [1e3 * (job.iteration_s - job.alone_s) for job in result.jobs]
+    # What was stopped before it was known has no bar.
+    alone = [1e3 * (job.alone_s or 0.0) for job in result.jobs]
+    whole = [1e3 * (job.iteration_s or 0.0) for job in result.jobs]
+    more = [together - base for together, base in zip(whole, alone, strict=True)]
     bars.barh(places, alone, color=_ALONE, label="alone")
     if several:
         bars.barh(places, more, left=alone, color=_MORE, label="because of the others")
         bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
-    longest = max(whole + extra for whole, extra in zip(alone, more, strict=True))
+    longest = max(*whole, *alone)
     for place, job in enumerate(result.jobs):
-        text = f"{job.slowdown:.2f}×" if several else f"{1e3 * job.iteration_s:.4g} ms"
-        bars.text(1e3 * max(job.iteration_s, job.alone_s) + 0.015 * longest, place, text, va="center")
+        text = _times(job.slowdown) if several else f"{whole[place]:.4g} ms"
+        bars.text(max(whole[place], alone[place]) + 0.015 * longest, place, text, va="center")
     bars.set_xlim(0, 1.15 * longest)
     bars.set_yticks(places, names)
     bars.invert_yaxis()
@@ -59,14 +61,19 @@ def figure(result: JobsResult) -> Figure:
     bars.spines[["top", "right"]].set_visible(False)
     if several:
         matrix = axes[1]
-        highest = max(max(row) for row in result.pairs)
-        matrix.imshow(result.pairs, cmap="Reds", vmin=1, vmax=max(highest * 1.3, 1.2), aspect="auto")
+        shown = [[slowdown or 1.0 for slowdown in row] for row in result.pairs]
+        highest = max(map(max, shown))
+        matrix.imshow(shown, cmap="Reds", vmin=1, vmax=max(highest * 1.3, 1.2), aspect="auto")
         for row, values in enumerate(result.pairs):
             for column, value in enumerate(values):
-                text = "–" if row == column else f"{value:.2f}×"
+                text = "–" if row == column else _times(value)
                 matrix.text(column, row, text, ha="center", va="center")
         matrix.set_xticks(places, names, rotation=20, ha="right", rotation_mode="anchor")
         matrix.set_yticks(places, names)
         matrix.set_xlabel("beside this job alone")
         matrix.set_title("Slowdown: who hurts whom")
     return drawn
+
+
+def _times(slowdown: float | None) -> str:
+    return "?" if slowdown is None else f"{slowdown:.2f}×"

@@ -12,6 +12,8 @@ from paceline.forecast.sharding import NONE
 
 _MOST_LINKS = 8
 _NOTICED = 0.005
+_UNKNOWN = "?"
+"""It was stopped before this was known."""
 
 
 def table(result: JobsResult) -> list[str]:
@@ -32,7 +34,8 @@ def _title(result: JobsResult) -> str:
     if "racks" in cluster:
         racks = cluster["racks"]
         words.append(f"racks of {racks['nodes_per_rack']}, {racks['oversubscription']:g}:1 oversubscribed")
-    return ", ".join([*words, f"{result.mix.network} network"])
+    words += [f"{result.mix.network} network", *["each collective as a whole"] * result.by_collective]
+    return ", ".join(words)
 
 
 def _rate(text: str) -> float:
@@ -42,7 +45,7 @@ def _rate(text: str) -> float:
 
 
 def _jobs(result: JobsResult) -> list[str]:
-    time = units.time_unit(job.iteration_s for job in result.jobs)
+    time = units.time_unit(job.iteration_s for job in result.jobs if job.iteration_s is not None)
     are_sharded = any(job.sharding != NONE for job in result.jobs)
     columns = [
         Column("job", left=True),
@@ -64,14 +67,18 @@ def _jobs(result: JobsResult) -> list[str]:
             *([job.sharding] if are_sharded else []),
             str(job.workers),
             _numbers([*job.nodes, *job.server_nodes]),
-            units.in_unit(job.iteration_s, time),
-            units.in_unit(job.alone_s, time),
-            f"{job.slowdown:.2f}",
-            units.digits(job.samples_per_s),
+            _UNKNOWN if job.iteration_s is None else units.in_unit(job.iteration_s, time),
+            _UNKNOWN if job.alone_s is None else units.in_unit(job.alone_s, time),
+            _times(job.slowdown),
+            _UNKNOWN if job.iteration_s is None else units.digits(job.samples_per_s),
         ]
         for job in result.jobs
     ]
     return render(columns, [rows], highlight_first=False)
+
+
+def _times(slowdown: float | None) -> str:
+    return _UNKNOWN if slowdown is None else f"{slowdown:.2f}"
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -90,12 +97,12 @@ def _matrix(result: JobsResult) -> list[str]:
     names = [job.name for job in result.jobs]
     columns = [Column("slowdown of", left=True), *(Column(f"beside\n{name}") for name in names), Column("all\nothers")]
     rows = [
-        [name, *("-" if row is column else f"{result.pairs[row][column]:.2f}" for column in range(len(names)))]
+        [name, *("-" if row is column else _times(result.pairs[row][column]) for column in range(len(names)))]
         for row, name in enumerate(names)
     ]
     for row, cells in enumerate(rows):
         cells[1 + row] = "-"
-        cells.append(f"{result.jobs[row].slowdown:.2f}")
+        cells.append(_times(result.jobs[row].slowdown))
     return render(columns, [rows], highlight_first=False)
 
 
@@ -137,6 +144,9 @@ def _what_if(result: JobsResult) -> list[str]:
 
 def verdict(result: JobsResult) -> list[str]:
     """Return who suffers most, from whom, and what would help most, as sentences."""
+    if result.is_partial:
+        done = ", ".join(f"{job.name} {job.iterations}" for job in result.jobs)
+        return [f"Stopped: what is shown is of the iterations made until then ({done}), and '{_UNKNOWN}' is not known."]
     sentences = []
     if len(result.jobs) > 1:
         sentences.append(_who(result))
@@ -151,15 +161,16 @@ def verdict(result: JobsResult) -> list[str]:
 
 
 def _who(result: JobsResult) -> str:
-    worst: JobResult = max(result.jobs, key=lambda job: job.slowdown)
-    if worst.slowdown < 1 + _NOTICED:
+    slowdowns = [job.slowdown or 1.0 for job in result.jobs]
+    row = max(range(len(slowdowns)), key=lambda it: slowdowns[it])
+    worst: JobResult = result.jobs[row]
+    if slowdowns[row] < 1 + _NOTICED:
         return "No job slows down another one."
-    row = [job.name for job in result.jobs].index(worst.name)
-    others = [(slow, job.name) for job, slow in zip(result.jobs, result.pairs[row], strict=True) if job is not worst]
-    most, by = max(others)
+    beside = zip(result.jobs, result.pairs[row], strict=True)
+    most, by = max((slow or 1.0, job.name) for job, slow in beside if job is not worst)
     if most < 1 + _NOTICED:
-        return f"{worst.name} suffers most, {worst.slowdown:.2f} times slower than alone, from no single other job."
+        return f"{worst.name} suffers most, {slowdowns[row]:.2f} times slower than alone, from no single other job."
     return (
-        f"{worst.name} suffers most, {worst.slowdown:.2f} times slower than alone, mainly from {by} "
+        f"{worst.name} suffers most, {slowdowns[row]:.2f} times slower than alone, mainly from {by} "
         f"({most:.2f} times slower beside it alone)."
     )

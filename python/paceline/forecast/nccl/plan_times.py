@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from paceline._core import Cluster
+from paceline._core import Cluster, Trace
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.iteration_plan import Collective, distinct_exchanges
@@ -20,12 +21,16 @@ _KINDS: dict[Collective, Kind] = {
 }
 
 
-def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
+def times_of(trace: Trace, options: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]] | None:
     """Return what the native module takes as `collectives`; None if NCCL's model does not know the cluster.
 
     Args:
-        plan: The plan of an iteration, as JSON.
+        trace: What is computed.
+        options: Those of the native module, which make it a plan.
         cluster: Nodes that name their GPU.
+
+    Raises:
+        InvalidArgumentError: Options that contradict each other.
     """
     fields = json.loads(cluster.to_json())
     if "gpu" not in fields or "racks" in fields or fields.get("fabric", {}).get("kind", "rails") != "rails":
@@ -35,7 +40,7 @@ def times_of(plan: str, cluster: Cluster) -> list[dict[str, Any]] | None:
     except InvalidArgumentError:  # A slow link that there is not, which the simulator names.
         return None
     found = {}
-    world, every = distinct_exchanges(plan)
+    world, every = distinct_exchanges(trace, json.dumps(options))
     for exchanged in every:
         group = exchanged.group
         key = (exchanged.collective, group.size, group.stride, exchanged.size)
