@@ -568,7 +568,7 @@ impl Driver {
             while !*left && until.is_none_or(|until| Instant::now() < until) {
                 let _ = self.gone.wait_while_for(&mut left, |left| !*left, LOOK_AGAIN);
                 if until.is_none() && (patience != u64::MAX || interrupted()) {
-                    self.hurries.fetch_or(patience == u64::MAX, Ordering::SeqCst);
+                    self.hurries.store(patience == u64::MAX, Ordering::SeqCst);
                     until = Some(Instant::now() + LEAVING + STUCK);
                 }
             }
