@@ -361,3 +361,12 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
     text = tmp_path / "text"
     text.write_text("a few words")
     assert read_small(text) == "a few words"
+
+
+def test_variables_in_part_do_not_matter_to_who_says_its_rank(monkeypatch):
+    """As with `init_process_group(init_method="file://…", rank=0, world_size=2)` where only WORLD_SIZE is exported."""
+    for name in list(os.environ):
+        if name in TORCH or name.startswith(("OMPI_", "PMI_", "SLURM_", "PACELINE_INTERFACE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Settings.from_environment().address() in {"127.0.0.1", "::1"}
