@@ -281,9 +281,9 @@ struct OnCluster {
 }
 
 /// A job alone with more messages than this in an iteration (some hundredths of a second) is not simulated with all of them.
-const FEW_MESSAGES: u64 = 100_000;
+const FEW_MESSAGES: u64 = 50_000;
 /// Iterations after which all are alike.
-const SETTLED: usize = 3;
+const SETTLED: usize = 2;
 /// An iteration that is right to this share is right.
 const RIGHT: f64 = 1e-6;
 
@@ -482,7 +482,8 @@ impl OnCluster {
             (link, (all.name(one.name), all.part_names()[one.part as usize]))
         };
         let links = alone.iter().flatten().flat_map(|it| &it.uses).map(|it| described(it.link)).collect();
-        let (of_jobs, classes) = classified(&alone);
+        let side_by_side: Vec<bool> = jobs.iter().map(|job| !is_planned(job)).collect();
+        let (of_jobs, classes) = classified(&alone, &side_by_side);
         let paces =
             of_jobs.iter().enumerate().map(|(it, own)| self.pace(it, own, &classes)).collect::<Result<_, _>>()?;
         Ok(Collectives { of_jobs, classes, paces, links })

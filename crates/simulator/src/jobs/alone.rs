@@ -22,6 +22,9 @@ use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
 /// Between two sizes, others are interpolated if that is right to this share of the time for the one in the middle.
 const STRAIGHT: f64 = 1e-4;
 
+/// So often at most are sizes halved: routes that depend on the load bend everywhere, by little.
+const HALVINGS: u32 = 3;
+
 /// Equal parts of the time of a collective, in each of which its use of links is known.
 pub(super) const PARTS: usize = 16;
 
@@ -109,7 +112,7 @@ pub(super) fn of_buckets(site: &Site<'_>) -> Result<Vec<Arc<Alone>>, SimulationE
         for end in [first, last] {
             known.entry((kind, end.len)).or_insert(Arc::new(simulated(site, end)?));
         }
-        between(site, kind, &sizes, &mut known)?;
+        between(site, kind, &sizes, HALVINGS, &mut known)?;
     }
     Ok(buckets
         .iter()
@@ -123,6 +126,7 @@ fn between(
     site: &Site<'_>,
     kind: u32,
     sizes: &[Bucket],
+    halvings: u32,
     known: &mut HashMap<(u32, u64), Arc<Alone>>,
 ) -> Result<(), SimulationError> {
     if sizes.len() < 3 {
@@ -135,17 +139,20 @@ fn between(
     let middle = (1..sizes.len() - 1).min_by_key(|&it| sizes[it].len.abs_diff(half)).unwrap_or(1);
     let share = |bucket: &Bucket| (bucket.len - low.len) as f64 / (high.len - low.len) as f64;
     let [from, to] = [low, high].map(|end| Arc::clone(&known[&at(&end)]));
-    let found = simulated(site, sizes[middle])?;
-    let straight = (from.towards(&to, share(&sizes[middle])).time / found.time - 1.0).abs() < STRAIGHT;
-    known.insert(at(&sizes[middle]), Arc::new(found));
-    if !straight {
-        between(site, kind, &sizes[..=middle], known)?;
-        return between(site, kind, &sizes[middle..], known);
+    let straight = halvings == 0 || {
+        let found = simulated(site, sizes[middle])?;
+        let error = from.towards(&to, share(&sizes[middle])).time / found.time - 1.0;
+        known.insert(at(&sizes[middle]), Arc::new(found));
+        error.abs() < STRAIGHT
+    };
+    if straight {
+        for bucket in &sizes[1..sizes.len() - 1] {
+            known.entry(at(bucket)).or_insert_with(|| Arc::new(from.towards(&to, share(bucket))));
+        }
+        return Ok(());
     }
-    for bucket in &sizes[1..sizes.len() - 1] {
-        known.entry(at(bucket)).or_insert_with(|| Arc::new(from.towards(&to, share(bucket))));
-    }
-    Ok(())
+    between(site, kind, &sizes[..=middle], halvings - 1, known)?;
+    between(site, kind, &sizes[middle..], halvings - 1, known)
 }
 
 /// The collective of one bucket, from the moment at which it begins on all ranks until the last one has ended it.

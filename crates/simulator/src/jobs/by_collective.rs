@@ -80,7 +80,15 @@ pub(super) struct Classes {
 }
 
 /// Parts of a collective are one phase if their use of links differs by less.
-const EVEN: f64 = 0.02;
+const EVEN: f64 = 0.05;
+/// The same where many run at once, whose differences cancel out.
+const NEARLY_EVEN: f64 = 0.25;
+
+/// So much may the connections differ of a collective on two links that are compared.
+const ALIKE: f64 = 0.25;
+
+/// How many parallel links there are, and the parts of their use, with who uses them.
+type Used = (u32, Vec<(u32, i64)>);
 
 /// What two collectives use alike differs by the rounding of times only.
 fn digits(number: f64) -> i64 {
@@ -88,17 +96,22 @@ fn digits(number: f64) -> i64 {
 }
 
 /// The collectives of each job. Links that all collectives use alike are one class.
-pub(super) fn classified(jobs: &[Vec<Arc<Alone>>]) -> (Vec<Vec<Arc<Collective>>>, Classes) {
+///
+/// `side_by_side`: for each job, whether any number of its collectives run at once.
+pub(super) fn classified(jobs: &[Vec<Arc<Alone>>], side_by_side: &[bool]) -> (Vec<Vec<Arc<Collective>>>, Classes) {
     let mut numbers: HashMap<*const Alone, u32> = HashMap::new();
     let mut distinct: Vec<&Arc<Alone>> = Vec::new();
-    for alone in jobs.iter().flatten() {
+    let mut beside: Vec<bool> = Vec::new();
+    let every = jobs.iter().zip(side_by_side).flat_map(|(job, own)| job.iter().map(move |alone| (alone, own)));
+    for (alone, own) in every {
         numbers.entry(Arc::as_ptr(alone)).or_insert_with(|| {
             distinct.push(alone);
+            beside.push(*own);
             distinct.len() as u32 - 1
         });
     }
     // How each link is used by whom.
-    let mut used: BTreeMap<u32, (u32, Vec<(u32, i64)>)> = BTreeMap::new();
+    let mut used: BTreeMap<u32, Used> = BTreeMap::new();
     for (number, alone) in (0..).zip(&distinct) {
         for it in &alone.uses {
             let (parallel, of) = used.entry(it.link).or_default();
@@ -106,6 +119,7 @@ pub(super) fn classified(jobs: &[Vec<Arc<Alone>>]) -> (Vec<Vec<Arc<Collective>>>
             of.extend(it.shares.iter().chain([&it.flows]).map(|&one| (number, digits(one))));
         }
     }
+    let used = binding(used, &distinct);
     let mut links: Vec<f64> = Vec::new();
     let mut known: HashMap<&[(u32, i64)], u32> = HashMap::new();
     let mut class_of: HashMap<u32, u32> = HashMap::new();
@@ -117,25 +131,79 @@ pub(super) fn classified(jobs: &[Vec<Arc<Alone>>]) -> (Vec<Vec<Arc<Collective>>>
         links[class as usize] += f64::from(*parallel);
         class_of.insert(link, class);
     }
-    let all: Vec<Arc<Collective>> =
-        (0..).zip(&distinct).map(|(number, alone)| Arc::new(Collective::new(alone, number, &class_of))).collect();
+    let all: Vec<Arc<Collective>> = (0..)
+        .zip(&distinct)
+        .map(|(number, alone)| Arc::new(Collective::new(alone, number, &class_of, beside[number as usize])))
+        .collect();
     let of =
         |job: &Vec<Arc<Alone>>| job.iter().map(|it| Arc::clone(&all[numbers[&Arc::as_ptr(it)] as usize])).collect();
     (jobs.iter().map(of).collect(), Classes { links, collectives: all.len() })
 }
 
+/// The links that may be full before others: one that everybody uses less than another one, in every part, never is.
+fn binding(mut used: BTreeMap<u32, Used>, distinct: &[&Arc<Alone>]) -> BTreeMap<u32, Used> {
+    let find = |number: u32, link: u32| {
+        let uses = &distinct[number as usize].uses;
+        uses.binary_search_by_key(&link, |it| it.link).ok().map(|place| &uses[place])
+    };
+    let whose = |of: &[(u32, i64)]| {
+        let mut numbers: Vec<u32> = of.iter().map(|&(number, _)| number).collect();
+        numbers.dedup();
+        numbers
+    };
+    let total = |link: u32, numbers: &[u32]| -> f64 {
+        numbers.iter().filter_map(|&it| find(it, link)).map(|it| it.shares.iter().sum::<f64>()).sum()
+    };
+    let mut links: Vec<(u32, Vec<u32>, f64)> = used
+        .iter()
+        .map(|(&link, (_, of))| {
+            let numbers = whose(of);
+            let total = total(link, &numbers);
+            (link, numbers, total)
+        })
+        .collect();
+    // The most used first, so that each needs to be compared with those that stay only.
+    links.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
+    let totals: HashMap<u32, f64> = links.iter().map(|(link, _, total)| (*link, *total)).collect();
+    let (mut stay, mut more): (Vec<u32>, Vec<(u32, u32)>) = Default::default();
+    for (link, numbers, total) in &links {
+        let is_less_than = |other: u32| {
+            numbers.iter().all(|&number| match (find(number, *link), find(number, other)) {
+                (Some(own), Some(theirs)) => {
+                    let mut parts = own.shares.iter().zip(theirs.shares);
+                    parts.all(|(own, theirs)| *own <= theirs + EVEN) && (own.flows / theirs.flows - 1.0).abs() < ALIKE
+                }
+                (own, _) => own.is_none(),
+            })
+        };
+        match stay.iter().find(|&&other| is_less_than(other)) {
+            None => stay.push(*link),
+            // As full as the other one.
+            Some(other) if *total >= 0.9 * totals[other] => more.push((*other, used[link].0)),
+            Some(_) => {}
+        }
+    }
+    for (link, parallel) in more {
+        used.entry(link).and_modify(|it| it.0 += parallel);
+    }
+    used.retain(|link, _| stay.contains(link));
+    used
+}
+
 impl Collective {
-    fn new(alone: &Arc<Alone>, number: u32, class_of: &HashMap<u32, u32>) -> Collective {
+    fn new(alone: &Arc<Alone>, number: u32, class_of: &HashMap<u32, u32>, side_by_side: bool) -> Collective {
         let mut seen = HashSet::new();
-        let uses: Vec<(u32, &Use)> =
-            alone.uses.iter().map(|it| (class_of[&it.link], it)).filter(|&(class, _)| seen.insert(class)).collect();
+        let classes = alone.uses.iter().filter_map(|it| Some((*class_of.get(&it.link)?, it)));
+        let uses: Vec<(u32, &Use)> = classes.filter(|&(class, _)| seen.insert(class)).collect();
+        let even = if side_by_side { NEARLY_EVEN } else { EVEN };
         let mut phases = Vec::new();
         let mut first = 0;
         for part in 0..PARTS {
-            let even = |it: &Use| (it.shares[part] - it.shares[first]).abs() < EVEN;
-            if part + 1 < PARTS
-                && uses.iter().all(|(_, it)| even(it) && (it.shares[part + 1] - it.shares[first]).abs() < EVEN)
-            {
+            let is_even = |it: &Use| {
+                let mut next = it.shares[part..].iter().take(2);
+                next.all(|share| (share - it.shares[first]).abs() < even)
+            };
+            if part + 1 < PARTS && uses.iter().all(|(_, it)| is_even(it)) {
                 continue;
             }
             let count = (part + 1 - first) as f64;
@@ -407,6 +475,32 @@ struct Sharing<'a> {
     left: Vec<f64>,
     users: Vec<Vec<User>>,
     touched: Vec<u32>,
+    /// The speeds of collectives that have met before, in these phases: iterations are alike.
+    known: HashMap<Vec<((u32, usize), usize)>, Vec<f64>>,
+}
+
+/// So many meetings are remembered.
+const MOST_KNOWN: usize = 100_000;
+
+/// Collectives of a job that are alike: of one kind and size, in the same phase.
+struct Alike {
+    job: usize,
+    collective: Arc<Collective>,
+    phase: usize,
+    count: f64,
+    speed: f64,
+}
+
+impl Alike {
+    fn of(it: &Active, count: usize) -> Alike {
+        let collective = Arc::clone(&it.collective);
+        Alike { job: it.job, collective, phase: it.phase, count: count as f64, speed: 1.0 }
+    }
+
+    /// Bytes of all that are on their way.
+    fn in_flight(&self) -> f64 {
+        self.collective.alone.in_flight * self.count
+    }
 }
 
 struct User {
@@ -420,22 +514,41 @@ struct User {
 impl<'a> Sharing<'a> {
     fn new(links: &'a [f64], fluid: bool) -> Sharing<'a> {
         let users = links.iter().map(|_| Vec::new()).collect();
-        Sharing { fluid, links, left: vec![1.0; links.len()], users, touched: Vec::new() }
+        Sharing { fluid, links, left: vec![1.0; links.len()], users, touched: Vec::new(), known: HashMap::new() }
     }
 
     /// Sets the speed of each, as a share of what it has alone.
     fn speeds(&mut self, active: &mut [Active]) {
+        let key = |it: &Active| (it.collective.number, it.phase);
+        let mut order: Vec<usize> = (0..active.len()).collect();
+        order.sort_by_key(|&it| key(&active[it]));
+        let alike = || order.chunk_by(|&a, &b| key(&active[a]) == key(&active[b]));
+        let who: Vec<((u32, usize), usize)> = alike().map(|them| (key(&active[them[0]]), them.len())).collect();
+        if !self.known.contains_key(&who) {
+            let mut groups: Vec<Alike> = alike().map(|them| Alike::of(&active[them[0]], them.len())).collect();
+            self.solve(&mut groups);
+            if self.known.len() == MOST_KNOWN {
+                self.known.clear();
+            }
+            self.known.insert(who.clone(), groups.iter().map(|it| it.speed).collect());
+        }
+        let mut each = order.iter();
+        for (speed, (_, count)) in self.known[&who].iter().zip(&who) {
+            each.by_ref().take(*count).for_each(|&it| active[it].speed = *speed);
+        }
+    }
+
+    fn solve(&mut self, active: &mut [Alike]) {
         for class in self.touched.drain(..) {
             self.users[class as usize].clear();
         }
-        for (number, it) in active.iter_mut().enumerate() {
-            it.speed = 1.0;
-            for &OfClass { class, share, flows } in &it.now().uses {
+        for (number, it) in active.iter().enumerate() {
+            for &OfClass { class, share, flows } in &it.collective.phases[it.phase].uses {
                 let users = &mut self.users[class as usize];
                 if users.is_empty() {
                     self.touched.push(class);
                 }
-                users.push(User { number, share, flows, weight: 1.0 });
+                users.push(User { number, share: share * it.count, flows, weight: 1.0 });
             }
         }
         // Only links of which more is wanted than there is slow anybody down.
@@ -456,22 +569,22 @@ impl<'a> Sharing<'a> {
     /// Every connection gets as much of a link as others. Messages of a job between the same ranks are on one connection,
     /// one after the other, in turns of those that are on their way: of several collectives of a job, larger messages get
     /// more.
-    fn weigh_connections(&mut self, full: &[usize], active: &[Active]) {
+    fn weigh_connections(&mut self, full: &[usize], active: &[Alike]) {
         for &class in full {
             let mut jobs: HashMap<usize, (f64, f64)> = HashMap::new();
             for it in &self.users[class] {
                 let (bytes, flows) = jobs.entry(active[it.number].job).or_default();
-                (*bytes, *flows) = (*bytes + active[it.number].collective.alone.in_flight, flows.max(it.flows));
+                (*bytes, *flows) = (*bytes + active[it.number].in_flight(), flows.max(it.flows));
             }
             for it in &mut self.users[class] {
                 let (bytes, flows) = jobs[&active[it.number].job];
-                it.weight = flows * active[it.number].collective.alone.in_flight / bytes / it.share;
+                it.weight = flows * active[it.number].in_flight() / bytes / it.share;
             }
         }
     }
 
     /// Who has more bytes in the queue of a link gets more of it. What is on its way waits at the links that are full.
-    fn weigh_queues(&mut self, full: &[usize], active: &[Active]) {
+    fn weigh_queues(&mut self, full: &[usize], active: &[Alike]) {
         let mut queues = vec![0.0; active.len()];
         for &class in full {
             for it in &self.users[class] {
@@ -480,13 +593,13 @@ impl<'a> Sharing<'a> {
         }
         for &class in full {
             for it in &mut self.users[class] {
-                it.weight = active[it.number].collective.alone.in_flight / queues[it.number];
+                it.weight = active[it.number].in_flight() / queues[it.number];
             }
         }
     }
 
     /// Raises the levels of all links together: max-min fair.
-    fn fill(&mut self, full: &[usize], active: &mut [Active]) {
+    fn fill(&mut self, full: &[usize], active: &mut [Alike]) {
         let Sharing { left, users, .. } = self;
         full.iter().for_each(|&class| left[class] = 1.0);
         let mut fixed = vec![false; active.len()];
