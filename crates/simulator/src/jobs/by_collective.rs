@@ -476,8 +476,11 @@ struct Sharing<'a> {
     users: Vec<Vec<User>>,
     touched: Vec<u32>,
     /// The speeds of collectives that have met before, in these phases: iterations are alike.
-    known: HashMap<Vec<((u32, usize), usize)>, Vec<f64>>,
+    known: HashMap<Meeting, Vec<f64>>,
 }
+
+/// Collectives with their phases, and how many there are of each.
+type Meeting = Vec<((u32, usize), usize)>;
 
 /// So many meetings are remembered.
 const MOST_KNOWN: usize = 100_000;
@@ -523,7 +526,7 @@ impl<'a> Sharing<'a> {
         let mut order: Vec<usize> = (0..active.len()).collect();
         order.sort_by_key(|&it| key(&active[it]));
         let alike = || order.chunk_by(|&a, &b| key(&active[a]) == key(&active[b]));
-        let who: Vec<((u32, usize), usize)> = alike().map(|them| (key(&active[them[0]]), them.len())).collect();
+        let who: Meeting = alike().map(|them| (key(&active[them[0]]), them.len())).collect();
         if !self.known.contains_key(&who) {
             let mut groups: Vec<Alike> = alike().map(|them| Alike::of(&active[them[0]], them.len())).collect();
             self.solve(&mut groups);
