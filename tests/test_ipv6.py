@@ -18,6 +18,7 @@ from paceline.errors import InvalidArgumentError
 FIRST, SECOND = "fd77::1", "fd77::2"
 SECRET = "0123456789abcdef0123"
 PORT = 29_600
+PACELINE = (sys.executable, "-m", "paceline.cli")
 JOB = (
     "import numpy, paceline.job as jobs; job = jobs.join(); "
     "print('sum', job.all_reduce(numpy.ones(1000))[0], 'of rank', job.rank, flush=True)"
@@ -182,7 +183,7 @@ def test_ranks_of_two_hosts(hosts, environment):
 
 @pytest.mark.process
 def test_ranks_of_one_host(hosts):
-    words = ["paceline", "run", "-np", "2", "--verbose", "--", sys.executable, "-c", JOB]
+    words = [*PACELINE, "run", "-np", "2", "--verbose", "--", sys.executable, "-c", JOB]
     [said] = output(hosts.start(0, words))
     assert "rendezvous [::1]:" in said and said.count("sum 2.0") == 2, said
 
@@ -190,7 +191,7 @@ def test_ranks_of_one_host(hosts):
 @pytest.mark.process
 def test_hosts_of_the_launcher(hosts, tmp_path):
     listed = f"[{FIRST}]:1,[{SECOND}]:1"
-    words = ["paceline", "run", "--hosts", listed, "--rsh", hosts.rsh(tmp_path), "--interface", "net0"]
+    words = [*PACELINE, "run", "--hosts", listed, "--rsh", hosts.rsh(tmp_path), "--interface", "net0"]
     [said] = output(hosts.start(0, [*words, "--", sys.executable, "-c", JOB]))
     assert said.count("sum 2.0") == 2, said
 
@@ -206,7 +207,7 @@ def test_an_elastic_job(hosts, tmp_path):
         "train(state)\nprint('done', hvd.rank(), 'of', hvd.size(), flush=True)\n"
     )
     listed = f"[{FIRST}]:1,[{SECOND}]:1"
-    words = ["paceline", "run", "--elastic", "-np", "2", "--hosts", listed, "--rsh", hosts.rsh(tmp_path)]
+    words = [*PACELINE, "run", "--elastic", "-np", "2", "--hosts", listed, "--rsh", hosts.rsh(tmp_path)]
     [said] = output(hosts.start(0, [*words, "--", sys.executable, str(script)]))
     assert "done 0 of 2" in said and "done 1 of 2" in said, said
 
@@ -233,7 +234,7 @@ def test_torchrun(hosts, tmp_path):
 @pytest.mark.slow
 def test_what_cannot_work_says_why(hosts, tmp_path):
     listed = f"[{FIRST}]:1,[{SECOND}]:1"
-    words = ["paceline", "run", "--hosts", listed, "--rsh", hosts.rsh(tmp_path), "--strategy", "ring-multicast"]
+    words = [*PACELINE, "run", "--hosts", listed, "--rsh", hosts.rsh(tmp_path), "--strategy", "ring-multicast"]
     words += ["--multicast", "239.77.0.0:47700", "--", sys.executable, "-c", JOB]
     [said] = output(hosts.start(0, words))
     assert re.search(r"multicast:? 239\.77\.0\.0:47700: the interface fd77::\d has IPv6; choose one with IPv4", said), (
