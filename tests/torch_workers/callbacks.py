@@ -165,7 +165,7 @@ def errors(rank, size):
 
 
 def results_that_tensors_take_or_refuse(rank, size):
-    """What must be copied back is copied in inference mode, too; a tensor that cannot take it is refused at the call."""
+    """What must be copied back is copied in inference mode, too; a tensor that cannot take it is refused."""
     signal = dist.new_group(range(size))
 
     def begin(tensor):
