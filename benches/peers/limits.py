@@ -26,9 +26,10 @@ import select
 import socket
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
 import numpy as np
 import summary
@@ -42,12 +43,18 @@ _WRITE = 512 << 10  # at most, in a call
 def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1, turns: int = 1) -> list[float]:
     """Bytes copied per second by one core while `cores` copy at once, per working set; the best of several turns."""
     sizes = [max(size, _LEAST_SET) for size in sizes]
+    results = _together(_copy, [(list(sizes), seconds, turns)] * cores)
+    return [max(statistics.mean(each[size][turn] for each in results) for turn in range(turns)) for size in sizes]
+
+
+def _together(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Results of `target(barrier, *arguments, result)`, in a process for each of these arguments."""
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(cores)
+    barrier = context.Barrier(len(arguments))
     pipes, workers = [], []
-    for _ in range(cores):
+    for own in arguments:
         here, there = context.Pipe(duplex=False)
-        worker = context.Process(target=_copy, args=(barrier, list(sizes), seconds, turns, there), daemon=True)
+        worker = context.Process(target=target, args=(barrier, *own, there), daemon=True)
         worker.start()
         there.close()
         pipes.append(here)
@@ -55,7 +62,7 @@ def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1, turns: in
     results = [pipe.recv() for pipe in pipes]
     for worker in workers:
         worker.join()
-    return [max(statistics.mean(each[size][turn] for each in results) for turn in range(turns)) for size in sizes]
+    return results
 
 
 def _copy(barrier: Barrier, sizes: list[int], seconds: float, turns: int, result: Connection) -> None:
@@ -92,28 +99,15 @@ def measure(sizes: Sequence[int], ranks: int, turns: int = 1) -> dict[int, tuple
 def tcp_seconds(sizes: Sequence[int], ranks: int, seconds: float = 0.2) -> dict[int, float]:
     """Median seconds in which each of `ranks` processes sends an all-reduce's bytes to the next over loopback."""
     sizes = [size for size in sizes if size >= _LEAST_SET]
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(ranks)
     ends: list[list[socket.socket]] = [[] for _ in range(ranks)]
     with socket.create_server(("127.0.0.1", 0), backlog=ranks) as server:
         for rank in range(ranks):
             ends[rank].append(socket.create_connection(server.getsockname()))
             ends[(rank + 1) % ranks].append(server.accept()[0])
-    pipes, workers = [], []
-    for rank in range(ranks):
-        here, there = context.Pipe(duplex=False)
-        # Each has the end to the next rank first: rank 0's other end was accepted last.
-        to, back = ends[rank] if rank == 0 else reversed(ends[rank])
-        turns = [(size, 2 * (ranks - 1) * size // ranks) for size in sizes]
-        arguments = (barrier, (to, back), turns, seconds, there)
-        worker = context.Process(target=_exchange, args=arguments, daemon=True)
-        worker.start()
-        there.close()
-        pipes.append(here)
-        workers.append(worker)
-    results = [pipe.recv() for pipe in pipes]
-    for worker in workers:
-        worker.join()
+    turns = [(size, 2 * (ranks - 1) * size // ranks) for size in sizes]
+    # Each has the end to the next rank first: rank 0's other end was accepted last.
+    pairs = [tuple(pair if rank == 0 else reversed(pair)) for rank, pair in enumerate(ends)]
+    results = _together(_exchange, [(pair, turns, seconds) for pair in pairs])
     for end in (end for pair in ends for end in pair):
         end.close()
     return {size: max(each[size] for each in results) for size in sizes}

@@ -1,6 +1,4 @@
 //! Several jobs on one network: JSON in and out.
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,11 +6,10 @@ use paceline_model::Time;
 use paceline_simulator::Network;
 use paceline_simulator::iteration::Resolution;
 use paceline_simulator::jobs::{Length, Mix, PlacedJobSpec, Watch, server_nodes};
-use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use serde::Deserialize;
 
-use crate::{Cluster, InternalError, Trace, spec, user_error};
+use crate::{Cluster, InternalError, Trace, spec, user_error, write_timeline};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,11 +122,7 @@ impl JobsOnNetwork {
                 None => self.0.run(&which, &length, resolution).map_err(user_error)?,
                 Some(path) => {
                     let (outcome, timeline) = self.0.run_with_timeline(&which, &length).map_err(user_error)?;
-                    let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
-                        timeline.write(&mut out)?;
-                        out.flush()
-                    });
-                    written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))?;
+                    write_timeline(&path, &timeline)?;
                     outcome
                 }
             };

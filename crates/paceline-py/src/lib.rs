@@ -12,7 +12,7 @@ mod spec;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_iteration::Work;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
@@ -198,16 +198,21 @@ fn simulate(
             Some(path) => {
                 let (outcome, timeline) =
                     simulator::simulate_with_timeline(&trace.0, &cluster.0, &options, ranks).map_err(user_error)?;
-                let written = File::create(&path).map(BufWriter::new).and_then(|mut out| {
-                    timeline.write(&mut out)?;
-                    out.flush()
-                });
-                written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))?;
+                write_timeline(&path, &timeline)?;
                 outcome
             }
         };
         serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
     })
+}
+
+/// Writes a timeline as a Chrome trace.
+pub(crate) fn write_timeline(path: &Path, timeline: &simulator::timeline::Timeline) -> PyResult<()> {
+    let written = File::create(path).map(BufWriter::new).and_then(|mut out| {
+        timeline.write(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))
 }
 
 /// Why the exchanges under a coordinator can be neither simulated nor taken from a closed form; None if they can be.
