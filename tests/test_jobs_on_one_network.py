@@ -152,6 +152,38 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
         spec.mix({"job": [given | {"pipeline_parallel": 2, "microbatches": 4}]}, "jobs.toml")
 
 
+@pytest.mark.parametrize(
+    ("top", "own"),
+    [
+        ({"bandwidth": "10Gbps", **RACKS}, {"strategy": "ring"}),
+        ({"bandwidth": "10Gbps", "gpus_per_node": 2, "network": "fluid", **RACKS}, {"strategy": "native"}),
+        ({"bandwidth": "10Gbps", "cluster": "leaf-spine-25g"}, {"trace": "resnet-18", "strategy": "tree"}),
+        ({"cluster": "dgx-h100", "bandwidth": "400Gbps"}, {"trace": "gpt2-small@h100", "workers": 8, "gpus_per_node": 4}),
+        (
+            {"cluster": "dgx-h100", "bandwidth": "400Gbps", "racks": {"nodes_per_rack": 1, "oversubscription": 3.0}},
+            {"trace": "gpt2-small@h100", "workers": 8, "gpus_per_node": 4, "sharding": "zero3"},
+        ),
+    ],
+    ids=str,
+)
+def test_a_what_if_is_what_the_mix_with_that_change_takes(top, own):
+    document = {"nodes": 8, "iterations": 2, **top, "job": [job("a", **own), job("b", **own, start="1ms")]}
+    mix = spec.mix(document, "jobs.toml")
+    cluster = json.loads(mix.jobs[0].by_itself.cluster.to_json())
+    changes = {"twice the bandwidth": {"bandwidth": f"{2 * int(top['bandwidth'].removesuffix('Gbps'))}Gbps"}}
+    if "racks" in top:
+        halved = {**top["racks"], "oversubscription": top["racks"]["oversubscription"] / 2}
+        changes["half the oversubscription"] = {"racks": halved}
+    if "sharding" not in own and "fabric" not in cluster:
+        aggregating = {"switch": {**cluster["switch"], "aggregation": True}}
+        with_sharp = [one | {"strategy": "sharp"} for one in document["job"]]
+        changes["aggregation in the switch"] = {**aggregating, "job": with_sharp}
+    forecast = {one.change: one.iteration_s for one in model.simulate_jobs(mix).what_if}
+    for name, change in changes.items():
+        really = model.simulate_jobs(spec.mix(document | change, "jobs.toml"))
+        assert forecast[name] == pytest.approx([one.iteration_s for one in really.jobs]), name
+
+
 def test_half_the_oversubscription_is_tried_where_there_is_one():
     def gained(over):
         racks = {"racks": {"nodes_per_rack": 4, "oversubscription": over}}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -190,8 +191,8 @@ class _Simulations:
         self._iterations = mix.iterations
         whole = self._placed[id(mix)]
         jobs = len(mix.jobs)
-        # Of each job: with all others, with each of them, alone, and with each change.
-        times = 2 + len(changed) + (jobs - 1 if jobs > 2 else 0)
+        # Of each job: with all others and alone, as it is and with each change; and with each of the others.
+        times = 2 * (1 + len(changed)) + (jobs - 1 if jobs > 2 else 0)
         messages = sum(whole.messages(self._iterations + 2)) * times
         nodes = {node for job in mix.jobs for node in job.nodes}
         most = _MOST_ON_FEW_NODES if len(nodes) <= _FEW_NODES else _MOST_MESSAGES
@@ -263,85 +264,124 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     everyone = range(len(jobs))
     changes = _changes(mix)
     pairs = list(combinations(everyone, 2)) if len(jobs) > 2 else []
-    changed_mixes = [changed for _, changed, _ in changes if changed is not None]
-    # On the nodes that a forecast of one job assumes, where it matters which they are.
-    packed = {
-        job.name: replace(mix, jobs=(job.packed,)) for job in jobs if not mix.is_alike_everywhere and job.packed != job
-    }
-    simulations = _Simulations(mix, changed_mixes, list(packed.values()))
-    runs = 1 + len(pairs) + len(changed_mixes)
+    mixes = [mix, *(changed for _, changed, _ in changes if changed is not None)]
+    packed = [_packed(one) for one in mixes]
+    simulations = _Simulations(mix, mixes[1:], [own for of_mix in packed for own in of_mix.values()])
+    runs = len(mixes) * (1 + len(jobs)) + len(pairs) + sum(map(len, packed))
     # Each to the end of the iterations wanted, after the first and what of the next is under way.
-    simulations.total = (runs + len(jobs) + len(packed)) * (mix.iterations + 2)
+    simulations.total = runs * (mix.iterations + 2)
     with ThreadPoolExecutor(cores()) as pool:
-        by_themselves = {job.name: pool.submit(job.by_itself.result) for job in jobs}
+        by_themselves = [{job.name: pool.submit(job.by_itself.result) for job in jobs}]
         futures = [pool.submit(simulations.run, mix, everyone, timeline=timeline)]
         futures += [pool.submit(simulations.run, mix, pair) for pair in pairs]
-        futures += [pool.submit(simulations.run, changed, everyone) for changed in changed_mixes]
+        futures += [pool.submit(simulations.run, changed, everyone) for changed in mixes[1:]]
+        by_themselves += [{job.name: pool.submit(job.by_itself.result) for job in one.jobs} for one in mixes[1:]]
         ran = simulations.completed(futures, bar)
-        together, beside, changed_runs = ran[0], ran[1 : 1 + len(pairs)], ran[1 + len(pairs) :]
+        beside, together = ran[1 : 1 + len(pairs)], [ran[0], *ran[1 + len(pairs) :]]
         # Each job alone is run as far as in any of these, and compared over the same iterations.
-        last = {
-            job.name: max(one.measured[job.name][1] for one in [together, *beside] if job.name in one.marks)
-            for job in jobs
-        }
-        futures = [
-            pool.submit(simulations.run, mix, [number], marks=[last[jobs[number].name] + 1]) for number in everyone
-        ]
-        futures += [pool.submit(simulations.run, own, [0], marks=[last[name] + 1]) for name, own in packed.items()]
-        later = simulations.completed(futures, bar)
-        alone = dict(zip(last, later, strict=False))
-        on_first = alone | dict(zip(packed, later[len(jobs) :], strict=True))
+        compared = [[ran[0], *beside], *([one] for one in together[1:])]
+        futures = []
+        for one, own, runs_of in zip(mixes, packed, compared, strict=True):
+            last = {job.name: max(r.measured[job.name][1] for r in runs_of if job.name in r.marks) for job in jobs}
+            futures += [pool.submit(simulations.run, one, [at], marks=[last[jobs[at].name] + 1]) for at in everyone]
+            futures += [pool.submit(simulations.run, only, [0], marks=[last[name] + 1]) for name, only in own.items()]
+        later = iter(simulations.completed(futures, bar))
         if simulations.is_stopped:
             pool.shutdown(wait=False, cancel_futures=True)
-        scale = {
-            name: _scale(forecast, on_first[name].mean_s(name, together.measured[name]))
-            for name, forecast in by_themselves.items()
-        }
+        forecasts: list[_Forecast] = []
+        for run, own, results_of in zip(together, packed, by_themselves, strict=True):
+            alone = {job.name: next(later) for job in jobs}
+            on_first = {name: next(later) for name in own}
+            forecasts.append(_Forecast.of(run, alone, on_first, results_of, forecasts[0].scale if forecasts else {}))
+        base, *changed_ones = forecasts
 
     def slowdown(run: _Ran, name: str) -> float | None:
-        own, base = run.mean_s(name), alone[name].mean_s(name, run.measured[name])
-        if own is None or base is None:
+        own, alone = run.mean_s(name), base.alone[name].mean_s(name, run.measured[name])
+        if own is None or alone is None:
             return None
-        return own / base if base > 0 else 1.0
+        return own / alone if alone > 0 else 1.0
 
-    runs_of_pairs = beside or [together]  # Two jobs together are their only pair.
+    runs_of_pairs = beside or [base.together]  # Two jobs together are their only pair.
     by_pair = {frozenset(pair): run for pair, run in zip(combinations(everyone, 2), runs_of_pairs, strict=False)}
     matrix = tuple(
         tuple(1.0 if a == b else slowdown(by_pair[frozenset((a, b))], jobs[a].name) for b in everyone) for a in everyone
     )
-    results = tuple(_result(job, together, alone[job.name], scale[job.name]) for job in jobs)
+    results = tuple(_result(job, base) for job in jobs)
     if all(one.iteration_s is None for one in results):
         raise KeyboardInterrupt
-    changed_run = iter(changed_runs)
+    changed_run = iter(changed_ones)
     what_if = tuple(
-        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(changed_run), scale, note)
+        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(changed_run), note)
         for change, changed, note in changes
     )
     links = tuple(
         SharedLink(one["name"], one["kind"], one["busy"], tuple(jobs[number].name for number in one["jobs"]))
-        for one in together.links
+        for one in base.together.links
     )
-    is_partial = not all(run.is_complete for run in [*ran, *alone.values()])
-    return JobsResult(mix, results, matrix, links, together.measured_s, what_if, simulations.by_collective, is_partial)
+    is_partial = not all(run.is_complete for run in [*ran, *(run for one in forecasts for run in one.alone.values())])
+    measured_s, by_collective = base.together.measured_s, simulations.by_collective
+    return JobsResult(mix, results, matrix, links, measured_s, what_if, by_collective, is_partial)
 
 
-def _scale(forecast: Future[Result], messages_s: float | None) -> float:
-    """Return how many times longer an iteration takes than its messages say: what the job's library costs.
+@dataclass(frozen=True)
+class _Forecast:
+    """A mix as it is, or with a change: its jobs together and alone, and what their libraries cost."""
 
-    After Ctrl-C that may not be known.
-    """
+    together: _Ran
+    alone: dict[str, _Ran]
+    scale: dict[str, float]
+    """How many times longer an iteration of a job takes than its messages say."""
+
+    @classmethod
+    def of(
+        cls,
+        together: _Ran,
+        alone: dict[str, _Ran],
+        packed: Mapping[str, _Ran],
+        by_themselves: Mapping[str, Future[Result]],
+        otherwise: Mapping[str, float],
+    ) -> _Forecast:
+        """Compare jobs alone, on the nodes that a forecast of one job assumes, with that forecast.
+
+        `otherwise`: the scales of jobs that were stopped before theirs were known.
+        """
+        scale = {
+            name: _scale(forecast, packed.get(name, alone[name]).mean_s(name, together.measured[name]))
+            or otherwise.get(name, 1.0)
+            for name, forecast in by_themselves.items()
+        }
+        return cls(together, alone, scale)
+
+    def iteration_s(self, name: str) -> float | None:
+        """Return what an iteration takes beside the other jobs; None if it was stopped before that was known."""
+        return self._with_library(name, self.together.mean_s(name))
+
+    def alone_s(self, name: str) -> float | None:
+        """Return what the same iterations take alone."""
+        return self._with_library(name, self.alone[name].mean_s(name, self.together.measured[name]))
+
+    def _with_library(self, name: str, seconds: float | None) -> float | None:
+        return None if seconds is None else self.scale[name] * seconds
+
+
+def _scale(forecast: Future[Result], messages_s: float | None) -> float | None:
+    # After Ctrl-C neither may be known.
     if forecast.cancelled() or messages_s is None or messages_s <= 0:
-        return 1.0
+        return None
     return forecast.result().iteration_s / messages_s
 
 
-def _scaled(scale: float, seconds: float | None) -> float | None:
-    return None if seconds is None else scale * seconds
+def _packed(mix: Mix) -> dict[str, Mix]:
+    """Return each job on the nodes that a forecast of one job assumes, where it matters which they are."""
+    if mix.is_alike_everywhere:
+        return {}
+    return {job.name: replace(mix, jobs=(job.packed,)) for job in mix.jobs if job.packed != job}
 
 
-def _result(job: PlacedJob, together: _Ran, alone: _Ran, scale: float) -> JobResult:
+def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
+    together = forecast.together
     first, last = together.measured[job.name]
-    iteration_s = _scaled(scale, together.mean_s(job.name))
+    iteration_s = forecast.iteration_s(job.name)
     summary = json.loads(job.scenario.trace.summary())
     samples: float = job.scenario.workers * together.samples[job.name]
     if job.scenario.workload is not None:
@@ -357,14 +397,14 @@ def _result(job: PlacedJob, together: _Ran, alone: _Ran, scale: float) -> JobRes
         server_nodes=job.server_nodes,
         iterations=(last - first) * together.sync_every[job.name],
         iteration_s=iteration_s,
-        alone_s=_scaled(scale, alone.mean_s(job.name, (first, last))),
+        alone_s=forecast.alone_s(job.name),
         samples_per_s=samples / iteration_s if iteration_s else 0.0,
         notes=together.notes[job.name],
     )
 
 
-def _gain(change: str, before: Sequence[JobResult], run: _Ran, scale: Mapping[str, float], note: str) -> WhatIf:
-    after = [_scaled(scale[job.name], run.mean_s(job.name)) for job in before]
+def _gain(change: str, before: Sequence[JobResult], forecast: _Forecast, note: str) -> WhatIf:
+    after = [forecast.iteration_s(job.name) for job in before]
     pairs = [(job.iteration_s, now) for job, now in zip(before, after, strict=True)]
     known = [(was, now) for was, now in pairs if was is not None and now is not None]
     if len(known) < len(pairs):
@@ -377,12 +417,11 @@ def _gain(change: str, before: Sequence[JobResult], run: _Ran, scale: Mapping[st
 def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     """Return what could be changed: its name, the mix with it or None, and a note."""
     described = json.loads(mix.cluster.to_json())
-    twice = _core.parse_rate(described["bandwidth"]) * 2
     changes: list[tuple[str, Mix | None, str]] = []
     try:
-        faster = load_cluster(mix.cluster, bandwidth=f"{twice:.0f}bps")
-        jobs = tuple(replace(job, scenario=with_faster_links(job.scenario, inside=False)) for job in mix.jobs)
-        changes.append(("twice the bandwidth", replace(_on(mix, faster), jobs=jobs), ""))
+        faster = _on(mix, _with_twice_the_bandwidth)
+        jobs = tuple(job.changed(lambda one: with_faster_links(one, inside=False)) for job in faster.jobs)
+        changes.append(("twice the bandwidth", replace(faster, jobs=jobs), ""))
     except InvalidArgumentError:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
     changes += _less_oversubscribed(mix, described)
@@ -406,8 +445,22 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
                 why = f"not for {listed(planned)}, which {'does' if len(planned) == 1 else 'do'} more than all-reduces"
             changes.append((f"{feature} in the switch", None, why))
             continue
-        changes.append((f"{feature} in the switch", replace(_on(mix, able), jobs=jobs), ", ".join(names)))
+        on_able = _on(replace(mix, jobs=jobs), partial(_with_switch, feature))
+        changes.append((f"{feature} in the switch", on_able, ", ".join(names)))
     return changes
+
+
+def _with(fields: Mapping[str, Any], cluster: Cluster) -> Cluster:
+    return load_cluster(cluster, **fields)
+
+
+def _with_switch(feature: str, cluster: Cluster) -> Cluster:
+    return with_switch(cluster, feature) or cluster
+
+
+def _with_twice_the_bandwidth(cluster: Cluster) -> Cluster:
+    twice = _core.parse_rate(json.loads(cluster.to_json())["bandwidth"]) * 2
+    return load_cluster(cluster, bandwidth=f"{twice:.0f}bps")
 
 
 def _less_oversubscribed(mix: Mix, described: Mapping[str, Any]) -> list[tuple[str, Mix | None, str]]:
@@ -419,18 +472,20 @@ def _less_oversubscribed(mix: Mix, described: Mapping[str, Any]) -> list[tuple[s
             change = "half the oversubscription" if over >= 2 else "no oversubscription"
             note = f"{max(1.0, over / 2):g}:1"
             try:
-                return [(change, _on(mix, load_cluster(mix.cluster, **{part: relaxed})), note)]
+                return [(change, _on(mix, partial(_with, {part: relaxed})), note)]
             except InvalidArgumentError:
                 return []
     return []
 
 
-def _on(mix: Mix, cluster: Cluster) -> Mix:
-    return replace(mix, cluster=cluster)
+def _on(mix: Mix, change: Callable[[Cluster], Cluster]) -> Mix:
+    """Return the mix on its cluster with a change, which the forecasts of its jobs by themselves have, too."""
+    jobs = tuple(job.changed(lambda one: one.changed(cluster=change(one.cluster))) for job in mix.jobs)
+    return replace(mix, cluster=change(mix.cluster), jobs=jobs)
 
 
 def _using(job: PlacedJob, becomes: Mapping[str, str]) -> PlacedJob:
     name = becomes.get(job.scenario.strategy.name)
     if name is None or job.is_planned:
         return job
-    return replace(job, scenario=job.scenario.under(find_strategy(name)))
+    return job.changed(lambda one: one.under(find_strategy(name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,10 @@ class PlacedJob:
             server_nodes=tuple(len(workers) + at for at in range(len(self.server_nodes))),
             start_s=0.0,
         )
+
+    def changed(self, change: Callable[[Scenario], Scenario]) -> PlacedJob:
+        """Return it with a change of its schedule, which its forecast by itself has, too."""
+        return replace(self, scenario=change(self.scenario), by_itself=change(self.by_itself))
 
     def for_core(self, seed: int | None) -> dict[str, Any]:
         """Return it in the form of the native module."""
