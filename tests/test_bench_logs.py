@@ -1,6 +1,7 @@
 """Logs of tf_cnn_benchmarks, nccl-tests and OSU's benchmarks, whole and damaged."""
 
 import json
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -228,6 +229,28 @@ def test_logs_are_read_as_people_paste_them(tmp_path_factory, name, data):
     shutil.rmtree(log.parent)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+def test_logs_of_other_encodings(tmp_path, name, encoding):
+    log = tmp_path / name
+    log.write_bytes(("Modul für GPUs geladen\n" + (LOGS / name).read_text()).encode(encoding))
+    read, whole = only(log), only(LOGS / name)
+    assert (read.what, read.sizes, read.total_images_per_s) == (whole.what, whole.sizes, whole.total_images_per_s)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commas_between_thousands(tmp_path, name):
+    log = tmp_path / name
+    log.write_text(re.sub(r"(?<!\S)\d{4,}(?=[.\s])", lambda number: f"{int(number[0]):,}", (LOGS / name).read_text()))
+    assert only(log).sizes == only(LOGS / name).sizes
+
+
+def test_figures_that_nobody_measured_are_left_out(tmp_path):
+    log = tmp_path / "log"
+    log.write_text((LOGS / "osu.log").read_text().replace("512.00", "1e307"))
+    assert (only(log).sizes[-1].seconds, only(log).notes) == (None, ["1 size with inf or nan instead of a figure"])
+
+
 @given(width=st.integers(60, 130))
 def test_rows_that_a_mail_has_wrapped(tmp_path_factory, width):
     text = (LOGS / "nccl.log").read_text()
@@ -296,9 +319,10 @@ def test_other_files_are_refused(tmp_path):
     log.write_text("hello\n")
     with pytest.raises(InvalidArgumentError, match="none of the headings of tf_cnn_benchmarks"):
         read_log(log)
-    log.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
-        read_log(log)
+    for content in (b"", b"\xff\xfe", bytes(range(256)), b"\0" * 99):
+        log.write_bytes(content)
+        with pytest.raises(InvalidArgumentError, match="none of the headings of tf_cnn_benchmarks"):
+            read_log(log)
     with pytest.raises(InvalidArgumentError, match="there is no such file"):
         read_log(tmp_path / "none")
 

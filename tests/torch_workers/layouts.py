@@ -442,8 +442,57 @@ MOVES += [all_gather_in_place, all_gather_coalesced, gather, scatter, all_to_all
 MOVES += [functional_moves]
 
 
+def _in_shared_memory(rank, size, dtype):
+    """Results that share memory with what is sent, as this rank's own part or anywhere else in it."""
+
+    def parts(*seed):
+        return [[tensor(dtype, (3,), source, target, *seed) for target in range(size)] for source in range(size)]
+
+    def whole(tensors):
+        return torch.cat([torch.zeros(4, dtype=dtype), *tensors, torch.zeros(4, dtype=dtype)])
+
+    every, sent = [part[0] for part in parts()], parts()
+    columns = [row[rank] for row in sent]
+    added = combined("sum", columns)
+    for shift in range(-2, 3):
+        memory = whole(every)
+        own, got = memory[4 + 3 * rank + shift :][:3], memory[4:-4]
+        own.copy_(every[rank])
+        dist.all_gather_into_tensor(got, own)
+        assert same(got, torch.cat(every)), f"all_gather_into_tensor {dtype} {shift}"
+        memory = whole(sent[rank])
+        given, got = memory[4:-4], memory[4 + 3 * rank + shift :][:3]
+        dist.reduce_scatter_tensor(got, given)
+        assert same(got, added), f"reduce_scatter_tensor {dtype} {shift}"
+        memory = whole(sent[rank])
+        given, got = memory[4:-4], memory[4 + shift :][: 3 * size]
+        dist.all_to_all_single(got, given)
+        assert same(got, torch.cat(columns)), f"all_to_all_single {dtype} {shift}"
+        for turn in range(size):
+            memory = whole(sent[rank])
+            rows = list(memory[4:-4].chunk(size))
+            dist.all_to_all(rows[turn:] + rows[:turn], rows)
+            assert same(torch.cat(rows[turn:] + rows[:turn]), torch.cat(columns)), f"all_to_all {dtype} {turn}"
+            rows = [part.clone() for part in sent[rank]]
+            dist.reduce_scatter(rows[turn], rows)
+            assert same(rows[turn], added), f"reduce_scatter {dtype} {turn}"
+            rows = [part.clone() for part in every]
+            rows[turn].copy_(every[rank])
+            dist.all_gather(rows, rows[turn])
+            assert same(torch.cat(rows), torch.cat(every)), f"all_gather {dtype} {turn}"
+            rows = [part.clone() for part in every]
+            rows[turn].copy_(every[rank])
+            dist.gather(rows[turn], rows if rank == 0 else None, 0)
+            assert rank or same(torch.cat(rows), torch.cat(every)), f"gather {dtype} {turn}"
+            rows = [part.clone() for part in sent[0]]
+            dist.scatter(rows[turn], rows if rank == 0 else None, 0)
+            assert same(rows[turn], sent[0][rank]), f"scatter {dtype} {turn}"
+
+
 def everything(rank, size, seed, share):
     """Every call, dtype and operator with layouts that differ between ranks; with one layout, a share of these."""
+    for dtype in (torch.int8, torch.int64, torch.bool):
+        _in_shared_memory(rank, size, dtype)
     draw = random.Random(seed)
     shapes = itertools.cycle(SHAPES)
     reductions = [(act, dtype, *pair) for dtype in REDUCIBLE for pair in operators(dtype).items() for act in REDUCTIONS]

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from paceline._internal.documents import read_small
+from paceline._internal.documents import read_limited
 from paceline._internal.files import why_unread
 from paceline.bench.logs import nccl, osu, tf_cnn
 from paceline.bench.logs.contents import Read, ReadError
-from paceline.bench.logs.paste import cleaned
+from paceline.bench.logs.paste import cleaned, decoded
 from paceline.errors import InvalidArgumentError
 
 __all__ = ["Read", "read_log"]
@@ -41,9 +41,7 @@ _FORMATS: tuple[tuple[Callable[[list[str]], bool], _Reader], ...] = (
 def read_log(path: Path) -> list[Read]:
     """Read the benchmarks of a log, at least one. Raises InvalidArgumentError with file, line and fault."""
     try:
-        text = read_small(path, _MOST)
-    except UnicodeDecodeError:
-        raise InvalidArgumentError(f"--read {path}: is not UTF-8 text") from None
+        text = decoded(read_limited(path, _MOST))
     except OSError as error:
         raise InvalidArgumentError(f"--read {path}: {why_unread(error)}") from None
     lines = cleaned(text)

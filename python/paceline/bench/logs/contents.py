@@ -79,6 +79,10 @@ class Read:
         return {**fields, "sizes": [vars(one) for one in self.sizes]}
 
 
+_LARGEST = 1e15
+"""Of microseconds, 30 years; of GB/s, a million times what a machine has. What is larger counts as infinite."""
+
+
 def number(text: str, line: int, what: str) -> float:
     """Return a finite, non-negative number. Raises ReadError."""
     value = figure(text, line, what)
@@ -88,14 +92,14 @@ def number(text: str, line: int, what: str) -> float:
 
 
 def figure(text: str, line: int, what: str, unit: float = 1.0) -> float | None:
-    """Return a non-negative number times a unit, or None for inf and nan, which benchmarks print. Raises ReadError."""
+    """Return a non-negative number times a unit, or None for what is no figure: inf and nan. Raises ReadError."""
     try:
         value = float(text) if text.isascii() and "_" not in text else -1.0
     except ValueError:
         value = -1.0
     if value < 0 and not math.isnan(value):
         raise ReadError(line, f"{what}: '{text[:40]}' is not a number")
-    return finite(value * unit)
+    return finite(value * unit) if value <= _LARGEST else None
 
 
 def finite(value: float) -> float | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 
 _ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 """Control sequences of terminals (ECMA-48, 5.4 and 8.3.89), such as colours and titles."""
 _LONGEST = 4096
 """Number of characters of a line that are parsed; no result is longer."""
+_THOUSANDS = re.compile(r"(?<!\S)\d{1,3}(?:,\d{3})+(?=[.\s]|$)")
+"""A number of several groups of digits, as spreadsheets and reports write it; alone, so no part of a prefix."""
 _RUN = re.compile(r"\d+|[^\W\d_]+|\s+")
 _RANK = re.compile(r"[\[@]\d+,(\d+)\]?<std(?:out|err)>|^\s*(\d+):\s|\[(?:rank|default|worker|proc)?\s?(\d+)\]:?\s")
 """The rank in the prefixes of Open MPI (`[1,0]<stdout>:`), of `srun -l` and MPICH (`0: `, `[0] `), of torchrun."""
 
 
+def decoded(content: bytes) -> str:
+    """Return the text: UTF-16 is what PowerShell's `>` writes; single bytes may be of any encoding, as in names."""
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_wide else "utf-8-sig", errors="replace")
+
+
 def cleaned(text: str) -> list[str]:
-    """Return the lines without colours; the bars of tables become spaces."""
-    return [_ESCAPE.sub("", line[:_LONGEST]).replace("|", " ").rstrip() for line in text.splitlines()]
+    """Return the lines without colours; the bars of tables become spaces, and commas between digits nothing."""
+    lines = (_ESCAPE.sub("", line[:_LONGEST]).replace("|", " ").rstrip() for line in text.splitlines())
+    return [_THOUSANDS.sub(lambda number: number[0].replace(",", ""), line) for line in lines]
 
 
 def shape(prefix: str) -> str:

@@ -48,9 +48,13 @@ class Memory:
         self.keep.append(dense)
         return dense
 
-    def write(self, tensor: Tensor) -> Tensor:
-        """Return a dense tensor to receive into; `copy_back` copies the result to `tensor`."""
-        if is_dense(tensor):
+    def write(self, tensor: Tensor, inputs: Sequence[Tensor] = (), own: int | None = None) -> Tensor:
+        """Return a dense tensor to receive into; `copy_back` copies the result to `tensor`.
+
+        What arrives must not overwrite what is still to be sent: `inputs` are the operation's, as the caller gives
+        them, and `own` is the address at which this rank's own part may be both, as the runtime never moves it.
+        """
+        if is_dense(tensor) and not any(_collide(tensor, given, own) for given in inputs):
             self.keep.append(tensor)
             return tensor
         return self.instead(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
@@ -79,6 +83,16 @@ class Memory:
             # By a thread that completes futures, for example, whose current stream is another one.
             used_here(tensor)
             used_here(dense)
+
+
+def _collide(output: Tensor, given: Tensor, own: int | None) -> bool:
+    """Return whether a dense output shares memory with an input, other than as this rank's own part of the larger."""
+    to, source = output.data_ptr(), given.data_ptr()
+    if to >= source + given.nbytes or source >= to + output.nbytes or not is_dense(given):
+        return False
+    if given.nbytes == output.nbytes:
+        return not to == source == own
+    return own != (to if output.nbytes < given.nbytes else source)
 
 
 def assign(tensor: Tensor, values: Tensor) -> None:

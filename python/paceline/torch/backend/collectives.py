@@ -130,7 +130,10 @@ class Collectives(Group):
         dtype, scale = elements(tensor.dtype)
         memory = Memory([tensor], outputs)
         own = [region(memory.read(tensor), scale)]
-        into = [region(memory.write(output), scale) for output in outputs]
+        into = [
+            region(memory.write(output, [tensor], tensor.data_ptr() if source == self._comm.rank else None), scale)
+            for source, output in enumerate(outputs)
+        ]
         counts = uneven([count for _, count in into])
         return self._begin(call, memory, timeout or opts, inputs=own, outputs=into, dtype=dtype, counts=counts)
 
@@ -150,7 +153,10 @@ class Collectives(Group):
         dtype, scale = elements(tensor.dtype)
         memory = Memory([tensor], outputs)
         own = [region(memory.read(tensor), scale)]
-        into = [region(memory.write(output), scale) for output in outputs]
+        into = [
+            region(memory.write(output, [tensor], tensor.data_ptr() if source == self._comm.rank else None), scale)
+            for source, output in enumerate(outputs)
+        ]
         return self._begin(call, memory, timeout or opts, inputs=own, outputs=into, dtype=dtype, root=target)
 
     def scatter(
@@ -169,7 +175,7 @@ class Collectives(Group):
         dtype, scale = elements(tensor.dtype)
         memory = Memory([tensor], [tensor])
         parted = [region(memory.read(part), scale) for part in inputs]
-        into = [region(memory.write(tensor), scale)]
+        into = [region(memory.write(tensor, inputs, inputs[self._comm.rank].data_ptr() if inputs else None), scale)]
         return self._begin(call, memory, timeout or opts, inputs=parted, outputs=into, dtype=dtype, root=source)
 
     def reduce_scatter(
@@ -190,7 +196,7 @@ class Collectives(Group):
         reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
         parted = [region(reduction.read(memory, part)) for part in inputs]
-        into = [region(reduction.write(memory, tensor))]
+        into = [region(reduction.write(memory, tensor, inputs, inputs[self._comm.rank].data_ptr()))]
         counts = uneven([count for _, count in parted])
         return self._begin(call, memory, timeout or opts, **reduction.call(inputs=parted, outputs=into, counts=counts))
 
@@ -209,7 +215,7 @@ class Collectives(Group):
         dtype, scale = elements(inputs[0].dtype)
         memory = Memory(inputs, outputs)
         sent = [region(memory.read(tensor), scale) for tensor in inputs]
-        got = [region(memory.write(tensor), scale) for tensor in outputs]
+        got = [region(memory.write(tensor, inputs), scale) for tensor in outputs]
         counts, out_counts = [count for _, count in sent], [count for _, count in got]
         options = timeout or opts
         return self._begin(

@@ -56,7 +56,11 @@ class TensorCollectives(Collectives):
         dtype, scale = elements(inputs[0].dtype)
         memory = Memory(inputs, outputs)
         own = [region(memory.read(tensor), scale) for tensor in inputs]
-        into = self._by_rank([memory.write(tensor) for tensor in outputs], [count for _, count in own], scale)
+        written = [
+            memory.write(output, inputs, self._part_of(output, tensor))
+            for output, tensor in zip(outputs, inputs, strict=True)
+        ]
+        into = self._by_rank(written, [count for _, count in own], scale)
         return self._begin("all_gather", memory, opts, inputs=own, outputs=into, dtype=dtype)
 
     def allgather_coalesced(
@@ -102,7 +106,10 @@ class TensorCollectives(Collectives):
         self._world_times(call, inputs, outputs, ("input", "output"))
         reduction = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
         memory = Memory(outputs, outputs)
-        into = [region(reduction.write(memory, tensor)) for tensor in outputs]
+        into = [
+            region(reduction.write(memory, output, inputs, self._part_of(tensor, output)))
+            for output, tensor in zip(outputs, inputs, strict=True)
+        ]
         parted = self._by_rank([reduction.read(memory, tensor) for tensor in inputs], [count for _, count in into])
         return self._begin("reduce_scatter", memory, opts, **reduction.call(inputs=parted, outputs=into))
 
@@ -127,7 +134,8 @@ class TensorCollectives(Collectives):
         self._world_times(call, here, [input] * len(here), ("output", "input"))
         dtype, scale = elements(input.dtype)
         memory = Memory([input], here)
-        own, into = [region(memory.read(input), scale)], [region(memory.write(tensor), scale) for tensor in here]
+        own = [region(memory.read(input), scale)]
+        into = [region(memory.write(tensor, [input], self._part_of(tensor, input)), scale) for tensor in here]
         return self._begin("gather", memory, opts, inputs=own, outputs=into, dtype=dtype, root=target)
 
     gather_into_tensor = gather_single
@@ -150,7 +158,7 @@ class TensorCollectives(Collectives):
         counts = self._splits(call, "input", input, input_split_sizes, scale)
         out_counts = self._splits(call, "output", output, output_split_sizes, scale)
         memory = Memory([input], [output])
-        sent, got = [region(memory.read(input), scale)], [region(memory.write(output), scale)]
+        sent, got = [region(memory.read(input), scale)], [region(memory.write(output, [input]), scale)]
         options = timeout or opts
         return self._begin(
             "all_to_all", memory, options, inputs=sent, outputs=got, dtype=dtype, counts=counts, out_counts=out_counts
@@ -184,6 +192,10 @@ class TensorCollectives(Collectives):
                     f"{call}: {describe(roles[0], index, whole)} has {whole.numel()} elements; it needs {size} (ranks) "
                     f"times the {part.numel()} of {describe(roles[1], index, part)}"
                 )
+
+    def _part_of(self, whole: Tensor, own: Tensor) -> int:
+        """Return where this rank's part of a tensor begins, which has the size of `own`."""
+        return whole.data_ptr() + self._comm.rank * own.nbytes
 
     def _by_rank(self, wholes: list[Tensor], counts: list[int], scale: int = 1) -> list[Region]:
         """Return the parts of all tensors, rank after rank; `counts` are of one rank, in units of 1/`scale`."""
