@@ -158,7 +158,10 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
         ({"bandwidth": "10Gbps", **RACKS}, {"strategy": "ring"}),
         ({"bandwidth": "10Gbps", "gpus_per_node": 2, "network": "fluid", **RACKS}, {"strategy": "native"}),
         ({"bandwidth": "10Gbps", "cluster": "leaf-spine-25g"}, {"trace": "resnet-18", "strategy": "tree"}),
-        ({"cluster": "dgx-h100", "bandwidth": "400Gbps"}, {"trace": "gpt2-small@h100", "workers": 8, "gpus_per_node": 4}),
+        (
+            {"cluster": "dgx-h100", "bandwidth": "400Gbps"},
+            {"trace": "gpt2-small@h100", "workers": 8, "gpus_per_node": 4},
+        ),
         (
             {"cluster": "dgx-h100", "bandwidth": "400Gbps", "racks": {"nodes_per_rack": 1, "oversubscription": 3.0}},
             {"trace": "gpt2-small@h100", "workers": 8, "gpus_per_node": 4, "sharding": "zero3"},
