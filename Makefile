@@ -13,7 +13,7 @@ export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup notices conformance gpu kernels demo test test-process test-all test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup notices conformance gpu kernels demo test test-process test-all golden golden-check test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -87,6 +87,14 @@ test-all: setup
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi
+
+# Numbers of some 700 outputs against tests/golden, and those outputs anew (CONTRIBUTING.md). ONLY="llama-3-8b zero3": those that
+# have these words; OPTIONS: --words, too, --all, also what takes minutes, --full, all differences, --seconds, the slowest.
+golden-check: setup
+	@cd tests && ../$(BIN)/python -m golden check $(ONLY) $(OPTIONS)
+
+golden: setup
+	@cd tests && ../$(BIN)/python -m golden write $(ONLY) $(OPTIONS)
 
 # The peers' own tests: torch's from its wheel; Horovod's from a source tree of v0.28.1, if HOROVOD_SOURCE names one.
 # SUITES=trainers: our tests of trainers, with the newest of each in .venv-trainers (gigabytes).
