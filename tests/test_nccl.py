@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import nccl
+from paceline.catalog.constants import assuming
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.nccl import Group, Machine, collective_time
+from paceline.forecast.nccl import Group, Machine, collective_time, estimates
 from paceline.forecast.nccl.model import bus_factor
 from paceline.forecast.nccl.request import parse
-from paceline.forecast.nccl.tuning import estimates, latency_s
 from paceline.studies.published import collectives, run
 
 NODES = ("dgx-a100", "dgx-h100", "dgx-b200", "p4d", "p5", "p5en", "p6-b200", "internevo-a100", "dlperf-v100")
@@ -40,22 +41,63 @@ def test_presets_say_what_nccl_needs(name):
     assert found.has_nvls == (found.generation.name in ("hopper", "blackwell"))
 
 
-def test_tables_of_each_release_have_the_same_form():
-    """The strategy `native` has 2.8's; a test of crates/schedule computes with them."""
-    releases = json.loads(Path(nccl.__file__).with_name("nccl-tuning.json").read_text())["releases"]
-    assert list(releases) == ["2.8", nccl.RELEASE]
-    for release, figures in releases.items():
-        ways = [figures["base_us"], *figures["step_us"].values()]
-        assert all(len(way[algorithm]) == len(nccl.PROTOCOLS) for way in ways for algorithm in ("tree", "ring"))
-        lacking = {place for way in ways for us in way.values() for place, value in enumerate(us) if value is None}
-        assert lacking == ({nccl.PROTOCOLS.index("LL128")} if release == "2.8" else set())
-        assert {"LL", "Simple"} <= set(figures["tree_share_by_size"])
-    assert nccl.tables().step_us == releases[nccl.RELEASE]["step_us"]
+def latency_s(kind, group, on, algorithm, protocol):
+    """Without the longer steps that rings have with large buffers."""
+    return next(
+        it.latency_s for it in estimates(kind, 8, group, on) if (it.algorithm, it.protocol) == (algorithm, protocol)
+    )
+
+
+CASES = [json.loads(line) for line in (Path(__file__).parent / "data" / "nccl_cases.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", CASES)
+def test_no_number_changes(row):
+    """Random machines, groups, choices and constants, frozen with the model's first implementation."""
+    case, expected = row["case"], row["result"]
+    cluster = paceline.Cluster.from_json(json.dumps(case["cluster"]).encode(), "it")
+    group = Group(*case["group"])
+    assumed = {nccl.all_constants()[name]: value for name, value in case.get("assumed", {}).items()}
+    forced = {name: case[name] for name in ("algorithm", "protocol", "caller") if name in case}
+    if isinstance(expected["machine"], str):
+        with pytest.raises(InvalidArgumentError) as refused:
+            Machine.of(cluster)
+        assert str(refused.value) == expected["machine"] and refused.value.setting == "degraded"
+    else:
+        on = Machine.of(cluster)
+        values = {name: getattr(on, name) for name in expected["machine"]}
+        assert values | {"generation": on.generation.name} == expected["machine"]
+    with assuming(assumed):
+        if isinstance(expected["time"], str):
+            with pytest.raises(InvalidArgumentError) as refused:
+                collective_time(case["kind"], case["size"], group, cluster, **forced)
+            assert str(refused.value) == expected["time"]
+            return
+        time = collective_time(case["kind"], case["size"], group, cluster, **forced)
+    values = {name: getattr(time, name) for name in expected["time"] if name != "network"}
+    assert values | {"network": time.machine.network} == expected["time"]
+    if time.tuning is None:
+        assert "tuning" not in expected
+        return
+    own = time.tuning
+    assert [own.algorithm, own.protocol, own.seconds, own.latency_s, own.bandwidth] == expected["tuning"]
+    every = estimates(case["kind"], case["size"], group, on)
+    assert [[it.algorithm, it.protocol, it.seconds] for it in every] == expected["estimates"]
+
+
+def test_groups_and_times_are_values():
+    group = Group(16, 8, concurrent=1)
+    assert pickle.loads(pickle.dumps(group)) == group and len({group, Group(16, 8)}) == 1 and group != Group(16, 4)
+    assert repr(group) == "Group(ranks=16, per_node=8, concurrent=1)"
+    times = [collective_time("allreduce", MIB, group, "dgx-h100") for _ in range(2)]
+    assert times[0] == times[1] and times[0].machine == machine("dgx-h100")
+    with pytest.raises(AttributeError):
+        group.ranks = 3
 
 
 def test_latencies_are_those_of_the_table():
     h100 = machine("dgx-h100")
-    us = lambda kind, group, *choice: latency_s(kind, group, h100, choice) * 1e6  # noqa: E731
+    us = lambda kind, group, *choice: latency_s(kind, group, h100, *choice) * 1e6  # noqa: E731
     assert us("allreduce", Group(8, 8), "ring", "LL") == pytest.approx(6.6 + 14 * 0.6)
     assert us("allgather", Group(8, 8), "ring", "Simple") == pytest.approx(8.4 + 7 * 3.4)
     # 62 steps over 4 nodes, 6 of them between nodes.
@@ -66,12 +108,12 @@ def test_latencies_are_those_of_the_table():
 
 def test_the_latency_of_a_network_counts_between_nodes():
     group, choice = Group(32, 8), ("ring", "Simple")
-    rdma = latency_s("allreduce", group, machine("dgx-h100"), choice)
+    rdma = latency_s("allreduce", group, machine("dgx-h100"), *choice)
     # NCCL's figures are for InfiniBand, of 2.54 us.
-    assert latency_s("allreduce", group, machine("dgx-h100", latency="1us"), choice) == rdma
-    far = latency_s("allreduce", group, machine("dgx-h100", latency="102.54us"), choice)
+    assert latency_s("allreduce", group, machine("dgx-h100", latency="1us"), *choice) == rdma
+    far = latency_s("allreduce", group, machine("dgx-h100", latency="102.54us"), *choice)
     assert far == pytest.approx(rdma + 6 * 100e-6)
-    assert latency_s("allreduce", Group(8, 8), machine("dgx-h100", latency="1ms"), choice) < rdma
+    assert latency_s("allreduce", Group(8, 8), machine("dgx-h100", latency="1ms"), *choice) < rdma
 
 
 def test_nccl_leaves_ll_for_nvls_where_it_was_seen():
@@ -187,6 +229,11 @@ def test_wrong_values_are_refused():
         collective_time("allreduc", MIB, Group(8, 8), "dgx-h100")
     with pytest.raises(InvalidArgumentError, match="ranks: 0 is not a whole number"):
         Group(0, 8)
+    for wrong in (True, 2.0, "8", None, -(10**30)):
+        with pytest.raises(InvalidArgumentError, match=r"per_node: .* is not a whole number of at least 1"):
+            Group(8, wrong)
+    with pytest.raises(InvalidArgumentError, match=r"ranks: 10+ is more than"):
+        Group(10**30, 8)
     with pytest.raises(InvalidArgumentError, match="size: -1 is not a whole number of bytes"):
         collective_time("allreduce", -1, Group(8, 8), "dgx-h100")
     with pytest.raises(InvalidArgumentError, match="NCCL has no nvls-tree with LL for allreduce over 2 nodes"):

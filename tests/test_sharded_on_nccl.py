@@ -7,31 +7,13 @@ import pytest
 from paceline._internal import units
 from paceline.forecast import bottleneck
 from paceline.forecast.nccl import Group, collective_time
-from paceline.forecast.nccl.plan_times import layout_of, times_of
+from paceline.forecast.nccl.model import times_of
 from paceline.forecast.sharding import sentences
 from paceline.forecast.simulate import Scenario
 
 
 def simulated(*, workers=64, cluster="dgx-h100", sharding="zero3", strategy="native", **options):
     return paceline.simulate("llama-3-8b@h100", cluster, strategy, workers=workers, sharding=sharding, **options)
-
-
-@pytest.mark.parametrize(
-    ("size", "stride", "layout"),
-    [
-        (64, 1, Group(64, 8)),
-        (4, 1, Group(4, 4)),
-        (8, 8, Group(8, 1, concurrent=8)),
-        (16, 4, Group(16, 2, concurrent=4)),
-        (4, 16, Group(4, 1, concurrent=8)),
-        # Groups that leave their node; {6, 7, 8} has one rank on the second, which {15, 16, 17} leaves, too.
-        (3, 1, Group(3, 1, concurrent=2)),
-        (6, 1, Group(6, 2, concurrent=2)),
-        (12, 1, Group(12, 4, concurrent=2)),
-    ],
-)
-def test_ranks_of_a_group_lie_on_nodes(size, stride, layout):
-    assert layout_of(size, stride, 8, 24 if size % 3 == 0 else 64) == layout
 
 
 def test_groups_across_nodes_are_not_faster_than_those_inside():
@@ -98,7 +80,7 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
     assert {(it["collective"], it["size"], it["stride"]) for it in found} == wanted
     for it in found:
         kind = it["collective"].replace("-", "")
-        layout = layout_of(it["size"], it["stride"], 8, 64)
+        layout = {1: Group(8, 8), 8: Group(8, 1, concurrent=8)}[it["stride"]]
         assert it["seconds"] == collective_time(kind, it["bytes"], layout, "dgx-h100").seconds
         assert 0 < it["busy"] <= 1
     # Elsewhere the strategy's messages are simulated.

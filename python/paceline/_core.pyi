@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from typing import Literal, TypedDict
 
 __version__: str
 
@@ -216,23 +217,10 @@ def simulate(
 def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
     """Return what this worker does in a simulation with these options, as JSON: its plan, and factors of its times."""
 
-def left_for_rings(cluster: Cluster, world: int, size: int, stride: int) -> float:
-    """Return what slow links between switches leave of the network between nodes, 0 to 1.
-
-    It is that of groups of `size` ranks, `stride` apart, of `world`, which all form rings at the same time. Raises
-    InvalidArgumentError for links that the cluster does not have.
-    """
-
 def is_planned(options: str) -> bool:
     """Return whether with these options of `simulate` all ranks follow one plan, whose steps are watched one by one.
 
     Otherwise gradients are synchronised once, as they were recorded.
-    """
-
-def iteration_exchanges(trace: Trace, options: str) -> str:
-    """Return JSON: `world`, and in `exchanges` what the ranks of the plan exchange, each once.
-
-    Raises InvalidArgumentError.
     """
 
 def iteration_plan(trace: Trace, options: str) -> str:
@@ -250,6 +238,267 @@ def iteration_memory(trace: Trace, options: str) -> str:
     """Return the peak of a rank's memory by kind as JSON: that of a plan whose exchanges take no time.
 
     Arguments and errors are those of `iteration_plan`.
+    """
+
+NCCL_RELEASE: str
+"""NCCL's newest release whose tables are known."""
+NCCL_KINDS: list[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]]
+NCCL_ALGORITHMS: list[Literal["ring", "tree", "nvls", "nvls-tree", "pat"]]
+NCCL_PROTOCOLS: list[Literal["LL", "LL128", "Simple"]]
+
+class NcclConstant:
+    """A constant of NCCL's times: the fields of `paceline.catalog.constants.Constant`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def uncertainty(self) -> float: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def calibrated(self) -> str: ...
+    @property
+    def prior(self) -> float | None: ...
+
+def nccl_constants() -> list[NcclConstant]:
+    """Return the constants of NCCL's times, in the order of their file (crates/nccl/data/calibration.json)."""
+
+def nccl_evidence() -> tuple[int, float, float]:
+    """Return how many published bandwidths were forecast, their mean error, and that without their own source."""
+
+class NcclGeneration:
+    """GPUs that NCCL treats alike. Immutable."""
+
+    @property
+    def name(self) -> Literal["volta", "ampere", "hopper", "blackwell"]: ...
+    @property
+    def gpus(self) -> list[str]:
+        """Parts of the names of its GPUs, in lower case."""
+
+    @property
+    def channels(self) -> int:
+        """Rings inside a node, each with a share of the links."""
+
+    @property
+    def nvls_share(self) -> float:
+        """What NCCL's model assumes that NVLS gets of the links; 0 without it."""
+
+    @property
+    def plateau(self) -> float:
+        """By what rings of large buffers over several nodes have longer latencies."""
+
+def nccl_generations() -> list[NcclGeneration]:
+    """Return the generations, oldest first."""
+
+def nccl_generation_of(gpu: str) -> NcclGeneration | None:
+    """Return the generation of a GPU by its name (`H100 80GB`); None if the name does not tell."""
+
+class NcclGroup:
+    """The ranks of a communicator: `per_node` on each of its nodes, the last of which may have fewer. Immutable.
+
+    `concurrent` groups of this layout run the same collective at once on the same nodes and share the NICs, such as the
+    groups that all-reduce shards under HSDP.
+    """
+
+    def __init__(self, ranks: int, per_node: int, concurrent: int = 1) -> None:
+        """Raise InvalidArgumentError for a number that is not whole or below 1."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def per_node(self) -> int: ...
+    @property
+    def concurrent(self) -> int: ...
+    @property
+    def nodes(self) -> int:
+        """Nodes with ranks of the group."""
+
+    @property
+    def per_node_used(self) -> int:
+        """Ranks on a full node: `per_node`, or all if there are fewer."""
+
+class NcclMachine:
+    """Nodes and their links as NCCL sees them. Rates are bytes per second, each way. Immutable."""
+
+    @staticmethod
+    def of(cluster: Cluster) -> NcclMachine:
+        """Return a cluster as NCCL sees it. Raises InvalidArgumentError for links that this model does not know."""
+
+    def behind_slow_links(self, cluster: Cluster, size: int, stride: int, world: int) -> NcclMachine:
+        """Return the machine with the network that slow links between switches leave to groups of ranks.
+
+        Groups have `size` ranks, `stride` apart, of `world`. Less is left only where links carry less than the NICs of
+        a leaf need. Raises InvalidArgumentError for links that the cluster does not have.
+        """
+
+    def __hash__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def generation(self) -> NcclGeneration: ...
+    @property
+    def gpus_per_node(self) -> int: ...
+    @property
+    def intra_link(self) -> Literal["pcie", "nvlink", "nvswitch"]: ...
+    @property
+    def link(self) -> float:
+        """Rate of a GPU's link inside the node."""
+
+    @property
+    def nominal(self) -> float:
+        """Rate of all NICs of a node."""
+
+    @property
+    def network(self) -> float:
+        """The same of the slowest node."""
+
+    @property
+    def nics(self) -> int: ...
+    @property
+    def nic_share(self) -> float | None:
+        """What messages get of the network, if the cluster says so."""
+
+    @property
+    def hop_s(self) -> float:
+        """What a hop between nodes takes beside NCCL's own figures: the latency of TCP. Seconds."""
+
+    @property
+    def assumed(self) -> list[str]:
+        """Assumptions about links and GPUs that the cluster does not name."""
+
+    @property
+    def has_nvls(self) -> bool:
+        """Whether the switches inside the node add and multicast."""
+
+    def network_of(self, group: NcclGroup) -> float:
+        """Return the wire rate between nodes that a group gets.
+
+        A group reaches the NICs of its own GPUs, and concurrent groups share them: with a NIC for each GPU, a group of
+        one rank a node has one NIC, and all groups together have all of them.
+        """
+
+    def check(self, group: NcclGroup) -> None:
+        """Raise InvalidArgumentError if the group does not fit on the nodes."""
+
+class NcclEstimate:
+    """An estimate of NCCL's own model for one combination (src/graph/tuning.cc). Immutable."""
+
+    @property
+    def algorithm(self) -> Literal["ring", "tree", "nvls", "nvls-tree", "pat"]: ...
+    @property
+    def protocol(self) -> Literal["LL", "LL128", "Simple"]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def latency_s(self) -> float: ...
+    @property
+    def bandwidth(self) -> float:
+        """Bytes of the buffer per second."""
+
+class NcclTime:
+    """A collective and its forecast time: `paceline.forecast.nccl.CollectiveTime`. Immutable."""
+
+    @property
+    def kind(self) -> Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]: ...
+    @property
+    def size(self) -> int:
+        """Bytes, as nccl-tests counts them.
+
+        They are those of the whole buffer, which for all-gather and reduce-scatter holds a shard of every rank.
+        """
+
+    @property
+    def group(self) -> NcclGroup: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def algorithm(self) -> Literal["ring", "tree", "nvls", "nvls-tree", "pat", "none"]:
+        """`none`: a group of one rank sends nothing."""
+
+    @property
+    def protocol(self) -> Literal["LL", "LL128", "Simple"]: ...
+    @property
+    def machine(self) -> NcclMachine: ...
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Bytes of the buffer per second."""
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bytes per second that pass each rank's link, as nccl-tests defines it."""
+
+    @property
+    def tuning(self) -> NcclEstimate | None:
+        """The choice of NCCL's own model; None for one rank."""
+
+class PlannedCollective(TypedDict):
+    """A collective of an iteration plan, and how long it takes if no other runs."""
+
+    collective: Literal["all-reduce", "reduce-scatter", "all-gather"]
+    size: int
+    """Ranks of a group."""
+    stride: int
+    """From one rank to the next."""
+    bytes: int
+    """Of the whole."""
+    seconds: float
+    busy: float
+    """The share of that time in which the links are busy, 0 to 1."""
+
+def nccl_time(
+    kind: str,
+    size: int,
+    group: NcclGroup,
+    on: NcclMachine | Cluster,
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    caller: str | None = None,
+    assumed: Mapping[str, float] | None = None,
+) -> NcclTime:
+    """Return the time of a collective: see `paceline.forecast.nccl.collective_time`.
+
+    Args:
+        kind: Which collective.
+        size: Bytes of the whole buffer.
+        group: The ranks.
+        on: The nodes. Of a cluster, slow links between switches count too.
+        algorithm: Instead of NCCL's choice.
+        protocol: Instead of NCCL's choice.
+        caller: What starts it; None: `stream`.
+        assumed: Constants that have other values, by name.
+
+    Raises:
+        InvalidArgumentError: A value is unknown, the group does not fit, or NCCL has no such combination.
+    """
+
+def nccl_estimates(kind: str, size: int, group: NcclGroup, machine: NcclMachine) -> list[NcclEstimate]:
+    """Return the estimates with which NCCL itself chooses, fastest first; none for one rank.
+
+    Raises InvalidArgumentError.
+    """
+
+def nccl_bus_factor(kind: str, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth."""
+
+def nccl_plan_times(
+    trace: Trace, options: str, cluster: Cluster, *, assumed: Mapping[str, float] | None = None
+) -> list[PlannedCollective] | None:
+    """Return the times of the collectives of a plan, each once; None if NCCL's model does not know the cluster.
+
+    Args:
+        trace: What is computed.
+        options: Options of `simulate`, which make it a plan.
+        cluster: The nodes.
+        assumed: Constants that have other values, by name.
+
+    Raises:
+        InvalidArgumentError: Options contradict each other, or a slow link is none of the cluster's.
     """
 
 def strategies() -> str:

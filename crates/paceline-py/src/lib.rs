@@ -6,15 +6,14 @@ mod coordination;
 mod coordinator;
 mod job;
 mod jobs;
+mod nccl;
 mod plan;
 mod spec;
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_iteration::Work;
 use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
 use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
 use paceline_runtime::coordination::PolicyKind;
@@ -250,38 +249,12 @@ fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Stri
     py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(|plan| plan.to_json()).map_err(user_error)
 }
 
-/// What the ranks of a plan exchange, each once, and their number, as JSON.
-#[pyfunction]
-fn iteration_exchanges(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
-    let options = spec::options(options).map_err(user_error)?;
-    let plan = py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map_err(user_error)?;
-    let mut seen = HashSet::new();
-    let exchanges: Vec<_> = plan
-        .steps
-        .iter()
-        .filter_map(|step| match &step.work {
-            Work::Exchange { collective, group, elements, dtype } => {
-                seen.insert((*collective, *group, *elements, dtype.name())).then_some(&step.work)
-            }
-            _ => None,
-        })
-        .collect();
-    Ok(json!({"world": plan.world, "exchanges": exchanges}).to_string())
-}
-
 /// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
 #[pyfunction]
 fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
     let options = spec::options(options).map_err(user_error)?;
     let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options)).map_err(user_error)?;
     serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
-}
-
-/// What slow links between switches leave of the network between nodes for groups of `size` ranks, `stride` apart, that
-/// each form a ring, of `world` ranks: 0 to 1. Refuses links that the cluster does not have.
-#[pyfunction]
-fn left_for_rings(cluster: &Cluster, world: u32, size: u32, stride: u32) -> PyResult<f64> {
-    simulator::left_for_rings(&cluster.0, world, (size, stride), 0).map_err(user_error)
 }
 
 /// All strategies as JSON: name, aliases, summary, knobs, collectives.
@@ -379,13 +352,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(left_for_rings, module)?)?;
     module.add_function(wrap_pyfunction!(unreachable, module)?)?;
     module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add_function(wrap_pyfunction!(is_planned, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(iteration_exchanges, module)?)?;
     module.add_function(wrap_pyfunction!(iteration_memory, module)?)?;
+    nccl::add(module)?;
     module.add_class::<jobs::JobsWatch>()?;
     module.add_class::<jobs::JobsOnNetwork>()?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;

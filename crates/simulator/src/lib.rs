@@ -17,6 +17,7 @@
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`iteration`] | sharded training: executes the plan of an iteration |
 //! | [`outcome`] | the result |
+//! | [`nccl`] | NCCL's collectives on a cluster, and those of a plan |
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
 pub mod coordination;
@@ -26,6 +27,7 @@ mod event_queue;
 pub mod iteration;
 pub mod jobs;
 mod lanes;
+pub mod nccl;
 mod network;
 mod observer;
 pub mod options;

@@ -46,6 +46,11 @@ def assuming(values: Mapping[Constant, float]) -> Iterator[None]:
         _ASSUMED.reset(token)
 
 
+def assumed() -> Mapping[Constant, float]:
+    """Return the constants with other values in this block (`assuming`)."""
+    return _ASSUMED.get()
+
+
 def value_of(constant: Constant) -> float:
     """Return the value that forecasts use."""
     return _ASSUMED.get().get(constant, constant.value)

@@ -1,113 +1,59 @@
-"""What is known of NCCL: the tables with which it chooses (nccl-tuning.json), what it then takes (nccl.json)."""
+"""NCCL's generations of GPUs, and the constants of its times, from `crates/nccl/data`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
-from paceline.catalog.library import COLLECTIVES
+from paceline import _core
+from paceline._core import NcclGeneration as Generation
+from paceline.catalog.constants import Constant, assumed, value_of
 
-_FILE = Path(__file__).parent / "nccl.json"
-_TUNING = Path(__file__).parent / "nccl-tuning.json"
-"""Compiled into the native module as well, for the strategy `native`."""
-RELEASE = "2.30"
+__all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "Algorithm", "Checked", "Generation", "Kind", "Protocol"]
+__all__ += ["all_constants", "assumed_values", "checked", "constant", "generation_of", "generations"]
+__all__ += ["overlap_slowdown"]
+
+RELEASE = _core.NCCL_RELEASE
 """Of NCCL: forecasts follow its tables."""
 Kind = Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]
 Algorithm = Literal["ring", "tree", "nvls", "nvls-tree", "pat"]
 Protocol = Literal["LL", "LL128", "Simple"]
-KINDS: tuple[Kind, ...] = COLLECTIVES
-ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree", "nvls", "nvls-tree", "pat")
-PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+KINDS: tuple[Kind, ...] = tuple(_core.NCCL_KINDS)
+ALGORITHMS: tuple[Algorithm, ...] = tuple(_core.NCCL_ALGORITHMS)
+PROTOCOLS: tuple[Protocol, ...] = tuple(_core.NCCL_PROTOCOLS)
 """In the order of NCCL's tables."""
-
-_LINK, _NIC, _TIME = "share of the link", "share of the NICs", "s"
-_UNITS = {
-    "ring.share.volta": _LINK,
-    "ring.share.ampere": _LINK,
-    "ring.share.hopper": _LINK,
-    "ring.share.blackwell": _LINK,
-    "nvls.share.hopper": _LINK,
-    "nvls.share.blackwell": _LINK,
-    "pci.share": _LINK,
-    "fill": _TIME,
-    "fill.half": "bytes",
-    "call.torch": _TIME,
-    "call.torch.blackwell": _TIME,
-    "call.nccl-tests": _TIME,
-    "network.share": _NIC,
-    "nvls-tree.share": _NIC,
-    "hop.factor": "times",
-    "tree.slowdown": "times",
-    "ll.slowdown": "times",
-    "overlap.slowdown": "share of the hidden time",
-}
-
-
-@dataclass(frozen=True)
-class Generation:
-    """GPUs that NCCL treats alike."""
-
-    name: str
-    gpus: tuple[str, ...]
-    """Parts of the names of its GPUs, in lower case."""
-    channels: int
-    """Rings inside a node, each with a share of the links."""
-    nvls_share: float
-    """What NCCL's model assumes that NVLS gets of the links; 0 without it."""
-    plateau: float
-    """By what rings of large buffers over several nodes have longer latencies."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """NCCL's own figures: microseconds and GB/s, in the order of `PROTOCOLS`, or for one, two and more nodes."""
-
-    base_us: Mapping[str, Sequence[float]]
-    step_us: Mapping[str, Mapping[str, Sequence[float]]]
-    ll_most: Mapping[str, Mapping[str, float]]
-    tree_most_per_channel: Mapping[str, Mapping[str, Sequence[float]]]
-    ring_ll128_most_per_channel: Mapping[str, float]
-    nvls_tree_most_per_channel: Mapping[str, Sequence[float]]
-    tree_share_by_size: Mapping[str, Sequence[float]]
-
-
-@lru_cache(maxsize=1)
-def _document() -> dict[str, Any]:
-    return read_document(_FILE, "nccl")
-
-
-@lru_cache(maxsize=1)
-def tables() -> Tables:
-    """Return NCCL's tables of `RELEASE`."""
-    figures = read_document(_TUNING, "nccl-tuning")["releases"][RELEASE]
-    return Tables(**{name: figures[name] for name in Tables.__dataclass_fields__})
 
 
 @lru_cache(maxsize=1)
 def generations() -> tuple[Generation, ...]:
     """Return the generations, oldest first."""
-    return tuple(Generation(**{**entry, "gpus": tuple(entry["gpus"])}) for entry in _document()["generations"])
+    return tuple(_core.nccl_generations())
 
 
 def generation_of(gpu: str) -> Generation | None:
     """Return the generation of a GPU by its name (`H100 80GB`); None if the name does not tell."""
-    words = gpu.lower().replace("-", " ")
-    return next((it for it in reversed(generations()) if any(name in words for name in it.gpus)), None)
+    return _core.nccl_generation_of(gpu)
 
 
 @lru_cache(maxsize=1)
 def all_constants() -> dict[str, Constant]:
-    """Return the constants by name, in the order of the file."""
-    return checked_constants(_document()["constants"], _FILE.name, _UNITS)
+    """Return the constants by name, in the order of their file."""
+    return {
+        it.name: Constant(it.name, it.value, it.unit, it.uncertainty, it.source, it.calibrated, it.prior)
+        for it in _core.nccl_constants()
+    }
 
 
 def constant(name: str) -> float:
     """Return a constant: seconds, bytes, or a share."""
     return value_of(all_constants()[name])
+
+
+def assumed_values() -> dict[str, float]:
+    """Return the constants that have other values in this block (`constants.assuming`), by name."""
+    own = all_constants()
+    return {it.name: value for it, value in assumed().items() if own.get(it.name) == it}
 
 
 @dataclass(frozen=True)
@@ -120,10 +66,9 @@ class Checked:
     """With constants that were fitted without the source of a row."""
 
 
-@lru_cache(maxsize=1)
 def checked() -> Checked:
     """Return how far forecasts have been from published bandwidths on one node."""
-    return Checked(**_document()["checked"])
+    return Checked(*_core.nccl_evidence())
 
 
 def overlap_slowdown() -> float:

@@ -14,7 +14,7 @@ from paceline.catalog.libraries import MEANING, Library, all_libraries
 _HEAD = """# Libraries and channels
 
 This page lists what forecasts know of communication libraries and of the links between and inside machines. It is
-generated from the data files in `python/paceline/catalog`:
+generated from the data files in `python/paceline/catalog` and `crates/nccl/data`:
 
 ```
 python -m paceline.catalog.reference docs/reference/libraries.md
@@ -44,7 +44,7 @@ were fitted to measurements name them.
 
 
 _NCCL = """Of the [times of its collectives](../explanation/nccl.md). The tables with which NCCL itself chooses are in
-`python/paceline/catalog/nccl.json`."""
+`crates/nccl/data/tuning.json`, its constants in `calibration.json` beside it."""
 
 
 def page() -> str:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline import _core
-from paceline._core import Trace
 from paceline.catalog import names
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
@@ -123,15 +121,6 @@ class IterationPlan:
         for step in self.steps:
             found.setdefault(step.stream, []).append(step)
         return found
-
-
-def distinct_exchanges(trace: Trace, options: str) -> tuple[int, list[Exchanged]]:
-    """Return the ranks of the plan of these options (the native module's, as JSON), and what they exchange, each once.
-
-    Of hundreds of thousands of steps, few are different. Raises InvalidArgumentError.
-    """
-    values = json.loads(_core.iteration_exchanges(trace, options))
-    return values["world"], [_exchanged(work) for work in values["exchanges"]]
 
 
 def _exchanged(work: dict[str, Any]) -> Exchanged:

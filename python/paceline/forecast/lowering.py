@@ -19,7 +19,7 @@ from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import compression, sharding
-from paceline.forecast.nccl.plan_times import times_of
+from paceline.forecast.nccl.model import times_of
 from paceline.settings.table import naming_core_errors
 
 if TYPE_CHECKING:

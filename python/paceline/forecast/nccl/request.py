@@ -16,8 +16,7 @@ from paceline.catalog import nccl
 from paceline.catalog.library import COLLECTIVES, as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
-from paceline.forecast.nccl.machine import Group, Machine, behind_slow_links
-from paceline.forecast.nccl.model import CollectiveTime, collective_time
+from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 from paceline.forecast.options import Sweep
 from paceline.forecast.simulate import SCHEMA_VERSION
 
@@ -120,7 +119,7 @@ def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
     fields, machine = json.loads(cluster.to_json()), Machine.of(cluster)
     group = Group(workers, machine.gpus_per_node)
     _check_degraded(fields.get("degraded", []), group)
-    machine = behind_slow_links(machine, cluster, workers, 1, workers)
+    machine = machine.behind_slow_links(cluster, workers, 1, workers)
     times = [collective_time(spec.kind, size, group, machine, caller="nccl-tests") for size in spec.sizes]
     return Answer(fields["name"], _core.parse_rate(fields["bandwidth"]), machine, group, spec.kind, tuple(times))
 

@@ -25,8 +25,7 @@ from paceline.catalog.constants import Constant, assuming, value_of
 from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.nccl.machine import Group, Machine
-from paceline.forecast.nccl.model import Caller, CollectiveTime, bus_factor, collective_time
+from paceline.forecast.nccl.model import Caller, CollectiveTime, Group, Machine, bus_factor, collective_time
 from paceline.studies.published import training, transformers
 from paceline.studies.published.data import Cells, read_cells
 from paceline.studies.published.engines import CannotForecastError
@@ -480,7 +479,7 @@ def _table(rows: Sequence[Compared]) -> list[str]:
 
 
 def fit() -> dict[str, float]:
-    """Return the calibrated constants, fitted to the built-in rows: what nccl.json should have."""
+    """Return the calibrated constants, fitted to the built-in rows: those of crates/nccl/data/calibration.json."""
     rows = read(BUILT_IN)
     return {it.name: value for it, value in fitted(calibrated(), rows).items()}
 

@@ -1,0 +1,27 @@
+//! The cost model of NCCL's collectives: which algorithm and protocol NCCL chooses, and how long a collective takes.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`names`] | collectives, algorithms, protocols |
+//! | [`release`] | NCCL's own figures and rules, by its release |
+//! | [`machine`] | nodes and links as NCCL sees them, and a group of ranks |
+//! | [`tuning`] | NCCL's own model of the time, with which it chooses |
+//! | [`calibration`] | constants fitted to measurements |
+//! | [`time`] | the choice, and the calibrated time |
+//!
+//! The strategy `native` and forecasts of collectives ask the same functions, with another [`Release`].
+//!
+//! Nothing here knows clusters, schedules or events.
+pub mod calibration;
+pub mod machine;
+pub mod names;
+pub mod release;
+pub mod time;
+pub mod tuning;
+
+pub use calibration::{Calibration, Constant, Evidence};
+pub use machine::{Generation, Group, IntraLink, Machine};
+pub use names::{Algorithm, Choice, Kind, Protocol};
+pub use release::Release;
+pub use time::{Caller, CollectiveTime, NcclError, Request, bus_factor, collective_time};
+pub use tuning::Estimate;

@@ -1,0 +1,229 @@
+//! The time of a collective: NCCL's choice, and constants calibrated on measurements.
+//!
+//! On one node NCCL chooses as its own model says. Between nodes its model of trees and of the protocols LL and LL128 is
+//! two to three times too fast; there, what is fastest by calibrated times is taken: trees with LL for small buffers,
+//! rings with Simple for large ones.
+use crate::calibration::Calibration;
+use crate::machine::{Group, IntraLink, Machine};
+use crate::names::{Algorithm, Choice, Kind, Protocol, named};
+use crate::release::Release;
+use crate::tuning::{Estimate, PAT, TREE_LL, TREE_LL128, ring_ratio};
+
+named! {
+    /// How a collective is started.
+    Caller {
+        /// Queued behind other work, so that its start costs nothing.
+        Stream = "stream",
+        /// In a loop by nccl-tests.
+        NcclTests = "nccl-tests",
+        /// By a call of torch.distributed that is timed alone.
+        Torch = "torch",
+    }
+}
+
+/// The release that the constants were fitted with.
+const RELEASE: Release = Release::V2_30;
+/// What LL, LL128 and Simple get of a link's rate (tuning.cc); flags take the rest.
+const PROTOCOL_SHARE: [f64; 3] = [0.5, 0.92, 1.0];
+/// What trees get of it (tuning.cc).
+const TREE: f64 = 0.92;
+
+/// A collective, and how NCCL is told to run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The collective.
+    pub kind: Kind,
+    /// Bytes, as nccl-tests counts them: of the whole buffer, which for all-gather and reduce-scatter holds a shard of
+    /// every rank.
+    pub size: u64,
+    /// The ranks and how they are spread over the nodes.
+    pub group: Group,
+    /// Instead of NCCL's choice, as `NCCL_ALGO` sets it.
+    pub algorithm: Option<Algorithm>,
+    /// Instead of NCCL's choice, as `NCCL_PROTO` sets it.
+    pub protocol: Option<Protocol>,
+    /// Its start.
+    pub caller: Caller,
+}
+
+impl Request {
+    /// A collective of a stream, with NCCL's choice.
+    #[must_use]
+    pub fn new(kind: Kind, size: u64, group: Group) -> Request {
+        Request { kind, size, group, algorithm: None, protocol: None, caller: Caller::Stream }
+    }
+}
+
+/// A collective's forecast time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CollectiveTime {
+    /// The time.
+    pub seconds: f64,
+    /// Algorithm and protocol; `None`: a group of one rank sends nothing.
+    pub choice: Option<Choice>,
+}
+
+/// A request that NCCL cannot carry out, by the argument to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NcclError(pub String);
+
+pub(crate) fn counted(number: u32, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Bus bandwidth over algorithm bandwidth (nccl-tests doc/PERFORMANCE.md).
+#[must_use]
+pub fn bus_factor(kind: Kind, ranks: u32) -> f64 {
+    let ranks = f64::from(ranks);
+    match kind {
+        Kind::Broadcast | Kind::Reduce => 1.0,
+        Kind::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Kind::AllGather | Kind::ReduceScatter => (ranks - 1.0) / ranks,
+    }
+}
+
+/// The time of a collective with the algorithm and the protocol that NCCL uses.
+///
+/// # Errors
+/// A group that does not fit on the nodes, or a combination that NCCL does not have.
+pub fn collective_time(
+    request: &Request,
+    machine: &Machine,
+    calibration: &Calibration,
+) -> Result<CollectiveTime, NcclError> {
+    let group = request.group;
+    machine.check(group)?;
+    let start = start_s(request.caller, machine, calibration);
+    if group.ranks == 1 {
+        return Ok(CollectiveTime { seconds: start, choice: None });
+    }
+    let is_wanted = |it: &Choice| {
+        request.algorithm.is_none_or(|wanted| wanted == it.0) && request.protocol.is_none_or(|wanted| wanted == it.1)
+    };
+    let available = RELEASE.available(request.kind, group, machine);
+    let choices: Vec<Choice> = available.iter().copied().filter(is_wanted).collect();
+    let fastest = Fastest { request, machine, calibration, choices: &choices };
+    let (seconds, choice) = if group.nodes() == 1 { fastest.on_one_node() } else { fastest.between_nodes() }
+        .ok_or_else(|| no_such(request, machine, &available))?;
+    Ok(CollectiveTime { seconds: start + seconds, choice: Some(choice) })
+}
+
+fn no_such(request: &Request, machine: &Machine, available: &[Choice]) -> NcclError {
+    let words = [request.algorithm.map(Algorithm::name), request.protocol.map(Protocol::name)];
+    let mut there: Vec<&str> = available.iter().map(|it| it.0.name()).collect();
+    there.dedup();
+    NcclError(format!(
+        "{}: NCCL has no {} for {} over {} of {}; there are {}, LL and LL128 for rings and trees",
+        if request.algorithm.is_some() { "algorithm" } else { "protocol" },
+        words.into_iter().flatten().collect::<Vec<_>>().join(" with "),
+        request.kind.name(),
+        counted(request.group.nodes(), "node"),
+        machine.name,
+        there.join(", ")
+    ))
+}
+
+fn start_s(caller: Caller, machine: &Machine, calibration: &Calibration) -> f64 {
+    match caller {
+        Caller::Stream => 0.0,
+        Caller::NcclTests => calibration.value("call.nccl-tests"),
+        Caller::Torch if machine.generation.name == "blackwell" => calibration.value("call.torch.blackwell"),
+        Caller::Torch => calibration.value("call.torch"),
+    }
+}
+
+/// The search for the fastest of some combinations; none if there is none.
+struct Fastest<'a> {
+    request: &'a Request,
+    machine: &'a Machine,
+    calibration: &'a Calibration,
+    choices: &'a [Choice],
+}
+
+impl Fastest<'_> {
+    fn on_one_node(&self) -> Option<(f64, Choice)> {
+        let &Request { kind, size, group, .. } = self.request;
+        let estimates = RELEASE.estimates(kind, size, group, self.machine);
+        let choice = estimates.iter().map(Estimate::choice).find(|it| self.choices.contains(it))?;
+        let bytes = size as f64;
+        let mut seconds = RELEASE.latency_s(kind, group, self.machine, choice, 1.0);
+        seconds += bytes / self.rate_inside(choice);
+        if choice.1 == Protocol::Simple {
+            seconds += self.calibration.value("fill") * bytes / (bytes + self.calibration.value("fill.half"));
+        }
+        Some((seconds, choice))
+    }
+
+    /// Bytes of the buffer per second on one node.
+    fn rate_inside(&self, choice: Choice) -> f64 {
+        let &Request { kind, size, group, .. } = self.request;
+        let (algorithm, protocol) = choice;
+        let bus = self.ring_bus();
+        match algorithm {
+            Algorithm::Nvls => {
+                // The switches read S - S/n of every GPU and write S/n (all-reduce: both), each way of its link.
+                let ranks = f64::from(group.ranks);
+                let passed = if kind == Kind::AllReduce { ranks + 1.0 } else { ranks - 1.0 } / ranks;
+                let share = format!("nvls.share.{}", self.machine.generation.name);
+                self.machine.link * self.calibration.value(&share) / passed
+            }
+            Algorithm::Tree => {
+                let share = [TREE_LL, TREE_LL128, 1.0][protocol as usize];
+                bus * TREE * share * 0.5 * RELEASE.tree_share(choice, size, self.machine)
+            }
+            _ => bus * PROTOCOL_SHARE[protocol as usize] * ring_ratio(kind, group.ranks),
+        }
+    }
+
+    /// The bus bandwidth of rings inside a node.
+    fn ring_bus(&self) -> f64 {
+        let share = match self.machine.intra_link {
+            IntraLink::Pcie => self.calibration.value("pci.share"),
+            _ => self.calibration.value(&format!("ring.share.{}", self.machine.generation.name)),
+        };
+        self.machine.link * share
+    }
+
+    fn between_nodes(&self) -> Option<(f64, Choice)> {
+        let &Request { kind, size, group, .. } = self.request;
+        let (machine, calibration) = (self.machine, self.calibration);
+        let estimates = RELEASE.estimates(kind, size, group, machine);
+        let share = machine.nic_share.unwrap_or_else(|| calibration.value("network.share"));
+        let network = machine.network_of(group) * share;
+        let bus = if group.per_node_used() == 1 { network } else { network.min(self.ring_bus()) };
+        let mut fastest: Option<(f64, Choice)> = None;
+        for &choice in self.choices {
+            let (algorithm, protocol) = choice;
+            // Rings hide NVLSTree: it is slower for large buffers, and nobody has published its times for small ones.
+            if algorithm == Algorithm::NvlsTree && self.request.algorithm.is_none() {
+                continue;
+            }
+            let seconds = if protocol == Protocol::Simple {
+                let hop_factor = if algorithm == Algorithm::Ring { calibration.value("hop.factor") } else { 1.0 };
+                let latency = RELEASE.latency_s(kind, group, machine, choice, hop_factor);
+                let (latency, rate) = match algorithm {
+                    Algorithm::Ring => (latency, bus * ring_ratio(kind, group.ranks)),
+                    Algorithm::Tree => (
+                        latency * calibration.value("tree.slowdown"),
+                        bus * TREE * 0.5 * RELEASE.tree_share(choice, size, machine),
+                    ),
+                    Algorithm::NvlsTree => {
+                        let share = calibration.value("nvls-tree.share");
+                        (latency, machine.network_of(group) * share * ring_ratio(kind, group.ranks))
+                    }
+                    Algorithm::Nvls | Algorithm::Pat => (latency, bus * PAT),
+                };
+                latency + size as f64 / rate
+            } else {
+                let Some(own) = estimates.iter().find(|it| it.choice() == choice) else { continue };
+                own.seconds * calibration.value("ll.slowdown")
+            };
+            let name = |it: Choice| (it.0.name(), it.1.name());
+            if fastest.is_none_or(|best| seconds < best.0 || seconds == best.0 && name(choice) < name(best.1)) {
+                fastest = Some((seconds, choice));
+            }
+        }
+        fastest
+    }
+}
