@@ -1,6 +1,4 @@
 //! Nodes and their links as NCCL sees them, and a group of ranks.
-use std::sync::LazyLock;
-
 use serde::Deserialize;
 
 use crate::calibration::DOCUMENT;
@@ -8,7 +6,7 @@ use crate::names::named;
 use crate::time::{NcclError, counted};
 
 named! {
-    /// What connects the GPUs of a node.
+    /// The links between the GPUs of a node.
     IntraLink {
         /// PCI Express, through switches or the host.
         Pcie = "pcie",
@@ -28,9 +26,9 @@ pub struct Generation {
     pub gpus: Vec<String>,
     /// Rings inside a node, each with a share of the links.
     pub channels: u32,
-    /// What NCCL's model assumes that NVLS gets of the links; 0 without it.
+    /// The share of the links' rate that NCCL's model gives NVLS; 0: no NVLS.
     pub nvls_share: f64,
-    /// By what rings of large buffers over several nodes have longer latencies.
+    /// Factor on a ring's latency for large buffers over several nodes.
     pub plateau: f64,
 }
 
@@ -43,8 +41,7 @@ impl Generation {
     /// All generations, oldest first.
     #[must_use]
     pub fn all() -> &'static [Generation] {
-        static ALL: LazyLock<&'static [Generation]> = LazyLock::new(|| &DOCUMENT.generations);
-        &ALL
+        &DOCUMENT.generations
     }
 
     /// The generation of a GPU by its name (`H100 80GB`); `None` if the name does not tell.
@@ -108,7 +105,7 @@ pub struct Machine {
     pub generation: &'static Generation,
     /// GPUs of a node.
     pub gpus_per_node: u32,
-    /// What connects them.
+    /// The links between them.
     pub intra_link: IntraLink,
     /// Rate of a GPU's link inside the node.
     pub link: f64,
@@ -146,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// What usually connects GPUs whose links have this rate, bits per second; `switched`: if they may have switches.
+    /// The usual links of this rate, bits per second; `switched`: whether switches are possible.
     #[must_use]
     pub fn usual_link(bps: f64, generation: &Generation, switched: bool) -> IntraLink {
         match () {

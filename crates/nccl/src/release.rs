@@ -66,13 +66,13 @@ impl Release {
     }
 }
 
-/// In what the formulas of the releases differ.
+/// Differences between the releases' formulas.
 pub(crate) struct Rules {
-    /// What a ring with LL, LL128 and Simple gets of the links' rate.
+    /// Shares of the links' rate that a ring gets with LL, LL128 and Simple; flags take the rest.
     pub ring_share: [f64; 3],
-    /// What a tree gets of it.
+    /// The share that a tree gets.
     pub tree_share: f64,
-    /// By what steps inside nodes take longer under LL if there are several nodes.
+    /// Factor on steps inside nodes under LL if there are several nodes.
     pub ll_inside: f64,
     /// Microseconds of posting to a network card, below which no step of a ring over several nodes falls; Simple posts
     /// three times.
@@ -87,7 +87,7 @@ pub(crate) struct Rules {
     pub smallest_have_shares: bool,
 }
 
-/// From what size on a ring's latencies are longer, and by what.
+/// The size from which a ring's latencies are longer, and the factor.
 pub(crate) enum Plateau {
     /// From so many bytes a rank, of all collectives.
     FromBytesPerRank(u64, f64),

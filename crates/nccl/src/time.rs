@@ -23,10 +23,6 @@ named! {
 
 /// The release that the constants were fitted with.
 const RELEASE: Release = Release::V2_30;
-/// What LL, LL128 and Simple get of a link's rate (tuning.cc); flags take the rest.
-const PROTOCOL_SHARE: [f64; 3] = [0.5, 0.92, 1.0];
-/// What trees get of it (tuning.cc).
-const TREE: f64 = 0.92;
 
 /// A collective, and how NCCL is told to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +155,7 @@ impl Fastest<'_> {
     fn rate_inside(&self, choice: Choice) -> f64 {
         let &Request { kind, size, group, .. } = self.request;
         let (algorithm, protocol) = choice;
-        let bus = self.ring_bus();
+        let (bus, rules) = (self.ring_bus(), RELEASE.rules());
         match algorithm {
             Algorithm::Nvls => {
                 // The switches read S - S/n of every GPU and write S/n (all-reduce: both), each way of its link.
@@ -170,9 +166,9 @@ impl Fastest<'_> {
             }
             Algorithm::Tree => {
                 let share = [TREE_LL, TREE_LL128, 1.0][protocol as usize];
-                bus * TREE * share * 0.5 * RELEASE.tree_share(choice, size, self.machine)
+                bus * rules.tree_share * share * 0.5 * RELEASE.tree_share(choice, size, self.machine)
             }
-            _ => bus * PROTOCOL_SHARE[protocol as usize] * ring_ratio(kind, group.ranks),
+            _ => bus * rules.ring_share[protocol as usize] * ring_ratio(kind, group.ranks),
         }
     }
 
@@ -206,7 +202,7 @@ impl Fastest<'_> {
                     Algorithm::Ring => (latency, bus * ring_ratio(kind, group.ranks)),
                     Algorithm::Tree => (
                         latency * calibration.value("tree.slowdown"),
-                        bus * TREE * 0.5 * RELEASE.tree_share(choice, size, machine),
+                        bus * RELEASE.rules().tree_share * 0.5 * RELEASE.tree_share(choice, size, machine),
                     ),
                     Algorithm::NvlsTree => {
                         let share = calibration.value("nvls-tree.share");

@@ -7,11 +7,11 @@ use crate::machine::{Group, IntraLink, Machine};
 use crate::names::{Algorithm, Choice, Kind, Protocol};
 use crate::release::{Plateau, Release};
 
-/// What PAT gets of the network's rate.
+/// PAT's share of the network's rate.
 pub(crate) const PAT: f64 = 0.75;
-/// What LL gets of a tree's rate.
+/// LL's share of a tree's rate.
 pub(crate) const TREE_LL: f64 = 1.0 / 3.8;
-/// What LL128 gets of a tree's rate inside a node: its flags take the rest.
+/// LL128's share of a tree's rate inside a node; its flags take the rest.
 pub(crate) const TREE_LL128: f64 = 7.0 / 9.0;
 /// NCCL counts on so many channels for each NIC.
 const CHANNELS_A_NIC: u32 = 2;
@@ -101,7 +101,7 @@ impl Release {
         fastest.map_or((Algorithm::Ring, Protocol::Simple), |it| it.choice())
     }
 
-    /// By what a ring's latency is longer for a buffer of this size.
+    /// The factor on a ring's latency for a buffer of this size.
     fn plateau(self, kind: Kind, size: u64, group: Group, machine: &Machine) -> f64 {
         if group.nodes() == 1 {
             return 1.0;
@@ -118,7 +118,7 @@ impl Release {
         }
     }
 
-    /// The latency of a collective in seconds. `hop_factor`: what a ring's step between nodes takes longer.
+    /// The latency of a collective in seconds. `hop_factor`: on a ring's steps between nodes.
     ///
     /// # Panics
     /// If the release does not have the combination.

@@ -120,13 +120,13 @@ impl PyGeneration {
         self.0.channels
     }
 
-    /// What NCCL's model assumes that NVLS gets of the links; 0 without it.
+    /// The share of the links' rate that NCCL's model gives NVLS; 0: no NVLS.
     #[getter]
     fn nvls_share(&self) -> f64 {
         self.0.nvls_share
     }
 
-    /// By what rings of large buffers over several nodes have longer latencies.
+    /// Factor on a ring's latency for large buffers over several nodes.
     #[getter]
     fn plateau(&self) -> f64 {
         self.0.plateau
@@ -214,8 +214,11 @@ impl Hash for PyMachine {
     }
 }
 
+#[pymethods]
 impl PyMachine {
-    fn read(py: Python<'_>, cluster: &Cluster) -> PyResult<PyMachine> {
+    /// Return a cluster as NCCL sees it. Raises InvalidArgumentError for links that this model does not know.
+    #[staticmethod]
+    fn of(py: Python<'_>, cluster: &Cluster) -> PyResult<PyMachine> {
         nccl::machine(&cluster.0, rdma_latency_s(py)?).map(PyMachine).map_err(|error| {
             let of = PyDict::new(py);
             let made = of
@@ -225,25 +228,12 @@ impl PyMachine {
         })
     }
 
-    fn behind(&self, cluster: &Cluster, size: u32, stride: u32, world: u32) -> PyResult<PyMachine> {
-        nccl::behind_slow_links(&self.0, &cluster.0, (size, stride), world).map(PyMachine).map_err(user_error)
-    }
-}
-
-#[pymethods]
-impl PyMachine {
-    /// Return a cluster as NCCL sees it. Raises InvalidArgumentError for links that this model does not know.
-    #[staticmethod]
-    fn of(py: Python<'_>, cluster: &Cluster) -> PyResult<PyMachine> {
-        PyMachine::read(py, cluster)
-    }
-
     /// Return the machine with the network that slow links between switches leave to groups of ranks.
     ///
     /// Groups have `size` ranks, `stride` apart, of `world`. Less is left only where links carry less than the NICs of a
     /// leaf need. Raises InvalidArgumentError for links that the cluster does not have.
     fn behind_slow_links(&self, cluster: &Cluster, size: u32, stride: u32, world: u32) -> PyResult<PyMachine> {
-        self.behind(cluster, size, stride, world)
+        nccl::behind_slow_links(&self.0, &cluster.0, (size, stride), world).map(PyMachine).map_err(user_error)
     }
 
     /// Of the cluster.
@@ -573,7 +563,7 @@ fn nccl_time(
         On::Machine(machine) => machine.clone(),
         On::Cluster(cluster) => {
             let world = group.ranks.saturating_mul(group.concurrent);
-            PyMachine::read(py, &cluster)?.behind(&cluster, group.ranks, group.concurrent, world)?
+            PyMachine::of(py, &cluster)?.behind_slow_links(&cluster, group.ranks, group.concurrent, world)?
         }
     };
     let request = Request { kind, size, group, algorithm, protocol, caller };

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use paceline_iteration::Work;
-use paceline_model::cluster::{self, Channel, Degraded, Shape};
+use paceline_model::cluster::{self, Channel, Degraded};
 use paceline_model::{Cluster, Trace};
 use paceline_nccl::{Calibration, Generation, Group, IntraLink, Kind, Machine, Request, bus_factor, collective_time};
 use paceline_schedule::Collective;
@@ -60,9 +60,9 @@ pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, Degrad
             link
         }
     };
-    let is_rails = cluster.fabric.as_ref().is_some_and(|fabric| matches!(fabric.shape, Shape::Rails { .. }));
-    let nics = if is_rails { gpus } else { cluster.nics_per_node };
-    let nominal = cluster.bandwidth.0 / 8.0 * if is_rails { f64::from(gpus) } else { 1.0 };
+    let has_rails = cluster.has_rails();
+    let nics = if has_rails { gpus } else { cluster.nics_per_node };
+    let nominal = cluster.bandwidth.0 / 8.0 * if has_rails { f64::from(gpus) } else { 1.0 };
     let latency_s = cluster.latency.seconds();
     let has_channel = cluster.channel != Channel::Unknown;
     Ok(Machine {
@@ -140,8 +140,7 @@ pub fn collective_times(
     calibration: &Calibration,
     rdma_latency_s: f64,
 ) -> Result<Option<Vec<PlannedCollective>>, SimulationError> {
-    let is_rails = |fabric: &cluster::Fabric| matches!(fabric.shape, Shape::Rails { .. });
-    if cluster.gpu.is_empty() || cluster.racks.is_some() || !cluster.fabric.as_ref().is_none_or(is_rails) {
+    if cluster.gpu.is_empty() || cluster.racks.is_some() || (cluster.fabric.is_some() && !cluster.has_rails()) {
         return Ok(None);
     }
     // A slow link that there is not, which the simulation names.

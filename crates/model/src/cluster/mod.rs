@@ -208,6 +208,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Whether every GPU has a NIC of its own, whose rate `bandwidth` is.
+    #[must_use]
+    pub fn has_rails(&self) -> bool {
+        matches!(&self.fabric, Some(Fabric { shape: Shape::Rails { .. }, .. }))
+    }
+
     /// What [`Degraded::link`] may name, as patterns in which `N` stands for any number.
     #[must_use]
     pub fn link_names(&self) -> String {

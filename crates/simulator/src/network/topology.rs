@@ -223,7 +223,7 @@ impl NetworkLinks {
                 (worker_nodes, worker_nodes + if colocated { 0 } else { roles.servers })
             }
         };
-        let rails = matches!(&cluster.fabric, Some(fabric) if matches!(fabric.shape, cluster::Shape::Rails { .. }));
+        let rails = cluster.has_rails();
         if rails && placed.is_some() {
             return Err("fabric: rails are simulated for one job at a time; use leaf-spine for several".into());
         }
