@@ -7,8 +7,10 @@ back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -37,10 +39,22 @@ class Memory:
     """The tensors that messages name."""
     value: list[Tensor] | Tensor
     """The operation's output tensors."""
+    inputs: Sequence[Tensor] = ()
+    """What it sends, as the caller gives it, where results may share memory with it."""
     keep: list[Tensor] = field(default_factory=list)
     """The owners of the memory that the runtime uses: to be kept until the operation has finished."""
     back: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Destinations and sources of the results of tensors that had to be copied."""
+    _sent: list[tuple[int, int, Tensor]] = field(default_factory=list)
+    """Dense inputs by address, each with the end of all up to it."""
+
+    def __post_init__(self) -> None:
+        """Sort the inputs."""
+        if not self.inputs:
+            return
+        placed = sorted(((it.data_ptr(), it) for it in self.inputs if is_dense(it)), key=lambda pair: pair[0])
+        ends = accumulate((start + it.nbytes for start, it in placed), max)
+        self._sent = [(start, end, it) for (start, it), end in zip(placed, ends, strict=True)]
 
     def read(self, tensor: Tensor) -> Tensor:
         """Return a dense tensor with the values of `tensor`: itself, if it is dense."""
@@ -48,16 +62,25 @@ class Memory:
         self.keep.append(dense)
         return dense
 
-    def write(self, tensor: Tensor, inputs: Sequence[Tensor] = (), own: int | None = None) -> Tensor:
+    def write(self, tensor: Tensor, own: int | None = None) -> Tensor:
         """Return a dense tensor to receive into; `copy_back` copies the result to `tensor`.
 
-        What arrives must not overwrite what is still to be sent: `inputs` are the operation's, as the caller gives
-        them, and `own` is the address at which this rank's own part may be both, as the runtime never moves it.
+        What arrives must not overwrite an input that is still to be sent. `own` is the address at which this rank's own
+        part may be both, as the runtime never moves it.
         """
-        if is_dense(tensor) and not any(_collide(tensor, given, own) for given in inputs):
+        if is_dense(tensor) and not self._overwrites(tensor, own):
             self.keep.append(tensor)
             return tensor
         return self.instead(tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+
+    def _overwrites(self, output: Tensor, own: int | None) -> bool:
+        begin = output.data_ptr()
+        place = bisect_left(self._sent, begin + output.nbytes, key=lambda sent: sent[0])
+        while place and self._sent[place - 1][1] > begin:
+            place -= 1
+            if _collide(output, self._sent[place][2], own):
+                return True
+        return False
 
     def update(self, tensor: Tensor) -> Tensor:
         """Return a dense tensor with the values of `tensor`, to be changed in place."""
@@ -86,9 +109,9 @@ class Memory:
 
 
 def _collide(output: Tensor, given: Tensor, own: int | None) -> bool:
-    """Return whether a dense output shares memory with an input, other than as this rank's own part of the larger."""
+    """Return whether a dense output shares memory with a dense input, but for this rank's own part of the larger."""
     to, source = output.data_ptr(), given.data_ptr()
-    if to >= source + given.nbytes or source >= to + output.nbytes or not is_dense(given):
+    if to >= source + given.nbytes or source >= to + output.nbytes:
         return False
     if given.nbytes == output.nbytes:
         return not to == source == own

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ReduceOp
 
-from paceline.torch.backend.buffers import REDUCIBLE, Memory, check, describe, elements, is_dense, region
+from paceline.torch.backend.buffers import REDUCIBLE, Memory, Region, check, describe, elements, is_dense, region
 from paceline.torch.backend.group import Group, Loose, one, parts
 from paceline.torch.backend.monitored_barrier import meet
 from paceline.torch.backend.reductions import AT_ONCE, plan
@@ -128,12 +128,9 @@ class Collectives(Group):
         check(call, "output", outputs, tensor.dtype)
         self._own_part(call, "output", outputs, tensor)
         dtype, scale = elements(tensor.dtype)
-        memory = Memory([tensor], outputs)
+        memory = Memory([tensor], outputs, [tensor])
         own = [region(memory.read(tensor), scale)]
-        into = [
-            region(memory.write(output, [tensor], tensor.data_ptr() if source == self._comm.rank else None), scale)
-            for source, output in enumerate(outputs)
-        ]
+        into = self._from_each(memory, tensor, outputs, scale)
         counts = uneven([count for _, count in into])
         return self._begin(call, memory, timeout or opts, inputs=own, outputs=into, dtype=dtype, counts=counts)
 
@@ -151,12 +148,9 @@ class Collectives(Group):
         check(call, "input", [tensor])
         outputs = self._at_root(call, "output", output_tensors, tensor, target)
         dtype, scale = elements(tensor.dtype)
-        memory = Memory([tensor], outputs)
+        memory = Memory([tensor], outputs, [tensor])
         own = [region(memory.read(tensor), scale)]
-        into = [
-            region(memory.write(output, [tensor], tensor.data_ptr() if source == self._comm.rank else None), scale)
-            for source, output in enumerate(outputs)
-        ]
+        into = self._from_each(memory, tensor, outputs, scale)
         return self._begin(call, memory, timeout or opts, inputs=own, outputs=into, dtype=dtype, root=target)
 
     def scatter(
@@ -173,9 +167,9 @@ class Collectives(Group):
         check(call, "output", [tensor])
         inputs = self._at_root(call, "input", input_tensors, tensor, source)
         dtype, scale = elements(tensor.dtype)
-        memory = Memory([tensor], [tensor])
+        memory = Memory([tensor], [tensor], inputs)
         parted = [region(memory.read(part), scale) for part in inputs]
-        into = [region(memory.write(tensor, inputs, inputs[self._comm.rank].data_ptr() if inputs else None), scale)]
+        into = [region(memory.write(tensor, inputs[self._comm.rank].data_ptr() if inputs else None), scale)]
         return self._begin(call, memory, timeout or opts, inputs=parted, outputs=into, dtype=dtype, root=source)
 
     def reduce_scatter(
@@ -194,9 +188,9 @@ class Collectives(Group):
         check(call, "input", inputs, tensor.dtype)
         self._own_part(call, "input", inputs, tensor)
         reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
-        memory = Memory([tensor], [tensor])
+        memory = Memory([tensor], [tensor], inputs)
         parted = [region(reduction.read(memory, part)) for part in inputs]
-        into = [region(reduction.write(memory, tensor, inputs, inputs[self._comm.rank].data_ptr()))]
+        into = [region(reduction.write(memory, tensor, inputs[self._comm.rank].data_ptr()))]
         counts = uneven([count for _, count in parted])
         return self._begin(call, memory, timeout or opts, **reduction.call(inputs=parted, outputs=into, counts=counts))
 
@@ -213,9 +207,9 @@ class Collectives(Group):
         check(call, "input", inputs)
         check(call, "output", outputs, inputs[0].dtype)
         dtype, scale = elements(inputs[0].dtype)
-        memory = Memory(inputs, outputs)
+        memory = Memory(inputs, outputs, inputs)
         sent = [region(memory.read(tensor), scale) for tensor in inputs]
-        got = [region(memory.write(tensor, inputs), scale) for tensor in outputs]
+        got = [region(memory.write(tensor), scale) for tensor in outputs]
         counts, out_counts = [count for _, count in sent], [count for _, count in got]
         options = timeout or opts
         return self._begin(
@@ -237,6 +231,14 @@ class Collectives(Group):
         self._meetings += 1
         store = PrefixStore(f"paceline/monitored_barrier/{self._name}/{self._meetings}", self._store)
         meet(store, self._comm.rank, self._comm.size, limit_s, self._job, every=wait_all_ranks)
+
+    def _from_each(self, memory: Memory, own: Tensor, outputs: list[Tensor], scale: int) -> list[Region]:
+        """Return where the part of each rank arrives; `own` is this rank's, which may be in its place already."""
+        rank, here = self._comm.rank, own.data_ptr()
+        return [
+            region(memory.write(output, here if source == rank else None), scale)
+            for source, output in enumerate(outputs)
+        ]
 
     def _own_part(self, call: str, role: str, tensors: list[Tensor], own: Tensor) -> None:
         mine = tensors[self._comm.rank]

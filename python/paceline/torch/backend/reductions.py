@@ -20,7 +20,6 @@ BAND and BOR are supported for bool, but not for integers; BXOR is not supported
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -76,10 +75,10 @@ class Reduction:
         # `to` would keep the tensor's strides, in which ranks may differ.
         return memory.read(dense_copy(tensor, self.dtype))
 
-    def write(self, memory: Memory, tensor: Tensor, inputs: Sequence[Tensor], own: int) -> Tensor:
+    def write(self, memory: Memory, tensor: Tensor, own: int) -> Tensor:
         """Return a dense tensor of this dtype, which `memory.copy_back` copies to `tensor` (see `Memory.write`)."""
         if _is_viewed_as(tensor.dtype, self.dtype):
-            return _viewed(memory.write(tensor, inputs, own))
+            return _viewed(memory.write(tensor, own))
         return memory.instead(tensor, torch.empty(tensor.shape, dtype=self.dtype, device=tensor.device))
 
     def update(self, memory: Memory, tensor: Tensor) -> Tensor:

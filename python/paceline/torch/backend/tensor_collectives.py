@@ -54,11 +54,10 @@ class TensorCollectives(Collectives):
         check(call, "output", outputs, inputs[0].dtype)
         self._world_times(call, outputs, inputs, ("output", "input"))
         dtype, scale = elements(inputs[0].dtype)
-        memory = Memory(inputs, outputs)
+        memory = Memory(inputs, outputs, inputs)
         own = [region(memory.read(tensor), scale) for tensor in inputs]
         written = [
-            memory.write(output, inputs, self._part_of(output, tensor))
-            for output, tensor in zip(outputs, inputs, strict=True)
+            memory.write(output, self._part_of(output, tensor)) for output, tensor in zip(outputs, inputs, strict=True)
         ]
         into = self._by_rank(written, [count for _, count in own], scale)
         return self._begin("all_gather", memory, opts, inputs=own, outputs=into, dtype=dtype)
@@ -105,9 +104,9 @@ class TensorCollectives(Collectives):
         check(call, "input", inputs, outputs[0].dtype)
         self._world_times(call, inputs, outputs, ("input", "output"))
         reduction = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
-        memory = Memory(outputs, outputs)
+        memory = Memory(outputs, outputs, inputs)
         into = [
-            region(reduction.write(memory, output, inputs, self._part_of(tensor, output)))
+            region(reduction.write(memory, output, self._part_of(tensor, output)))
             for output, tensor in zip(outputs, inputs, strict=True)
         ]
         parted = self._by_rank([reduction.read(memory, tensor) for tensor in inputs], [count for _, count in into])
@@ -133,9 +132,9 @@ class TensorCollectives(Collectives):
         check(call, "output", here, input.dtype)
         self._world_times(call, here, [input] * len(here), ("output", "input"))
         dtype, scale = elements(input.dtype)
-        memory = Memory([input], here)
+        memory = Memory([input], here, [input])
         own = [region(memory.read(input), scale)]
-        into = [region(memory.write(tensor, [input], self._part_of(tensor, input)), scale) for tensor in here]
+        into = [region(memory.write(tensor, self._part_of(tensor, input)), scale) for tensor in here]
         return self._begin("gather", memory, opts, inputs=own, outputs=into, dtype=dtype, root=target)
 
     gather_into_tensor = gather_single
@@ -157,8 +156,8 @@ class TensorCollectives(Collectives):
         dtype, scale = elements(input.dtype)
         counts = self._splits(call, "input", input, input_split_sizes, scale)
         out_counts = self._splits(call, "output", output, output_split_sizes, scale)
-        memory = Memory([input], [output])
-        sent, got = [region(memory.read(input), scale)], [region(memory.write(output, [input]), scale)]
+        memory = Memory([input], [output], [input])
+        sent, got = [region(memory.read(input), scale)], [region(memory.write(output), scale)]
         options = timeout or opts
         return self._begin(
             "all_to_all", memory, options, inputs=sent, outputs=got, dtype=dtype, counts=counts, out_counts=out_counts
