@@ -131,4 +131,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from paceline.errors import InvalidArgumentError
+
+    try:
+        main()
+    except InvalidArgumentError as error:
+        sys.exit(f"error: {error}")
