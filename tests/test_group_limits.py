@@ -1,9 +1,11 @@
 """How long ranks wait for one that pauses, what says so, and how a wait is reported."""
 
 import re
+import sys
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,6 +105,15 @@ def test_a_monitored_barrier_reports_who_is_missing(capfd):
     here.join()
     said = capfd.readouterr().err
     assert "paceline: rank 0 has waited 2 s for rank 2 in monitored_barrier; the limit is 6 s\n" in said, said
+
+
+def test_a_report_of_a_wait_is_one_write(monkeypatch):
+    """So that the lines of several threads do not run into each other."""
+    writes = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=writes.append))
+    reports = WaitReports(6.0, clock=iter([0.0, 3.0, 3.0, 3.0]).__next__)
+    reports.report(lambda waited: f"rank 0 has waited {waited} for rank 2")
+    assert writes == ["paceline: rank 0 has waited 3 s for rank 2; the limit is 6 s\n"]
 
 
 EXPLICIT = timedelta(seconds=DEFAULT_S)

@@ -27,4 +27,5 @@ class WaitReports:
         if self.due():
             waited_s = self._clock() - self._began
             self._next_s = 2 * waited_s
-            print(f"paceline: {what(f'{waited_s:.0f} s')}; the limit is {self._limit_s:.0f} s", file=sys.stderr)
+            # One write: print() writes the line's end by itself, after what another thread may have written.
+            sys.stderr.write(f"paceline: {what(f'{waited_s:.0f} s')}; the limit is {self._limit_s:.0f} s\n")
