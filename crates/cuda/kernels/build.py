@@ -1,4 +1,4 @@
-"""Compiles combine.cu to combine.ptx, which the driver compiles for its device; `make kernels` calls it.
+"""Compiles combine.cu to combine.ptx.zlib: compressed PTX, which the driver compiles for its device; `make kernels` calls it.
 
 NVRTC needs no device, and is the one that pyproject.toml pins: an old one, because PTX runs with drivers from then on.
 `--check` compares with what is checked in, and exits with 1 if that differs.
@@ -12,11 +12,12 @@ import importlib.metadata
 import re
 import sys
 import tomllib
+import zlib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "combine.cu"
-PTX = HERE / "combine.ptx"
+PTX = HERE / "combine.ptx.zlib"
 PROJECT = HERE.parents[2] / "pyproject.toml"
 # The oldest devices with `__grid_constant__`. `--fmad=false`: a product and a sum are rounded each.
 OPTIONS = ["--gpu-architecture=compute_70", "--std=c++14", "--fmad=false"]
@@ -31,9 +32,14 @@ def source_hash() -> str:
     return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
 
 
+def checked_in() -> str:
+    """The PTX that is checked in."""
+    return zlib.decompress(PTX.read_bytes()).decode()
+
+
 def recorded_hash() -> str:
     """The sha256 in the first line of the PTX that is checked in."""
-    first = PTX.read_text().partition("\n")[0]
+    first = checked_in().partition("\n")[0]
     found = re.search(r"sha256 ([0-9a-f]{64})", first)
     return found[1] if found else ""
 
@@ -109,9 +115,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if not given.check:
-        PTX.write_text(ptx)
+        PTX.write_bytes(zlib.compress(ptx.encode(), 9))
         return 0
-    old = PTX.read_text() if PTX.exists() else ""
+    old = checked_in() if PTX.exists() else ""
     if ptx == old:
         return 0
     lines = list(

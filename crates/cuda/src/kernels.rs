@@ -10,8 +10,8 @@ use crate::abi::{MULTIPROCESSORS, Opaque};
 use crate::device::{Device, Stream};
 use crate::driver::CudaError;
 
-/// With a zero at the end, as the driver wants it.
-const PTX: &str = concat!(include_str!("../kernels/combine.ptx"), "\0");
+/// PTX in zlib's format: 175 kB for 1 MB.
+const COMPRESSED: &[u8] = include_bytes!("../kernels/combine.ptx.zlib");
 /// `THREADS` of combine.cu.
 const THREADS: u32 = 512;
 /// `BLOCKS` of combine.cu: what a multiprocessor surely runs at once. Each block then goes over its part of the memory.
@@ -120,17 +120,28 @@ pub(crate) struct Module {
     functions: [[Option<Opaque>; Dtype::ALL.len()]; ReduceOp::ALL.len()],
 }
 
+/// The PTX, with a zero at the end, as the driver wants it.
+///
+/// # Panics
+/// `combine.ptx.zlib` is damaged.
+fn ptx() -> Vec<u8> {
+    let mut ptx = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED).expect("build.py wrote it");
+    ptx.push(0);
+    ptx
+}
+
 impl Module {
     /// Takes the driver a second the first time on a machine; it keeps what it has compiled in ~/.nv/ComputeCache. The
     /// device's context is current.
     fn load(device: &Device) -> Result<Module, CudaError> {
         let call = &device.driver.call;
         let (mut raw, mut multiprocessors): (Opaque, c_int) = (std::ptr::null_mut(), 0);
+        let ptx = ptx();
         // SAFETY: pointers to locals; the text ends with a zero.
         unsafe {
             let asked = (call.device_get_attribute)(&raw mut multiprocessors, MULTIPROCESSORS, device.number);
             device.check("cuDeviceGetAttribute", asked)?;
-            let loaded = (call.module_load_data)(&raw mut raw, PTX.as_ptr().cast::<c_void>());
+            let loaded = (call.module_load_data)(&raw mut raw, ptx.as_ptr().cast::<c_void>());
             device.check("cuModuleLoadData", loaded).map_err(|CudaError(text)| {
                 CudaError(format!(
                     "{text}: the driver does not compile Paceline's kernels; they need a device of compute capability 7.0, \
@@ -224,10 +235,11 @@ mod tests {
 
     #[test]
     fn each_kernel_is_in_the_ptx() {
+        let ptx = String::from_utf8(ptx()).unwrap();
         for op in ReduceOp::ALL {
             for dtype in Dtype::ALL {
                 let entry = format!(".visible .entry {}(", name(op, dtype));
-                assert!(PTX.contains(&entry), "{entry}");
+                assert!(ptx.contains(&entry), "{entry}");
             }
         }
     }
