@@ -1,4 +1,4 @@
-"""Compiles combine.cu to combine.ptx.zlib: compressed PTX, which the driver compiles for its device; `make kernels` calls it.
+"""Compiles combine.cu to combine.ptx.zlib: compressed PTX, which the driver compiles for its device, by `make kernels`.
 
 NVRTC needs no device, and is the one that pyproject.toml pins: an old one, because PTX runs with drivers from then on.
 `--check` compares with what is checked in, and exits with 1 if that differs.
