@@ -2,6 +2,7 @@
 
 import re
 
+import click
 import paceline
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,7 @@ from paceline.catalog.models.config import built_in_configs, find_config
 from paceline.catalog.models.spec import find_workload
 from paceline.cli.advise import _price
 from paceline.cli.main import COMMANDS, main
-from paceline.cli.meant import _MEANT, _SAME
+from paceline.cli.meant import _BY_NAME, _MEANT, meant
 from paceline.forecast.nccl.request import parse
 from paceline.settings.table import SETTINGS
 
@@ -82,37 +83,127 @@ def test_names_that_are_not_built_in(tmp_path, monkeypatch):
     assert find_config("Qwen/Qwen3-32B") is None
 
 
+def commands():
+    root = click.Context(main, info_name="paceline")
+    for name in COMMANDS:
+        command = main.get_command(root, name)
+        context = click.Context(command, info_name=name, parent=root)
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                yield f"{name} {inner.name}", inner, click.Context(inner, info_name=inner.name, parent=context)
+        else:
+            yield name, command, context
+
+
+ALL = {name: (command, context) for name, command, context in commands()}
+
+
+def options_of(command):
+    return {option: one for one in command.params for option in (*one.opts, *one.secondary_opts) if option[0] == "-"}
+
+
 @pytest.mark.parametrize(
     ("command", "option", "ours"),
     [
-        *[("simulate", option, "--sharding zero3") for option in ("--fsdp", "--fsdp2")],
+        *[("simulate", option, "--sharding zero3") for option in ("--fsdp", "--fsdp2", "--zero3", "--zero-3")],
         *[
             ("advise", option, "--sharding zero1, zero2 or zero3")
             for option in ("--zero", "--zero-stage", "--zero_stage")
         ],
         *[("simulate", option, "--gpus N, all of them together") for option in ("--nodes", "--nnodes", "--num_nodes")],
+        *[
+            ("simulate", option, "--gpus N, all of them together")
+            for option in ("--world-size", "--num-gpus", "--n-gpus", "--nproc", "--nproc_per_node", "-n", "-np")
+        ],
         ("run", "--nodes", "--hosts a:8,b:8"),
+        ("run", "--nproc_per_node", "-np N on this machine"),
+        ("bench", "--nproc", "-np N, all ranks together"),
         ("advise", "--gbs", "--global-batch N"),
-        ("simulate", "--global-batch-size", "--batch and --accumulate"),
+        ("simulate", "--global-batch-size", "--batch N and --accumulate N"),
+        ("simulate", "--global-batch", "--batch N and --accumulate N"),
         ("simulate", "--micro_batch_size", "--batch N"),
+        ("advise", "--per_device_train_batch_size", "--batch N"),
+        ("advise", "--gradient_accumulation_steps", "--accumulate N"),
+        ("advise", "--grad-accum", "--accumulate N"),
+        ("bench", "--bs", "--batch-size N"),
+        ("advise", "--price-per-hour", "--price 2.50"),
+        ("simulate", "--torch-compile", "--kernels compiled"),
+        ("simulate", "--format", "--json or --csv"),
+        ("advise", "--format", "--json"),
+        ("simulate", "--hsdp", "--sharding hsdp"),
+        ("simulate", "--gpu-type", "--gpu h100"),
+        ("simulate", "--bw", "--bandwidth 400Gbps"),
+        ("simulate", "--mixed-precision", "--dtype bf16, fp16, fp32 or tf32"),
+        ("simulate", "--output", "--json > FILE"),
+        ("run", "--output", "--output-dir DIR"),
+        ("models", "--max-seq-length", "--seq N"),
+        ("simulate", "--tensor-model-parallel-size", "--tensor-parallel N"),
+        ("simulate", "--bucket_size", "--bucket-size"),
+        ("simulate", "-b", "the sizes in the first word, as in allreduce:1MB-1GB"),
     ],
 )
 def test_options_of_other_programs(command, option, ours):
-    words = ["llama-3-8b", "--gpu", "h100"] if command != "run" else []
-    assert f"No such option '{option}'; write {ours}" in said(command, *words, option, "3", status=2)
+    words = [] if command in ("run", "bench") else ["llama-3-8b", "--gpu", "h100"]
+    shown = "-n" if option == "-np" else option
+    assert f"No such option '{shown}'; write {ours}" in said(command, *words, option, "3", status=2)
 
 
-def test_what_is_meant_exists():
-    runner, ours = CliRunner(), set()
-    for command in ("simulate", "advise", "run", "validate"):
-        ours |= set(re.findall(r"--[a-z-]+", runner.invoke(main, [command, "--help"]).output))
-    for option, meanings in _MEANT.items():
-        assert option not in ours, "it exists"
-        for name, how in meanings:
-            assert name in ours, name
-            assert set(re.findall(r"--[a-z-]+", how)) <= ours
-    assert set(_SAME.values()) <= set(_MEANT)
-    assert set(COMMANDS) >= {"simulate", "advise", "run"}
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("simulate --price-per-hour 2", "paceline advise has it: --price 2.50, for a GPU and an hour"),
+        ("simulate --mtbf 8h", "paceline advise has it: --mtbf"),
+        ("models llama-3-8b --tp 8", "paceline simulate has it: --tensor-parallel N"),
+        ("simulate --bandwith 1Gbps", "did you mean --bandwidth?"),
+        ("simulate --strateg ring", "did you mean --strategy?"),
+        ("simulate --xyz", "paceline simulate --help lists the options"),
+        ("emulate up --xyz", "paceline emulate up --help lists the options"),
+        ("--xyz", "paceline --help lists the options"),
+        (
+            "run --bf16 -np 2 train.py",
+            "if it is your script's, write it after the script, as in: paceline run … -- python train.py --bf16",
+        ),
+    ],
+)
+def test_options_that_are_unknown(words, message):
+    assert said(*words.split(), status=2).endswith(f"; {message}")
+
+
+# Values of the placeholders in what is advised.
+VALUES = {"N": "4", "FILE": "some.json", "DIR": "some", "a:8,b:8": "a:8,b:8"}
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_what_is_meant_exists_and_works(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made, context = ALL[command]
+    known = options_of(made)
+    for name in _BY_NAME:
+        option = f"--{name}"
+        if option in known:
+            continue
+        message = meant(click.NoSuchOption(option, ctx=context))
+        assert message.startswith(f"No such option '{option}'; ")
+        _, _, ours = message.partition("; write ")
+        for ours_option, value in re.findall(r"(?<![\w-])(--?[a-z][a-z-]*)(?: ([^- ][^ ]*?))?(?=[,: ]|$)", ours):
+            parameter = known[ours_option]
+            if parameter.is_flag or value in ("and", ""):
+                continue
+            parameter.type.convert(VALUES.get(value, value), parameter, context)
+
+
+def test_the_table_of_other_programs_options():
+    names = " ".join(_MEANT).split()
+    assert len(set(names)) == len(names)
+    # Each row is of use to a command.
+    for names, several in _MEANT.items():
+        for ours in several:
+            assert any(
+                ours in meant(click.NoSuchOption(f"--{name}", ctx=context))
+                for command, context in ALL.values()
+                for name in names.split()
+                if f"--{name}" not in options_of(command)
+            ), ours
 
 
 @pytest.mark.parametrize(

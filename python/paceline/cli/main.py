@@ -99,8 +99,7 @@ class Commands(click.Group):
                 sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except click.ClickException as error:
-            told = meant(error) if isinstance(error, click.NoSuchOption) else None
-            return _fail(told or error.format_message(), error.exit_code)
+            return _fail(_message(error), error.exit_code)
         except InvalidArgumentError as error:
             return _fail(_of_a_trainer(str(error), sys.argv[1:] if args is None else args) or str(error), 2)
         except JobError as error:
@@ -139,6 +138,11 @@ def _fail(message: str, code: int) -> int:
     with contextlib.suppress(OSError):  # A full disk; the exit code still says what happened.
         click.echo(f"paceline: error: {line}", err=True)
     return code
+
+
+def _message(error: click.ClickException) -> str:
+    # A subclass knows the option; its message says what to do.
+    return meant(error) if type(error) is click.NoSuchOption else error.format_message()
 
 
 def _of_a_trainer(message: str, words: Sequence[str]) -> str | None:

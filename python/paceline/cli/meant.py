@@ -1,54 +1,196 @@
-"""What is meant by options that do not exist here but do in trainers and launchers: an error about one names ours."""
+"""Options that trainers and launchers have, but a command does not: what the error about one says to write instead."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
+
 import click
 
-# By option: ours, and how to write it. Those of several commands come first.
-_MEANT: dict[str, tuple[tuple[str, str], ...]] = {
-    "--fsdp": (("--sharding", "--sharding zero3, or hsdp for its hybrid"),),
-    "--fsdp2": (("--sharding", "--sharding zero3, or hsdp for its hybrid"),),
-    "--zero": (("--sharding", "--sharding zero1, zero2 or zero3"),),
-    "--zero-stage": (("--sharding", "--sharding zero1, zero2 or zero3"),),
-    "--deepspeed": (("--sharding", "--sharding zero1, zero2 or zero3"),),
-    "--ddp": (("--sharding", "--sharding none"),),
-    "--nodes": (
-        ("--gpus", "--gpus N, all of them together, and --gpus-per-node"),
-        ("--hosts", "--hosts a:8,b:8, with the ranks of each host"),
-        ("--workers", "--workers N, all ranks together"),
+from paceline.errors import InvalidArgumentError
+
+_ZERO = ("--sharding zero1, zero2 or zero3",)
+_RANKS = ("--gpus N, all of them together", "-np N, all ranks together", "--workers N, all ranks together")
+_PER_NODE = (
+    "--gpus N, all of them together, and --gpus-per-node N",
+    "-np N on this machine, or --hosts a:8,b:8 with the ranks of each host",
+    *_RANKS,
+)
+_NODES = (
+    "--gpus N, all of them together, and --gpus-per-node N",
+    "--hosts a:8,b:8, with the ranks of each host",
+    *_RANKS,
+)
+_HOSTS = ("--hosts a:8,b:8: one command starts the ranks of all hosts",)
+_SIZES = "the sizes in the first word, as in allreduce:1MB-1GB"
+_MODEL = "the model as the first word"
+_TAKES = {_SIZES: ("simulate",), _MODEL: ("simulate", "advise", "models", "explore")}
+"""The commands whose first word that is."""
+_SCRIPTS = "if it is your script's, write it after the script, as in: paceline {command} … -- python train.py {option}"
+
+# Names as other programs spell them (torchrun, accelerate, DeepSpeed, Megatron, torchtitan, Trainer, Lightning,
+# nccl-tests, mpirun, srun), without dashes in front; and what to write here. Of several, the first whose options the
+# command has.
+_MEANT: dict[str, tuple[str, ...]] = {
+    "zero zero-stage deepspeed": _ZERO,
+    "zero1 zero-1 use-distributed-optimizer use-zero1": ("--sharding zero1",),
+    "zero2 zero-2": ("--sharding zero2",),
+    "zero3 zero-3 full-shard": ("--sharding zero3",),
+    "fsdp fsdp2 use-fsdp use-torch-fsdp2 fsdp-sharding-strategy": ("--sharding zero3, or hsdp for its hybrid",),
+    "hsdp hybrid-shard data-parallel-replicate-degree": ("--sharding hsdp",),
+    "ddp": ("--sharding none",),
+    "world-size num-gpus n-gpus ngpus gpu-count total-gpus num-processes nproc nprocs n-procs num-procs num-ranks"
+    " nranks ntasks np n g dp dp-size data-parallel data-parallel-size data-parallel-shard-degree ranks": _RANKS,
+    "nproc-per-node gpus-per-node num-gpus-per-node ntasks-per-node devices-per-node npernode ppn ranks-per-node"
+    " devices gpus": _PER_NODE,
+    "nodes nnodes num-nodes n-nodes num-machines": _NODES,
+    "standalone": ("-np N",),
+    "master-addr node-rank machine-rank rdzv-endpoint rdzv-backend rdzv-id main-process-ip": _HOSTS,
+    "master-port main-process-port": ("--port 29500",),
+    "machinefile host-file": ("--hostfile FILE",),
+    "max-restarts": ("--elastic --reset-limit N",),
+    "tee redirects log-dir": ("--output-dir DIR",),
+    "tp tp-size tp-degree tensor-model-parallel-size tensor-parallel-size tensor-parallel-degree": (
+        "--tensor-parallel N",
     ),
-    "--dp": (("--gpus", "--gpus N, all of them together"),),
-    "--data-parallel": (("--gpus", "--gpus N, all of them together"),),
-    "--tp": (("--tensor-parallel", "--tensor-parallel N"),),
-    "--pp": (("--pipeline-parallel", "--pipeline-parallel N"),),
-    "--ep": (("--expert-parallel", "--expert-parallel N"),),
-    "--cp": (("--context-parallel", "--context-parallel N"),),
-    "--micro-batch-size": (("--batch", "--batch N, the samples of a pass of one rank"),),
-    "--mbs": (("--batch", "--batch N, the samples of a pass of one rank"),),
-    "--batch-size": (("--batch", "--batch N, the samples of a pass of one rank"),),
-    "--global-batch-size": (("--global-batch", "--global-batch N"), ("--accumulate", "--batch and --accumulate")),
-    "--gbs": (("--global-batch", "--global-batch N"), ("--accumulate", "--batch and --accumulate")),
-    "--gradient-accumulation-steps": (("--accumulate", "--accumulate N"),),
-    "--seq-len": (("--seq", "--seq N"),),
-    "--seq-length": (("--seq", "--seq N"),),
-    "--sequence-length": (("--seq", "--seq N"),),
-    "--precision": (("--dtype", "--dtype bf16, fp16, fp32, tf32 or fp8"),),
-    "--bf16": (("--dtype", "--dtype bf16"),),
-    "--fp16": (("--dtype", "--dtype fp16"),),
-    "--activation-checkpointing": (("--checkpointing", "--checkpointing full or selective"),),
-    "--gradient-checkpointing": (("--checkpointing", "--checkpointing full or selective"),),
-    "--recompute": (("--checkpointing", "--checkpointing full or selective"),),
-    "--compile": (("--kernels", "--kernels compiled"),),
-    "--model": (("--config", "the model as the first word, or --config FILE"),),
+    "pp pp-size pp-degree pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree": (
+        "--pipeline-parallel N",
+    ),
+    "ep ep-size expert-model-parallel-size expert-parallel-size expert-parallel-degree": ("--expert-parallel N",),
+    "cp cp-size context-parallel-size context-parallel-degree sp sequence-parallel-size": ("--context-parallel N",),
+    "vpp virtual-pipeline-model-parallel-size num-virtual-stages": ("--virtual-stages N",),
+    "num-microbatches pipeline-parallel-microbatches n-microbatches": ("--microbatches N", "--accumulate N"),
+    "bs batch batch-size micro-batch-size micro-batch mbs per-device-train-batch-size per-gpu-batch-size"
+    " per-device-batch-size train-micro-batch-size-per-gpu local-batch-size": (
+        "--batch N, the samples of a pass of one rank",
+        "--batch-size N",
+    ),
+    "global-batch global-batch-size gbs train-batch-size total-batch-size": (
+        "--global-batch N",
+        "--batch N and --accumulate N",
+    ),
+    "gradient-accumulation-steps gradient-accumulation grad-accum grad-accumulation grad-accum-steps grad-acc"
+    " accumulate-grad-batches gas": ("--accumulate N",),
+    "seq-len seq-length sequence-length sequence max-seq-len max-seq-length max-sequence-length max-length"
+    " max-position-embeddings model-max-length context-length context block-size cutoff-len": ("--seq N",),
+    "precision mixed-precision amp torch-dtype": ("--dtype bf16, fp16, fp32 or tf32",),
+    "bf16": ("--dtype bf16", "--dtype bfloat16"),
+    "fp16 half": ("--dtype fp16", "--dtype float16"),
+    "fp8 fp8-format": ("--dtype fp8",),
+    "tf32": ("--dtype tf32",),
+    "fp32": ("--dtype fp32", "--dtype float32"),
+    "activation-checkpointing activation-checkpoint gradient-checkpointing recompute recompute-activations"
+    " recompute-granularity ac ac-mode": ("--checkpointing full or selective",),
+    "compile torch-compile use-compile compile-model": ("--kernels compiled",),
+    "flash-attn flash-attention use-flash-attn attn attn-implementation attention-backend sdpa": (
+        "--attention flash or unfused",
+    ),
+    "optim optimizer-type": ("--optimizer adam, sgd or momentum",),
+    "price-per-hour price-per-gpu price-per-gpu-hour gpu-price hourly-price cost cost-per-hour cost-per-gpu-hour": (
+        "--price 2.50, for a GPU and an hour",
+    ),
+    "gpu-type gpu-model gpu-name gpu accelerator accelerator-type hardware": ("--gpu h100", "--on h100"),
+    "gpu-memory vram gpu-mem": ("--memory 80GB",),
+    "bw net-bw network-bandwidth net-bandwidth link-bandwidth bandwidth-gbps": (
+        "--bandwidth 400Gbps",
+        "--bandwidth 500Mbps",
+    ),
+    "net-latency network-latency alpha": ("--latency 5us",),
+    "format output-format out-format": ("--json or --csv", "--json"),
+    "csv": ("--json",),
+    "output out o output-file out-file outfile save save-path": (
+        "-o FILE",
+        "--export FILE",
+        "--json > FILE",
+        "--output-dir DIR",
+    ),
+    "output-dir out-dir": ("-o FILE", "--plots DIR", "--json > FILE"),
+    "model model-name model-name-or-path model-path model-id arch": (
+        "the model as the first word, or --config FILE",
+        _MODEL,
+        "--trace resnet-50",
+    ),
+    "b minbytes e maxbytes f stepfactor": (_SIZES,),
+    "steps num-steps max-steps num-iterations num-iters iters train-iters": (
+        "--iterations N",
+        "--num-batches N",
+        "--repeats N",
+    ),
+    "warmup-steps warmup-iters": ("--num-warmup-batches N", "--warmup N"),
+    "bucket-cap-mb bucket-cap ddp-bucket-cap-mb ddp-bucket-size fusion-threshold fusion-threshold-mb bucket": (
+        "--bucket-size 25MiB",
+    ),
+    "gradient-compression fp16-allreduce comm-hook ddp-comm-hook": ("--compression fp16",),
+    "grad-reduce-dtype mixed-precision-reduce": ("--reduce-dtype fp32",),
+    "timeline-filename chrome-trace profile": ("--timeline FILE",),
 }
-_SAME = {"--nnodes": "--nodes", "--num-nodes": "--nodes", "--num-machines": "--nodes", "--num_nodes": "--nodes"}
+_ALIKE = 0.8
+"""As alike as `--bandwith` and `--bandwidth`, and not as `--bw` and `--jobs`."""
+_BY_NAME = {name: ours for names, ours in _MEANT.items() for name in names.split()}
+_FORECASTS = ("simulate", "advise")
+"""Commands with many options, which others do not have."""
+_OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)(?: ([a-z0-9][^ ]*?))?(?=[,: ]|$)")
+"""An option and its value; a placeholder is in capitals."""
 
 
-def meant(error: click.NoSuchOption) -> str | None:
-    """Return what to write instead of an option that another program has; None if nothing is known."""
-    name = error.option_name.replace("_", "-")
+def meant(error: click.NoSuchOption) -> str:
+    """Return the message about an option that a command does not have, with what to write instead where it is known."""
+    message = f"No such option '{error.option_name}'"
     if error.ctx is None:
-        return None
-    known = {option for parameter in error.ctx.command.params for option in parameter.opts}
-    ours = next((how for option, how in _MEANT.get(_SAME.get(name, name), ()) if option in known), None)
-    return None if ours is None else f"No such option '{error.option_name}'; write {ours}"
+        return message
+    name = error.option_name.lower().replace("_", "-").lstrip("-")
+    command, known = error.ctx.command, _options(error.ctx.command)
+    if f"--{name}" in known:
+        return f"{message}; write --{name}"
+    if ours := _of_command(name, command):
+        return f"{message}; write {ours}"
+    if near := _near(name, known):
+        return f"{message}; did you mean {near}?"
+    path = error.ctx.command_path.partition(" ")[2]
+    if not isinstance(command, click.Group) and not error.ctx.allow_interspersed_args:  # A script has its own options.
+        return f"{message}; {_SCRIPTS.format(command=path, option=error.option_name)}"
+    root = error.ctx.find_root()
+    for other in _FORECASTS:
+        theirs = root.command.get_command(root, other) if isinstance(root.command, click.Group) else None
+        if theirs is not None and (
+            ours := f"--{name}" if f"--{name}" in _options(theirs) else _of_command(name, theirs)
+        ):
+            return f"{message}; paceline {other} has it: {ours}"
+    return f"{message}; paceline {f'{path} ' if path else ''}--help lists the options"
+
+
+def _of_command(name: str, command: click.Command) -> str | None:
+    """Return what to write in this command for another program's option."""
+    known = _options(command)
+    for ours in _BY_NAME.get(name, ()):
+        takes = next((commands for words, commands in _TAKES.items() if ours.startswith(words)), None)
+        if (takes is None or command.name in takes) and all(
+            option in known and _accepts(known[option], value) for option, value in _OPTION.findall(ours)
+        ):
+            return ours
+    return None
+
+
+def _accepts(option: click.Parameter, value: str) -> bool:
+    """Return whether an option has this value, which may be a word of the sentence after an option without values."""
+    if not value or (isinstance(option, click.Option) and option.is_flag):
+        return True
+    try:
+        option.type.convert(value, option, None)
+    except (InvalidArgumentError, click.BadParameter):
+        return False
+    return True
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    """Return the option that is so typed but for a slip, or the only one that begins so."""
+    long = [option for option in sorted(known) if option.startswith("--") and len(name) > 2]
+    begun = [option for option in long if option.startswith(f"--{name}")]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(f"--{name[:80]}", long, 1, _ALIKE)
+    return next(iter(near), None)
+
+
+def _options(command: click.Command) -> dict[str, click.Parameter]:
+    names = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    return {name: one for name, one in names.items() if name.startswith("-")}
