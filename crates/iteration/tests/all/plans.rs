@@ -1,14 +1,13 @@
 //! Plans against their closed forms.
 use std::collections::BTreeSet;
 
+use crate::blocks;
 use paceline_iteration::{
     BufferKind, Collective, IterationOptions, Optimizer, Plan, Reshard, Sharding, Step, Stream, Work, build,
 };
 use paceline_model::trace::Dtype;
 use paceline_model::{Time, Trace};
 use proptest::prelude::*;
-
-mod blocks;
 
 const MS: u64 = 1_000_000_000;
 

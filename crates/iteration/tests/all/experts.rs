@@ -1,11 +1,10 @@
 //! Plans of models whose experts are divided among neighbouring ranks.
 use std::collections::BTreeMap;
 
+use crate::blocks;
 use paceline_iteration::{Collective, Group, IterationOptions, Plan, Sharding, Work, build};
 use paceline_model::Trace;
 use proptest::prelude::*;
-
-mod blocks;
 
 const MS: u64 = 1_000_000_000;
 const ELEMENTS: u64 = 64;

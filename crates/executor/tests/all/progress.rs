@@ -2,11 +2,11 @@
 //!
 //! Ranks play several roles each (worker, server, switch). A test case is a strategy, a network with limits, and a seed
 //! for the order of events.
-mod simulated;
-mod world;
 
 use std::sync::Arc;
 
+use crate::simulated::{Effort, Network, Task, World};
+use crate::world::{self, signature};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
 use paceline_executor::{InStep, Limits, OperationSpec};
@@ -17,8 +17,6 @@ use paceline_schedule::{
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 use proptest::prelude::*;
-use simulated::{Effort, Network, Task, World};
-use world::signature;
 
 const ELEMENT: usize = 8;
 

@@ -1,11 +1,10 @@
 //! Random arrivals: all ranks begin the same buckets in the same order, and they contain everything that all submitted.
-mod world;
 
 use std::collections::BTreeMap;
 
+use crate::world::{World, request};
 use paceline_coordinator::{Event, Settings, Terms};
 use proptest::prelude::*;
-use world::{World, request};
 
 fn settings() -> impl Strategy<Value = Settings> {
     let cycle_times = prop_oneof![0u64..5, Just(10_000)];

@@ -6,7 +6,6 @@
 //! executor is driven only while it has operations in flight, and queues unexpected fragments only when it finds
 //! nothing else to do. When nothing can happen any more, late ranks begin. Then executors force blocking fragments into
 //! the queue, as they do after a time without progress. If that does not help either, the operation hangs.
-#![allow(dead_code, reason = "every test uses a part of it")]
 #![allow(unsafe_code, reason = "a zero-copy send is an address")]
 use std::collections::VecDeque;
 use std::fmt::Write;

@@ -1,12 +1,12 @@
 //! Strategies with multicasts: bit-identical to unicasts, whatever happens to the datagrams.
 #![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
-mod world;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use crate::world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, operation, signature, space};
 use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
@@ -16,7 +16,6 @@ use paceline_transport::error::RunError;
 use paceline_transport::header::{Collective, FragmentHeader};
 use paceline_transport::multicast::{Counters, Disturbance, Head, Key, OVERHEAD};
 use paceline_transport::space::Space;
-use world::{Casting, Transport, add_multicast, begin, drive, executors, on_all, operation, signature, space};
 
 const STRATEGIES: [&str; 3] = ["ps-multicast", "ps-multicast-aggregation", "ring-multicast"];
 

@@ -1,8 +1,8 @@
 //! Every strategy over every transport: sums are exact and the same on all ranks, or on the rank that owns them.
-mod world;
 
 use std::sync::Arc;
 
+use crate::world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
 use paceline_executor::Executor;
 use paceline_executor::handle::Handle;
 use paceline_executor::program::Scheduled;
@@ -13,7 +13,6 @@ use paceline_schedule::{
 use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
-use world::{TRANSPORTS, Transport, begin_scaled, drive, executors, on_all, signature, space};
 
 /// What sums are multiplied by. A rank alone has nobody to do it, and of a reduce-scatter the caller does it.
 fn factor(schedule: &dyn Schedule) -> Option<f64> {

@@ -1,9 +1,8 @@
 //! Plans: the published example, refused graphs, and the properties of every plan of a random graph.
-mod graphs;
 
 use std::collections::BTreeMap;
 
-use graphs::{Case, ancestors, cases, edges, node};
+use crate::graphs::{Case, ancestors, cases, edges, node};
 use paceline_coordinator::plan::{Dag, NodeId, Plan, plan, plan_as_listed};
 use proptest::prelude::*;
 

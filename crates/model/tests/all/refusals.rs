@@ -7,11 +7,11 @@ fn page(text: &str) -> &str {
 }
 
 fn trace() -> &'static str {
-    page(include_str!("../../../docs/reference/trace-format.md"))
+    page(include_str!("../../../../docs/reference/trace-format.md"))
 }
 
 fn cluster() -> &'static str {
-    page(include_str!("../../../docs/reference/cluster-format.md"))
+    page(include_str!("../../../../docs/reference/cluster-format.md"))
 }
 
 fn one_line(error: &str) {

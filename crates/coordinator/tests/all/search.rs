@@ -2,12 +2,11 @@
 //!
 //! Votes are in flight while ranks receive other events, as under `nonblocking`. Where a rank receives them only after
 //! the votes are counted, as under the other policies, it receives several at once. For `graph` see `graph.rs`.
-mod world;
 
 use std::collections::{HashSet, VecDeque};
 
+use crate::world::{World, request};
 use paceline_coordinator::{Event, Request, Settings};
-use world::{World, request};
 
 /// The remaining submissions of the ranks, one call each; an empty one means join.
 type Queues = Vec<VecDeque<Vec<Request>>>;

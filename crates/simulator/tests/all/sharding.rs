@@ -5,9 +5,7 @@ use paceline_simulator::iteration::{Resolution, plan_of, simulate_as};
 use paceline_simulator::{Options, Outcome, simulate};
 use proptest::prelude::*;
 
-#[path = "../../iteration/tests/blocks/mod.rs"]
-mod blocks;
-use blocks::{least_bytes_sent, model};
+use crate::blocks::{least_bytes_sent, model};
 
 const MS: u64 = 1_000_000_000;
 /// Divisible by four bytes and by all worlds of these tests.
@@ -259,8 +257,8 @@ fn product<A: Copy, B: Copy, C: Copy, D: Copy>(
     found
 }
 
-/// What `docs/explanation/sharding.md` says of all cases: `cargo test --release -p paceline-simulator --test sharding --
-/// --ignored --nocapture`.
+/// What `docs/explanation/sharding.md` says of all cases: `cargo test --release -p paceline-simulator --test all
+/// sharding -- --ignored --nocapture`.
 #[test]
 #[ignore = "15 seconds of a release build; the next test takes some of the cases"]
 fn all_collectives_take_what_their_messages_take() {

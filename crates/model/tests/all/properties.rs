@@ -188,22 +188,22 @@ proptest! {
         trace_or_error(text.as_bytes())?;
         let inside = format!("{{\"format\": \"paceline-trace\", \"version\": 1, {text}");
         trace_or_error(inside.as_bytes())?;
-        trace_or_error(page(include_str!("../../../docs/reference/trace-format.md")).replacen("0.010", &text, 1).as_bytes())?;
+        trace_or_error(page(include_str!("../../../../docs/reference/trace-format.md")).replacen("0.010", &text, 1).as_bytes())?;
     }
 
     #[test]
     fn changed_traces(changes in vec(change(), 1..4)) {
-        trace_or_error(&changed(&page(include_str!("../../../docs/reference/trace-format.md")), &changes))?;
+        trace_or_error(&changed(&page(include_str!("../../../../docs/reference/trace-format.md")), &changes))?;
     }
 
     #[test]
     fn changed_clusters(changes in vec(change(), 1..4)) {
-        cluster_or_error(&changed(&page(include_str!("../../../docs/reference/cluster-format.md")), &changes))?;
+        cluster_or_error(&changed(&page(include_str!("../../../../docs/reference/cluster-format.md")), &changes))?;
     }
 
     #[test]
     fn changed_graphs(changes in vec(change(), 1..4)) {
-        graph_or_error(&changed(&page(include_str!("../../../docs/reference/coordinator-plan.md")), &changes))?;
+        graph_or_error(&changed(&page(include_str!("../../../../docs/reference/coordinator-plan.md")), &changes))?;
     }
 
     #[test]
@@ -298,10 +298,10 @@ proptest! {
 #[test]
 fn the_documented_examples_are_valid() {
     let trace =
-        Trace::from_json(page(include_str!("../../../docs/reference/trace-format.md")).as_bytes(), "trace").unwrap();
+        Trace::from_json(page(include_str!("../../../../docs/reference/trace-format.md")).as_bytes(), "trace").unwrap();
     assert_eq!((trace.name.as_str(), trace.tensors.len(), trace.backward_spread), ("tiny", 4, 0.05));
     let cluster =
-        Cluster::from_json(page(include_str!("../../../docs/reference/cluster-format.md")).as_bytes(), "c").unwrap();
+        Cluster::from_json(page(include_str!("../../../../docs/reference/cluster-format.md")).as_bytes(), "c").unwrap();
     assert_eq!((cluster.name.as_str(), cluster.gpus_per_node), ("two racks of 16", 8));
     let least = br#"{"format": "paceline-cluster", "version": 1, "bandwidth": "25Gbps"}"#;
     let default = Cluster { name: "office".into(), provenance: String::new(), ..Cluster::default() };

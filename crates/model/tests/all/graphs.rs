@@ -2,7 +2,7 @@
 use paceline_model::Graph;
 
 fn example() -> &'static str {
-    let text = include_str!("../../../docs/reference/coordinator-plan.md");
+    let text = include_str!("../../../../docs/reference/coordinator-plan.md");
     let start = text.find("```json\n").unwrap() + "```json\n".len();
     &text[start..start + text[start..].find("```").unwrap()]
 }

@@ -1,5 +1,4 @@
 //! Worlds of ranks as threads of one process, with real shared memory and real sockets between them.
-#![allow(dead_code, reason = "every test uses a part of it")]
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,4 @@
 //! Ranks that communicate through the simplest possible driver, in an order drawn from a seed.
-#![allow(dead_code, reason = "every test uses a part of it")]
 use std::collections::VecDeque;
 
 use paceline_coordinator::{

@@ -1,13 +1,12 @@
 //! Zero-copy sends: when they complete, and what happens if the owner of the memory gives up.
 #![allow(unsafe_code, reason = "the world's buffers are handed over by address")]
-mod world;
 
+use crate::world::{Transport, begin, channels, drive, executors, on_all, signature, space};
 use paceline_executor::program::SendRecv;
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::error::RunError;
 use paceline_transport::header::{Collective, FragmentHeader};
-use world::{Transport, begin, channels, drive, executors, on_all, signature, space};
 
 const BYTES: usize = 200_000;
 

@@ -1,11 +1,11 @@
 //! Collectives other than all-reduce, and sends and receives, over every transport.
 #![allow(unsafe_code, reason = "buffers of the test are handed over by address, as a caller does")]
-mod world;
 
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 use paceline_executor::handle::Handle;
 use paceline_executor::program::{Barrier, Broadcast, Exchange, Program, Reduce, ReduceScatter, SendRecv};
 use paceline_executor::{Executor, OperationSpec, PointToPoint, Wires};
@@ -13,7 +13,6 @@ use paceline_kernels::dtype::{Dtype, ReduceOp};
 use paceline_schedule::{Op, Piece, Step};
 use paceline_transport::channel::{Channel, Sink};
 use paceline_transport::header::{Collective, FragmentHeader, Signature};
-use world::{TRANSPORTS, Transport, begin, drive, executors, on_all, operation, signature, space};
 
 const SIZES: [u32; 4] = [2, 3, 5, 8];
 

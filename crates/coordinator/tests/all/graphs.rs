@@ -1,5 +1,4 @@
 //! Graphs for tests of the planner, and their dependencies by brute force.
-#![allow(dead_code, reason = "each test takes what it needs")]
 use paceline_coordinator::plan::{AllReduce, Dag, Node, NodeId};
 use proptest::prelude::*;
 

@@ -1,10 +1,9 @@
 //! Plans whose exchanges do not wait for each other: Paceline's runtime, and parameter servers.
+use crate::blocks;
 use paceline_iteration::{Exchanges, IterationOptions, Plan, Pull, Sharding, Step, Stream, Work, build};
 use paceline_model::trace::Tensor;
 use paceline_model::{Time, Trace};
 use proptest::prelude::*;
-
-mod blocks;
 
 const MS: u64 = 1_000_000_000;
 

@@ -1,0 +1,6 @@
+//! Plans of iterations: one binary, which links once.
+mod background;
+mod blocks;
+mod compression;
+mod experts;
+mod plans;
