@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 
 import pytest
 from click.testing import CliRunner
@@ -473,13 +474,30 @@ def test_a_tight_fit_is_said_and_marked():
     peak = asked(*words)["best"]["memory"]["peak_bytes"]
     tight = (*words, "--memory", f"{peak + 1}B")
     text = " ".join(call(*tight).split())
-    assert "the best leaves 1 B for what is not counted" in text and "a smaller --batch" in text
+    assert "the best leaves 1 B for what is not counted" in text and "Safer on 8 GPUs: no sharding (DDP)" in text
     assert f" {units.digits(peak / 1e9, 3)} ~ " in text and "~: tight: leaves under 20 % of the memory" in text
     assert asked(*tight)["best"]["tight"] and not asked(*words)["best"]["tight"]
     assert "is not counted" not in call(*words)
     simulate = [*words, "--memory", f"{peak + 1}B", "--strategy", "native"]
     said = CliRunner().invoke(main, ["simulate", *map(str, simulate)]).stdout
     assert "fits tightly, with 1 B for what is not counted" in " ".join(said.split()) and " ~\n" in said
+
+
+def test_where_all_fit_tightly_a_safer_way_is_shown():
+    words = ("llama-3-8b", "--gpu", "a100-40gb", "--gpus", 4)
+    answer = asked(*words)
+    text, safer = " ".join(call(*words).split()), answer["safer"]
+    assert answer["best"]["tight"] and not safer["tight"] and safer["command"] in text
+    forecast = CliRunner().invoke(main, [*shlex.split(safer["command"])[1:], "--json", "--strategy", "native"])
+    [result] = json.loads(forecast.stdout)
+    assert result["sharded"]["fits"] and not result["sharded"]["tight"]
+    # Without NVLink there is no tensor parallelism: more GPUs, on which something leaves room.
+    words = ("llama-3-8b", "--gpu", "rtx-4090", "--gpus")
+    assert asked(*words, 8)["best"]["tight"] and "safer" not in asked(*words, 8)
+    assert "(--seq) or 16 GPUs, on which zero3 leaves that much." in " ".join(call(*words, 8).split())
+    rows = asked(*words, 16)["gpus"][0]["rows"]
+    assert any(row["sharding"] == "zero3" and not row["tight"] for row in rows)
+    assert "safer" not in asked("gpt2-small", "--gpu", "h100", "--gpus", 8)
 
 
 def test_one_exposed_communication_in_sentence_and_column():

@@ -15,7 +15,7 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 
 WITHOUT_NODES = [device.name for device in all_hardware() if device.node is None]
-NAMES = {device.name: (device.name, *device.aliases, *device.like) for device in all_hardware()}
+NAMES = {device.name: (device.name, device.title, *device.aliases, *device.like) for device in all_hardware()}
 
 
 def seconds(trace, workers, **options):
@@ -83,7 +83,7 @@ def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
 
 def test_what_is_assumed_is_said():
     told = verdict("gpt2-small", "--gpu", "l4", "--gpus", "8")
-    assert "no built-in cluster has the L4 24 GB: assuming up to 8 in a node, connected by PCI Express" in told
+    assert "no built-in cluster has the L4 24 GB: assuming up to 8 in a node, connected by PCI Express of" in told
     assert "25Gbps between nodes; --gpus-per-node and --bandwidth, or --cluster, say what yours are" in told
     assert "connected by NVLink" in verdict("gpt2-small", "--gpu", "h800", "--gpus", "8")
     assert "no built-in cluster" not in verdict(
@@ -107,6 +107,81 @@ def test_unknown_gpus_suggest_what_is_like_them(word, meant):
     with pytest.raises(InvalidArgumentError) as raised:
         find_hardware(word)
     assert ("did you mean" in str(raised.value)) == (meant is not None)
+
+
+@pytest.mark.parametrize(
+    ("printed", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H800", "h800"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA GB300", "gb300"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100-SXM-80GB", "a100-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb-pcie"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("GeForce RTX 3090", "rtx-3090"),
+        ("Tesla T4", "t4"),
+        ("Tesla V100-SXM2-16GB", "v100-16gb"),
+        ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("nvidia-h100-80gb-hbm3", "h100"),
+        ("h100-sxm5-80gb", "h100"),
+        ("h100 sxm5 96gb", "h100-96gb"),
+        ("rtx 4090 24gb", "rtx-4090"),
+    ],
+)
+def test_names_that_nvidia_smi_prints(printed, gpu):
+    assert find_hardware(printed).name == gpu
+
+
+@pytest.mark.parametrize("device", all_hardware(), ids=lambda device: device.name)
+def test_a_title_is_a_name(device):
+    assert find_hardware(device.title) == find_hardware(device.title.lower().replace(" ", "-")) == device
+
+
+@pytest.mark.parametrize(
+    ("printed", "like"),
+    [
+        # Others of their series: with the same memory, where there is one.
+        ("Tesla V100-PCIE-16GB", "v100-16gb"),
+        ("Tesla V100-PCIE-32GB", "v100-32gb"),
+        ("Tesla V100-SXM3-32GB", "v100-32gb"),
+        ("NVIDIA A800-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A800 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA H100 80GB HBM2e", "h100"),
+        ("NVIDIA H100 NVL", "h100-96gb"),
+        ("NVIDIA H200 NVL", "h200"),
+        ("NVIDIA GH200 480GB", "h200"),
+        ("NVIDIA RTX 6000 Ada Generation", "l40s"),
+        ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090"),
+        # A part of a GPU is not the GPU.
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb"),
+        *[(name, None) for name in ("NVIDIA RTX A6000", "NVIDIA H20", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")],
+        ("NVIDIA GeForce RTX 5090", None),
+    ],
+)
+def test_full_names_of_other_gpus_suggest_what_is_like_them(printed, like):
+    with pytest.raises(InvalidArgumentError, match="unknown GPU") as raised:
+        find_hardware(printed)
+    assert (f"did you mean '{like}'?" if like else "'; known are") in str(raised.value)
+
+
+def test_the_slot_of_a_gpu_without_nvlink_is_shown():
+    for gpu, rate in (("rtx-4090", "24"), ("v100-16gb", "-"), ("h100-pcie", "48")):
+        told = CliRunner().invoke(main, ["gpus", gpu], catch_exceptions=False).output
+        row = next(line for line in told.splitlines() if line.startswith(gpu))
+        assert row.split()[-1] == rate
+    assert "connected by PCI Express of 192Gbps" in verdict("gpt2-small", "--gpu", "rtx-4090", "--gpus", "8")
 
 
 def test_names_of_similar_gpus_are_not_those_of_known_ones():

@@ -11,6 +11,8 @@ from paceline import _core
 _MOST_CHARACTERS = 80
 _SLIP = 0.6
 """Of the letters of a GPU's series: `rxt` is `rtx`, and `mi` is not `gb`."""
+_VENDORS = frozenset({"nvidia", "geforce", "tesla"})
+_MEMORY, _POWER = re.compile(r"\d+gb"), re.compile(r"\d+w")
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
@@ -45,17 +47,58 @@ def like_gpu(word: str, known: Mapping[str, Sequence[str]]) -> str | None:
         if _gpu_key(typed) in map(_gpu_key, names):
             return name
     begun = re.compile(rf"{re.escape(typed)}(?!\d)")
-    for name, names in known.items():
-        if len(typed) > 1 and any(begun.match(one.lower()) for one in names):
-            return name
+    # A GPU's own name first, then what it stands for.
+    for own_only in (True, False):
+        for name, names in known.items():
+            if len(typed) > 1 and any(begun.match(one.lower()) for one in ((name,) if own_only else names)):
+                return name
     letters, number = _series(typed)
     by_number = [name for name in known if number and _series(name)[1] == number]
     # `h101` is a slip; `h20` and `a30` are other GPUs.
     by_number = by_number or [name for name in known if len(number) > 2 and _series(name)[1][:-1] == number[:-1]]
     same = {name: _likeness(letters, _series(name)[0]) for name in by_number}
-    # Of those of the series, the one with the most similar name.
-    best = max(same, key=lambda name: (same[name], _likeness(typed, name)), default=None)
+    # `A800-SXM4-80GB` is of the series of a GPU that a known one stands for.
+    same |= {name: 1.0 for name, names in known.items() if number and (letters, number) in map(_series, names)}
+    words = gpu_words(typed)
+    # Of those of the series: the one with the same memory, of the same form, with the most similar name.
+    shared = {name: words & gpu_words(*known[name]) for name in same}
+    best = max(
+        same,
+        key=lambda name: (
+            *(same[name], any(map(_MEMORY.fullmatch, shared[name])), len(shared[name])),
+            max(_likeness(typed, one.lower()) for one in known[name]),
+        ),
+        default=None,
+    )
     return best if best is not None and (same[best] > _SLIP or not letters) else None
+
+
+def named_gpus(word: str, known: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the known GPUs that have every word of a full name, such as `Tesla V100-SXM2-16GB` of nvidia-smi.
+
+    Of one that draws another power than its siblings, the word has to say so.
+
+    Args:
+        word: What was typed.
+        known: The known GPUs, each with its own names: these have its form, memory and power.
+    """
+    typed = word[:_MOST_CHARACTERS].lower()
+    words, series = gpu_words(typed), _series(typed)
+
+    def is_meant(name: str) -> bool:
+        own = gpu_words(*known[name])
+        power = {one for one in own if _POWER.fullmatch(one)}
+        return _series(name) == series and power <= words <= own
+
+    return [name for name in known if all(series) and is_meant(name)]
+
+
+def gpu_words(*names: str) -> frozenset[str]:
+    """Return the words of a GPU's names without the vendor's: `h100`, `sxm5`, `sxm`, `80gb` of `H100 SXM5 80 GB`."""
+    joined = (re.sub(r"(\d)[ -](gb|w)\b", r"\1\2", name.lower()) for name in names)
+    words = {word for name in joined for word in re.split(r"[^a-z0-9]+", name)} - _VENDORS
+    # Any socket of a kind, if its generation is not given.
+    return frozenset(words | {word.rstrip("0123456789") for word in words if word.startswith("sxm")}) - {""}
 
 
 def _likeness(one: str, other: str) -> float:
@@ -64,7 +107,7 @@ def _likeness(one: str, other: str) -> float:
 
 def _gpu_key(name: str) -> str:
     """`RTX 4090` and `rtx-4090` are the same, and so are `nvidia-h100` and `h100`."""
-    return re.sub(r"^(nvidia|geforce|tesla)+", "", re.sub(r"[^a-z0-9]", "", name.lower()))
+    return re.sub(rf"^({'|'.join(_VENDORS)})+", "", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
 def _series(name: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from paceline._internal.nearest import like_gpu
+from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import names
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
@@ -78,10 +78,16 @@ def all_hardware() -> tuple[Hardware, ...]:
 
 
 def find_hardware(name: str) -> Hardware:
-    """Return a device by its name, an alias, or a file of the same format. Raises InvalidArgumentError."""
+    """Return a device by its name, an alias, its full name as nvidia-smi prints it, or a file of the same format.
+
+    Raises InvalidArgumentError.
+    """
     for device in all_hardware():
         if _key(name) in map(_key, (device.name, *device.aliases)):
             return device
+    own = {device.name: (device.name, device.title, *device.aliases) for device in all_hardware()}
+    if len(meant := named_gpus(name, own)) == 1:
+        return next(device for device in all_hardware() if device.name == meant[0])
     if name.endswith(".json"):
         try:
             return read_hardware(Path(name))
@@ -92,7 +98,7 @@ def find_hardware(name: str) -> Hardware:
             f"'{name:.80}' is a list, and one GPU is expected; give one at a time", setting="gpu"
         )
     known = [device.name for device in all_hardware()]
-    near = like_gpu(name, {device.name: (device.name, *device.aliases, *device.like) for device in all_hardware()})
+    near = like_gpu(name, {device.name: (*own[device.name], *device.like) for device in all_hardware()})
     hint = f" (did you mean '{near}'?)" if near else ""
     raise InvalidArgumentError(
         f"unknown GPU '{name[:80]}'{hint}; known are {', '.join(known)}; or give a file (`paceline gpus NAME --json`)",

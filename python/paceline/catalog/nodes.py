@@ -53,7 +53,8 @@ class Nodes:
         if not left:
             return None
         fields = json.loads(self.cluster.to_json())
-        inside = "PCI Express" if fields.get("intra_link") == "pcie" else "NVLink"
+        is_pcie = fields.get("intra_link") == "pcie"
+        inside = f"PCI Express of {fields['intra_bandwidth']}" if is_pcie else "NVLink"
         assumed = {
             "gpus_per_node": f"up to {fields['gpus_per_node']} in a node, connected by {inside}",
             "bandwidth": f"{fields['bandwidth']} between nodes",
@@ -80,10 +81,18 @@ def nodes_of_device(device: str) -> Nodes:
     return Nodes(device, load_cluster(None, gpus_per_node=GPUS_PER_NODE, **fields))
 
 
+def slot_bps(gpu: Hardware) -> float | None:
+    """Return what NCCL gets of a GPU's PCI Express slot, in bits per second; None for one with NVLink."""
+    if gpu.link_bandwidth is not None and gpu.bus_bandwidth is not None:
+        return None
+    return channels.constant(f"inside.{_PCIE[gpu.architecture]}")
+
+
 def _inside(gpu: Hardware) -> dict[str, Any]:
-    if gpu.link_bandwidth is None or gpu.bus_bandwidth is None:
-        rate = channels.constant(f"inside.{_PCIE[gpu.architecture]}")
-        return {"intra_bandwidth": as_rate(rate), "intra_link": "pcie"}
+    slot = slot_bps(gpu)
+    if slot is not None:
+        return {"intra_bandwidth": as_rate(slot), "intra_link": "pcie"}
+    assert gpu.bus_bandwidth is not None
     # NCCL's ring gets this share of what it assumes of the links.
     generation = nccl.generation_of(gpu.title)
     share = nccl.constant(f"ring.share.{gpu.architecture if generation is None else generation.name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,10 @@ def advise(
         for one in every:
             rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
         answer = report.Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
+        if finished and (best := answer.best) is not None and best.sharded.is_tight:
+            safer = search.safer(job, next(one for one in every if one.gpus == best.gpus))
+            if safer is not None:
+                answer = replace(answer, safer=report.row_of(job, best.gpus, safer, costs, typed))
         if as_json:
             put(json.dumps(answer.to_dict(), indent=1, allow_nan=False))
         else:

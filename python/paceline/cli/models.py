@@ -219,6 +219,7 @@ def _count(parameters: int) -> str:
 def gpus(*, name: str | None, as_json: bool) -> None:
     """List the GPUs that --gpu knows, or show NAME: a GPU or a device file."""
     from paceline.catalog.hardware import PRECISIONS, all_hardware, find_hardware
+    from paceline.catalog.nodes import slot_bps
 
     shown = [find_hardware(name)] if name else list(all_hardware())
     if as_json:
@@ -226,7 +227,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
         put(json.dumps(documents[0] if name else documents, indent=1))
         return
     columns = [Column("name", left=True), *(Column(f"{one}\nTFLOP/s") for one in PRECISIONS)]
-    columns += [Column("memory\nGB"), Column("bandwidth\nGB/s"), Column("NVLink\nGB/s")]
+    columns += [Column("memory\nGB"), Column("bandwidth\nGB/s"), Column("NVLink\nGB/s"), Column("PCIe\nGB/s")]
     rows = [
         [
             device.name,
@@ -234,6 +235,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
             units.short(device.memory_bytes / 1e9),
             units.short(device.memory_bandwidth / 1e9, 4),
             "-" if device.link_bandwidth is None else units.short(device.link_bandwidth / 1e9),
+            "-" if (slot := slot_bps(device)) is None else units.short(slot / 8e9),
         ]
         for device in shown
     ]
@@ -243,7 +245,8 @@ def gpus(*, name: str | None, as_json: bool) -> None:
     else:
         others = units.listed([f"{one} is {device.name}" for device in shown for one in device.aliases])
         notes = [
-            "Dense peaks; the memory that programs get; NVLink of one GPU, each way. Sources: paceline gpus NAME.",
+            "Dense peaks; the memory that programs get; NVLink of one GPU, each way, or else what NCCL gets of its "
+            "slot of PCI Express. Sources: paceline gpus NAME.",
             f"Other names: {others}.",
         ]
     say(["", *(line for text in notes for line in wrapped(text, width(), "    "))])

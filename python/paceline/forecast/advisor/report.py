@@ -117,6 +117,8 @@ class Answer:
     objective: Objective
     costs: Costs
     finished: bool = True
+    safer: Row | None = None
+    """The fastest that leaves room on the GPUs of the best, where all that were searched fit tightly."""
 
     @property
     def tokens(self) -> int | None:
@@ -141,6 +143,7 @@ class Answer:
             "objective": self.objective,
             "verdict": self.verdict(),
             "best": None if best is None else {"gpus": best.gpus, **best.to_dict(tokens)},
+            **({} if self.safer is None else {"safer": {"gpus": self.safer.gpus, **self.safer.to_dict(tokens)}}),
             "bandwidth_bps": self.job.bandwidth_bps,
             "gpus_per_node": self.job.gpus_per_node,
             "failures": None if self.costs.failures is None else self.costs.failures.to_dict(),
@@ -319,7 +322,7 @@ class Answer:
         best = self.best
         if best is not None:
             if best.sharded.is_tight:
-                lines.append(_tight(best))
+                lines += _tight(self.job, best, self.safer, self.tokens)
             elif faster := self._faster(best):
                 lines.append(_too_tight(best, faster))
             if self.job.space.global_batch is None and self.job.space.batch is None:
@@ -329,15 +332,26 @@ class Answer:
         return [*(f"note: {note}" for note in self.job.notes), *filter(None, lines)]
 
 
-def _tight(best: Row) -> str:
+def _tight(job: Job, best: Row, safer: Row | None, tokens: int | None) -> list[str]:
     """Return that the best, as all that fit, leaves little room for what is not counted, and what leaves more."""
-    ways = ["a smaller --batch"] * (best.candidate.batch > 1)
-    ways += ["--checkpointing full"] * (best.candidate.checkpointing != "full") or ["more GPUs"] * (not ways)
-    return (
+    lines = [
         f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
         "allocator reserves beyond what is allocated: it may not fit; none of the others leaves "
-        f"{100 * (1 - shardings.TIGHT):.0f} %; {units.listed(ways, 'or')} leaves more."
-    )
+        f"{100 * (1 - shardings.TIGHT):.0f} %."
+    ]
+    if safer is not None:
+        own = safer.sharded
+        return [
+            *lines,
+            f"Safer on {units.count(safer.gpus, 'GPU')}: {safer.candidate.words} with {_in_words(safer.candidate)}: "
+            f"{_rate(safer, tokens)}, {units.size(own.memory.peak_bytes)} of the "
+            f"{units.size(job.capacity_bytes)} of a GPU: {safer.command}",
+        ]
+    is_sharded = shardings.kind(best.candidate.setup.sharding) != shardings.NONE
+    gpus = search.enough(job, best.candidate, shardings.TIGHT) if is_sharded else None
+    ways = ["shorter sequences (--seq)"] * (tokens is not None)
+    more = "more GPUs" if gpus is None else f"{gpus} GPUs, on which {best.candidate.setup.words} leaves that much"
+    return [*lines, f"What would leave more: {units.listed([*ways, more], 'or')}."]
 
 
 def _too_tight(best: Row, faster: Option) -> str:

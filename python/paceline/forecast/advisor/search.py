@@ -20,6 +20,7 @@ from typing import NamedTuple
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
 from paceline.forecast.advisor.candidates import (
+    CHECKPOINTINGS,
     Candidate,
     ModelParallel,
     Setup,
@@ -131,8 +132,31 @@ def _least(job: Job, every: Sequence[Bounded]) -> TooLarge | None:
     return least
 
 
-def enough(job: Job, one: Candidate, most: int = 64) -> int | None:
-    """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which this sharding fits."""
+def safer(job: Job, found: Found) -> Option | None:
+    """Return the fastest configuration on these GPUs that leaves room, where all that were searched fit tightly.
+
+    Batch and checkpointing are free, even if they were given, and tensor-parallel GPUs of a node are tried. None if
+    there is none, or if something that was searched leaves room.
+    """
+    if not found.options or not all(map(_is_tight, found.options)):
+        return None
+    tensors = (ModelParallel(tensor) for tensor in (2, 4, 8))
+    more = [one for one in tensors if one not in job.space.parallel and job.divides(one)]
+    space = replace(job.space, batch=None, checkpointings=CHECKPOINTINGS, parallel=(*job.space.parallel, *more))
+    freer = replace(job, space=space, gpus=(found.gpus,), _scenarios={})
+    try:
+        tried = Found(found.gpus, found.capacity_bytes)
+        search(freer, tried)
+    except InvalidArgumentError:
+        return None
+    return next((one for one in tried.options if not _is_tight(one)), None)
+
+
+def enough(job: Job, one: Candidate, share: float = 1.0, most: int = 64) -> int | None:
+    """Return the fewest GPUs, in whole nodes and up to `most` times as many, on which this sharding fits.
+
+    `share`: of the memory of a GPU that it may take.
+    """
     node = math.lcm(job.gpus_per_node, one.parallel.group)
     first, last = one.gpus // node + 1, max(2, most * one.gpus // node)
 
@@ -142,7 +166,7 @@ def enough(job: Job, one: Candidate, most: int = 64) -> int | None:
             least = _least(own, candidates(own, one.setup, nodes * node))
         except InvalidArgumentError:
             return False
-        return least is not None and least.least_bytes <= job.capacity_bytes
+        return least is not None and least.least_bytes <= share * job.capacity_bytes
 
     if job.space.global_batch is not None:
         # Not all numbers of ranks divide it.
