@@ -13,7 +13,7 @@ export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup notices conformance gpu kernels demo test test-process test-all golden golden-check test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup notices conformance gpu kernels demo test test-rust test-python test-process test-all golden golden-check test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -63,9 +63,16 @@ PYTEST   := $(BIN)/python -m pytest -q
 # Each worker imports torch.
 PARALLEL := --numprocesses auto --maxprocesses 3 --dist loadgroup
 
-# More threads than cores: some tests wait, for limits and for each other.
+# Rust's and Python's at once: both have tests that wait, for limits and for each other.
 test: setup $(VENV)/.tests
-	PROPTEST_CASES=25 RUST_TEST_THREADS=4 cargo test --locked --quiet
+	@begin=$$(date +%s); $(MAKE) --no-print-directory -j2 test-rust test-python && \
+		echo "make test: everything passed in $$(($$(date +%s) - begin)) s"
+
+test-rust: $(VENV)/.tests
+	@PROPTEST_CASES=25 RUST_TEST_THREADS=4 cargo test --locked --quiet >target/test-rust.log 2>&1 || { cat target/test-rust.log; exit 1; }
+	@echo "cargo test: $$(awk '/^test result/ { n += $$4 } END { print n }' target/test-rust.log) passed"
+
+test-python: setup
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
 # One after the other: the ranks of a test have the machine to themselves.
