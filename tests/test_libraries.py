@@ -135,6 +135,16 @@ def test_a_question_about_a_library_is_about_its_strategy():
     assert len(told("resnet-50", "--workers", 8)) == len(paceline.all_strategies())
 
 
+def test_the_release_of_nccl_is_the_librarys():
+    """NCCL 2.30 takes a ring for more buckets than 2.8 does."""
+    words = ["bert-large", "--workers", "144", "--cluster", "10g-ethernet", "--strategy", "native"]
+    (old,) = told(*words, "--library", "ddp@2.8")
+    (new,) = told(*words, "--library", "ddp@2.30")
+    assert [new] == told(*words)
+    assert new["messages"] != old["messages"]
+    assert (old["library"], new["library"]) == ("ddp@2.8", "ddp")
+
+
 def test_explicit_options_win():
     words = ("resnet-50", "--workers", 16, "--library", "ddp", "--cluster", "p3.16xlarge")
     (own,) = told(*words)
@@ -154,6 +164,8 @@ def test_explicit_options_win():
     ("words", "message"),
     [
         (["--library", "dpd"], "--library: unknown library 'dpd' (did you mean 'ddp'?)"),
+        (["--library", "horovod-mpi@2.8"], "--library: horovod-mpi is not NCCL's and has no release of it"),
+        (["--library", "ddp@2.9"], "--library: ddp: NCCL '2.9' is not known; known releases are 2.8, 2.30"),
         (["--channel", "udp"], "--channel: 'udp' is unknown"),
         (["--channel", "rdma", "--library", "ray-sgd"], "--channel: has no effect on ray-sgd, which sends over tcp"),
     ],
@@ -313,7 +325,7 @@ def test_an_interval_ends_where_computation_alone_does():
     assert found["interval"]["clipped"]
     assert found["interval"]["low_s"] == alone < found["iteration_s"]
     text = " ".join(CliRunner().invoke(main, ["simulate", *map(str, words)]).output.split())
-    assert "97.26 ms (computation alone) to 153.2 ms, 13366 to 21056 samples/s (linear scaling)" in text
+    assert "97.26 ms (computation alone) to 153.3 ms, 13361 to 21056 samples/s (linear scaling)" in text
     (slow,) = told("resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps", "--strategy", "native")
     assert not slow["interval"]["clipped"]
 

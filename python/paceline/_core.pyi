@@ -241,6 +241,7 @@ def iteration_memory(trace: Trace, options: str) -> str:
     """
 
 NCCL_RELEASE: str
+NCCL_RELEASES: list[str]
 """NCCL's newest release whose tables are known."""
 NCCL_KINDS: list[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]]
 NCCL_ALGORITHMS: list[Literal["ring", "tree", "nvls", "nvls-tree", "pat"]]

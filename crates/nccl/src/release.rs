@@ -1,11 +1,13 @@
 //! The figures and rules with which a release of NCCL chooses (`src/graph/tuning.cc`).
 use std::collections::HashMap;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::machine::IntraLink;
+use crate::machine::{Group, IntraLink};
 use crate::names::{Algorithm, Choice, Protocol};
+use crate::time::NcclError;
 
 /// A release of NCCL whose figures are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,9 +19,24 @@ pub enum Release {
     V2_30,
 }
 
+impl FromStr for Release {
+    type Err = NcclError;
+
+    fn from_str(name: &str) -> Result<Release, NcclError> {
+        let known = Release::ALL.iter().find(|it| it.name() == name);
+        known.copied().ok_or_else(|| {
+            let names: Vec<&str> = Release::ALL.iter().map(|it| it.name()).collect();
+            NcclError(format!("NCCL {name} is not known; there are {}", names.join(", ")))
+        })
+    }
+}
+
 impl Release {
     /// The newest one that is known.
     pub const CURRENT: Release = Release::V2_30;
+
+    /// All of them, the oldest first.
+    pub const ALL: &'static [Release] = &[Release::V2_8, Release::V2_30];
 
     /// As NCCL prints it.
     #[must_use]
@@ -44,6 +61,25 @@ impl Release {
     /// Whether it has this combination at all.
     pub(crate) fn has(self, (algorithm, protocol): Choice) -> bool {
         self.tables().base_us.of((algorithm, protocol)).is_some()
+    }
+
+    /// Microseconds of a message inside a node with these links and of one between nodes, beside the time of its bytes,
+    /// of a collective between this group.
+    ///
+    /// # Panics
+    /// If the release does not have the combination.
+    #[must_use]
+    pub fn message_us(self, group: Group, link: IntraLink, (algorithm, protocol): Choice) -> (f64, f64) {
+        let with_chunk = self.rules().tree_steps_have_chunks && protocol == Protocol::Simple;
+        let algorithm = if with_chunk { Algorithm::Ring } else { algorithm };
+        let inside = self.step_inside_us(link, (algorithm, protocol));
+        (inside, self.step_between_us((self.waits_as(group, algorithm), protocol)))
+    }
+
+    /// The algorithm whose latencies between nodes apply.
+    pub(crate) fn waits_as(self, group: Group, algorithm: Algorithm) -> Algorithm {
+        let lone = self.rules().lone_ranks_wait && group.per_node_used() == 1;
+        if lone { Algorithm::Tree } else { algorithm }
     }
 
     /// Microseconds of a step inside a node with these links, without what several nodes add.
@@ -81,6 +117,8 @@ pub(crate) struct Rules {
     pub plateau: Plateau,
     /// Whether rings over nodes with one rank each have the latencies of trees, since nothing hides the network's.
     pub lone_ranks_wait: bool,
+    /// Whether steps of a tree with Simple include the time of a chunk.
+    pub tree_steps_have_chunks: bool,
     /// Whether links inside the nodes limit rings between nodes.
     pub links_limit: bool,
     /// Whether buffers below 64 bytes have the first of `tree_share_by_size`; otherwise a tree gets all of its rate.
@@ -102,6 +140,7 @@ const RULES_2_8: Rules = Rules {
     post_us: 0.0,
     plateau: Plateau::FromBytesPerRank(4096, 1.9),
     lone_ranks_wait: false,
+    tree_steps_have_chunks: true,
     links_limit: false,
     smallest_have_shares: true,
 };
@@ -113,6 +152,7 @@ const RULES_2_30: Rules = Rules {
     post_us: 1.0,
     plateau: Plateau::FromBytesPerRankAndChannel(64),
     lone_ranks_wait: true,
+    tree_steps_have_chunks: false,
     links_limit: true,
     smallest_have_shares: false,
 };
@@ -247,7 +287,7 @@ mod tests {
 
     #[test]
     fn tables_of_each_release_have_their_combinations() {
-        for release in [Release::V2_8, Release::V2_30] {
+        for &release in Release::ALL {
             for &algorithm in Algorithm::ALL {
                 for &protocol in Protocol::ALL {
                     let choice = (algorithm, protocol);

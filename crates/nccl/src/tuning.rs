@@ -90,12 +90,13 @@ impl Release {
         estimates
     }
 
-    /// The combination that it uses for a buffer of so many bytes; of equally fast ones that of a tree, which NCCL tries
-    /// first, and a ring if a rate is 0.
+    /// The combination that it uses for a buffer of so many bytes without NVLS and PAT; of equally fast ones that of a
+    /// tree, which NCCL tries first, and a ring if a rate is 0.
     #[must_use]
-    pub fn choice(self, kind: Kind, size: u64, group: Group, machine: &Machine) -> Choice {
+    pub fn ring_or_tree(self, kind: Kind, size: u64, group: Group, machine: &Machine) -> Choice {
         let is_no_tree = |it: &Estimate| it.algorithm != Algorithm::Tree;
-        let estimates = self.estimates(kind, size, group, machine).into_iter();
+        let is_one = |it: &Estimate| matches!(it.algorithm, Algorithm::Ring | Algorithm::Tree);
+        let estimates = self.estimates(kind, size, group, machine).into_iter().filter(is_one);
         let fastest =
             estimates.min_by(|a, b| a.seconds.total_cmp(&b.seconds).then_with(|| is_no_tree(a).cmp(&is_no_tree(b))));
         fastest.map_or((Algorithm::Ring, Protocol::Simple), |it| it.choice())
@@ -127,9 +128,7 @@ impl Release {
         let (algorithm, protocol) = choice;
         let (rules, nodes) = (self.rules(), group.nodes());
         let several = nodes > 1;
-        let lone = rules.lone_ranks_wait && group.per_node_used() == 1;
-        let waits_as = if lone { Algorithm::Tree } else { algorithm };
-        let between_us = self.step_between_us((waits_as, protocol)) + machine.hop_s * 1e6;
+        let between_us = self.step_between_us((self.waits_as(group, algorithm), protocol)) + machine.hop_s * 1e6;
         let base_us = self.tables().base_us.of(choice).expect("a combination of the release");
         // Chunks of Simple are waited for at each step of a broadcast, as in a tree.
         let chain = matches!(kind, Kind::Broadcast | Kind::Reduce) && choice == (Algorithm::Ring, Protocol::Simple);

@@ -22,6 +22,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NcclTime", py.get_type::<PyTime>())?;
     module.add("NcclConstant", py.get_type::<PyConstant>())?;
     module.add("NCCL_RELEASE", Release::CURRENT.name())?;
+    module.add("NCCL_RELEASES", Release::ALL.iter().map(|it| it.name()).collect::<Vec<_>>())?;
     module.add("NCCL_KINDS", names(Kind::ALL, Kind::name))?;
     module.add("NCCL_ALGORITHMS", names(Algorithm::ALL, Algorithm::name))?;
     module.add("NCCL_PROTOCOLS", names(Protocol::ALL, Protocol::name))?;

@@ -2,6 +2,7 @@
 use paceline_iteration::{Compression, Cost, Group, IterationOptions, Method, Optimizer, Reshard, Sharding};
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
+use paceline_nccl::NcclError;
 use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
 use paceline_simulator::{CollectiveTime, Network, Options, Pull};
 use serde::Deserialize;
@@ -21,6 +22,7 @@ struct Spec {
     barrier: Option<bool>,
     pull: Option<Pull>,
     inside: Option<Inside>,
+    nccl: Option<String>,
     bucket_size: Option<u64>,
     network: Option<Network>,
     overlap: Option<bool>,
@@ -165,6 +167,9 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.distribution = spec.distribution.unwrap_or(options.distribution);
     options.pull = spec.pull.unwrap_or(options.pull);
     options.inside = spec.inside.unwrap_or(options.inside);
+    if let Some(nccl) = spec.nccl {
+        options.nccl = nccl.parse().map_err(|NcclError(text)| format!("nccl: {text}"))?;
+    }
     options.network = spec.network.unwrap_or(options.network);
     options.servers = spec.servers.unwrap_or(options.servers);
     options.barrier = spec.barrier.unwrap_or(options.barrier);

@@ -1,6 +1,7 @@
 //! Topology and knobs, the registry of strategies, and building a schedule.
 use std::sync::Arc;
 
+use paceline_nccl::Release;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -190,12 +191,14 @@ pub struct Rates {
     pub inside: u64,
     /// Bytes of an element.
     pub element: u64,
+    /// The release of the library.
+    pub nccl: Release,
 }
 
 impl Default for Rates {
     /// 100 Gbit/s NICs and PCI Express 3.0 x16 slots, float32: the assumptions of NCCL's tables.
     fn default() -> Rates {
-        Rates { between: 12_500_000_000, inside: 12_500_000_000, element: 4 }
+        Rates { between: 12_500_000_000, inside: 12_500_000_000, element: 4, nccl: Release::CURRENT }
     }
 }
 

@@ -89,7 +89,7 @@ fn variants(entry: &Entry) -> Vec<Variant> {
     }
     if entry.uses(Knob::Rates) {
         // So slow that even buckets of a few elements count as large.
-        widen(&mut all, &|v| v.2.rates = Some(Rates { between: 1_000_000, inside: 10_000, element: 4 }));
+        widen(&mut all, &|v| v.2.rates = Some(Rates { between: 1_000_000, inside: 10_000, ..Rates::default() }));
     }
     let mut chunked = all.clone();
     for chunk in [Chunk::Whole, Chunk::PerWorker, Chunk::Elements(3)] {

@@ -2,6 +2,7 @@
 pub use paceline_iteration::Pull;
 use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
+use paceline_nccl::Release;
 use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, look_up};
 use serde::Deserialize;
 use thiserror::Error;
@@ -57,6 +58,8 @@ pub struct Options {
     pub pull: Pull,
     /// For `hierarchical`.
     pub inside: Inside,
+    /// For `native`.
+    pub nccl: Release,
     /// `None`: every tensor is its own bucket.
     pub bucket_size: Option<u64>,
     /// How links are shared.
@@ -109,6 +112,7 @@ impl Options {
             barrier: true,
             pull: Pull::Layer,
             inside: Inside::Ring,
+            nccl: Release::CURRENT,
             bucket_size: None,
             network: Network::Fifo,
             overlap: true,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use paceline_iteration::{IterationOptions, Plan, Step, Work, buckets};
 use paceline_model::cluster::Fabric;
 use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_nccl::Release;
 use paceline_schedule::{
     Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective,
 };
@@ -81,7 +82,7 @@ pub(crate) fn schedule_of(
 ) -> Result<(&'static Entry, Box<dyn Schedule>), SimulationError> {
     let entry = options.entry()?;
     let mut knobs = knobs(options, element_bytes, buckets)?;
-    knobs.rates = Some(rates(cluster, element_bytes));
+    knobs.rates = Some(rates(cluster, element_bytes, options.nccl));
     let servers = if entry.uses(Knob::Servers) { options.servers } else { 0 };
     let mut topology = topology(options.workers, servers, cluster, element_bytes);
     if within.racks.is_some() {
@@ -224,12 +225,13 @@ pub(crate) fn nodes_per_switch(cluster: &Cluster) -> Option<u32> {
 }
 
 /// The rates of the cluster's links, for strategies whose choice depends on them.
-pub(crate) fn rates(cluster: &Cluster, element_bytes: u64) -> Rates {
+pub(crate) fn rates(cluster: &Cluster, element_bytes: u64, nccl: Release) -> Rates {
     let bytes_per_s = |rate: Rate| (rate.0 / 8.0) as u64;
     Rates {
         between: bytes_per_s(cluster.bandwidth),
         inside: bytes_per_s(cluster.intra_bandwidth),
         element: element_bytes,
+        nccl,
     }
 }
 

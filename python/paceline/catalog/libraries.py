@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 from paceline.catalog.names import LibraryName
+from paceline.catalog.nccl import RELEASE, RELEASES
 from paceline.catalog.strategies import find_coordinator, find_strategy, unknown
 from paceline.errors import InvalidArgumentError
 
@@ -59,6 +60,7 @@ _FIELDS = (
     "coordinator",
     "channel",
     "servers",
+    "nccl",
     "options",
     "constants",
 )
@@ -82,7 +84,14 @@ class Library:
     """Where its parameter servers run; empty: as the cluster says."""
     coordinator: str = ""
     """The coordinator that its ranks agree through, whose usual cost is in its constants; empty: none."""
+    nccl: str = ""
+    """The release of NCCL that chooses under `native`; empty: the newest one that is known."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> str:
+        """Return the name, with the release of NCCL where it is not the newest: `ddp@2.8`."""
+        return self.name if self.nccl in ("", RELEASE) else f"{self.name}@{self.nccl}"
 
     @property
     def is_bare(self) -> bool:
@@ -114,12 +123,29 @@ def library_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def find_library(name: str) -> Library:
-    """Return the library of this name. Raises InvalidArgumentError, which suggests a similar name."""
+    """Return the library of this name, or of a name and a release of NCCL: `ddp@2.8`.
+
+    Raises InvalidArgumentError, which suggests a similar name or lists the releases.
+    """
+    name, at, release = name.partition("@")
     if name not in library_names():
         raise InvalidArgumentError(
             f"{unknown('library', name, list(library_names()))}; `paceline libraries` lists them"
         )
-    return read_library(_FOLDER / f"{name}.json")
+    library = read_library(_FOLDER / f"{name}.json")
+    if not at:
+        return library
+    if library.strategy != "native":
+        raise InvalidArgumentError(f"{name} is not NCCL's and has no release of it; leave out @{release[:80]}")
+    _check_release(release, name)
+    return replace(library, nccl=release)
+
+
+def _check_release(release: str, where: str) -> None:
+    if release not in RELEASES:
+        raise InvalidArgumentError(
+            f"{where}: NCCL '{release[:80]}' is not known; known releases are {', '.join(RELEASES)}"
+        )
 
 
 def all_libraries() -> tuple[Library, ...]:
@@ -146,6 +172,7 @@ def read_library(path: Path) -> Library:
         channel=own.get("channel", base.channel if base else ""),
         servers=own.get("servers", base.servers if base else ""),
         coordinator=own.get("coordinator", base.coordinator if base else ""),
+        nccl=own.get("nccl", base.nccl if base else ""),
         constants={**(base.constants if base else {}), **constants},
     )
     _check(found, path.name)
@@ -164,6 +191,8 @@ def _check(library: Library, where: str) -> None:
         raise InvalidArgumentError(f"{where}: {error}") from None
     if library.channel not in ("", "tcp", "rdma"):
         raise InvalidArgumentError(f"{where}: channel: '{library.channel}' is neither tcp nor rdma")
+    if library.nccl:
+        _check_release(library.nccl, f"{where}: nccl")
     if library.servers not in ("", "colocated", "own-nodes"):
         raise InvalidArgumentError(f"{where}: servers: '{library.servers}' is neither colocated nor own-nodes")
     fuses = {"fused_per_cycle", "fusion_threshold"} & set(library.constants)

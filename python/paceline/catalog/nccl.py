@@ -10,12 +10,14 @@ from paceline import _core
 from paceline._core import NcclGeneration as Generation
 from paceline.catalog.constants import Constant, assumed, value_of
 
-__all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "Algorithm", "Checked", "Generation", "Kind", "Protocol"]
+__all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "RELEASES", "Algorithm", "Checked", "Generation", "Kind", "Protocol"]
 __all__ += ["all_constants", "assumed_values", "checked", "constant", "generation_of", "generations"]
 __all__ += ["overlap_slowdown"]
 
 RELEASE = _core.NCCL_RELEASE
-"""Of NCCL: forecasts follow its tables."""
+"""The newest one that is known: forecasts follow its tables."""
+RELEASES = tuple(_core.NCCL_RELEASES)
+"""All that are known, the oldest first."""
 Kind = Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"]
 Algorithm = Literal["ring", "tree", "nvls", "nvls-tree", "pat"]
 Protocol = Literal["LL", "LL128", "Simple"]

@@ -23,7 +23,8 @@ python -m paceline.catalog.reference docs/reference/libraries.md
 `--library NAME,…` says whose costs are forecast, in `simulate`, `report` and Python's `simulate` and `sweep`. Without
 it, the library is the one that the trace was recorded with, or else `ddp`; for a trace that computes nothing, `none`.
 `none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
-Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
+Under `native`, NCCL chooses as its newest known release does; `ddp@2.8` is the library with NCCL 2.8 (to 2.12, 2020 to
+2022). Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
 `paceline libraries` prints the same, `--json` for programs.
 
 The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole

@@ -193,9 +193,12 @@ def libraries(name: str | None, as_json: bool) -> None:
 
 
 def _library(library: Library) -> dict[str, Any]:
+    from paceline.catalog.nccl import RELEASE
+
     return {
         **{field.name: getattr(library, field.name) for field in fields(library)},
         "options": dict(library.options),
+        "nccl": library.nccl or (RELEASE if library.strategy == "native" else None),
         "constants": [vars(constant) for constant in library.constants.values()],
     }
 

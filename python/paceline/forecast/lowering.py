@@ -85,6 +85,8 @@ def lowered(scenario: Scenario) -> Lowered:
     if scenario.coordination is not None:
         options["coordination"] = scenario.coordination.to_core()
     options |= {"strategy": strategy.name, "workers": workers}
+    if strategy.name == "native" and library.nccl:
+        options["nccl"] = library.nccl
     if scenario.coordination is None:
         _on_gpus(scenario, options, known=on_gpus)
     return Lowered(

@@ -452,7 +452,7 @@ class Scenario:
             bandwidth_bps=link,
             interval=likely if likely is None or self.workload is not None else likely.at_least(least_s),
             evidence=evidence,
-            library=self.library.name,
+            library=self.library.spec,
             channel=low.channel,
             flow_bandwidth_bps=low.flow_bps,
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),

@@ -49,7 +49,7 @@ def rate(system: str, gpus: int) -> float:
     if gpus == 1:
         return rates_of(_MODEL)["V100"].samples_per_s
     options: CoreOptions = {"bucket_size": "none"} if system == SINGLE else {"bucket_size": _FUSION}
-    library = find_library("horovod-ddl" if system == DDL else "horovod")
+    library = find_library("horovod-ddl" if system == DDL else "horovod@2.8")
     machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE)))
     strategy = "ring" if system == SINGLE else library.strategy
     run = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)

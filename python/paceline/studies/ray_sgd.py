@@ -36,7 +36,7 @@ _MODEL, _BATCH = "resnet-101", 64
 _ONE_GPU = 218.0
 _ONE_WORKER = {2: 388.0, 4: 759.0, 8: 985.0}
 HOROVOD, TENSORFLOW, RAY = "Horovod", "Distributed TensorFlow", "Ray"
-_LIBRARIES = {HOROVOD: "horovod-uncached", TENSORFLOW: "tensorflow-grpc", RAY: "ray-sgd"}
+_LIBRARIES = {HOROVOD: "horovod-uncached@2.8", TENSORFLOW: "tensorflow-grpc", RAY: "ray-sgd"}
 SYSTEMS = (HOROVOD, TENSORFLOW, RAY)
 # System → speed-up over 4 GPUs at (GPUs, nodes).
 _FACTORS = {

@@ -1,10 +1,11 @@
 //! The all-reduce of the underlying library: for each size, NCCL's choice between one ring over all ranks and trees.
 //!
-//! NCCL chooses with its own model of the time (crate `paceline-nccl`), here that of [`RELEASE`] for the protocols LL
-//! (8-byte stores with a flag, low latency, a quarter of the bandwidth) and Simple. A tree is a chain inside each node
+//! NCCL chooses with its own model of the time (crate `paceline-nccl`), here that of [`Rates::nccl`] for the protocols LL
+//! (8-byte stores with a flag, low latency, a fraction of the bandwidth), LL128 and Simple. NVLS and PAT, which are not
+//! messages between ranks, are left out. A tree is a chain inside each node
 //! and a double binary tree between the nodes (S. Jeaugey, "Massively scale your deep learning training with NCCL 2.4",
 //! 2019). A reduce-scatter and an all-gather are always a ring.
-use paceline_nccl::{Algorithm, Choice, Group, Kind, Machine, Protocol, Release};
+use paceline_nccl::{Algorithm, Choice, Group, Kind, Machine, Release};
 
 use crate::collective::Collective;
 use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
@@ -34,9 +35,6 @@ fn build(collective: Collective, topology: &Topology, knobs: &Knobs) -> Result<B
     }))
 }
 
-/// NCCL's release that chooses. Its successors also choose by the generation of the GPU, which a plan does not know.
-const RELEASE: Release = Release::V2_8;
-
 fn kind(collective: Collective) -> Kind {
     match collective {
         Collective::AllReduce => Kind::AllReduce,
@@ -49,17 +47,21 @@ fn machine(topology: &Topology, rates: Rates) -> Machine {
     Machine::of_rates(topology.ranks_per_node, rates.inside as f64, rates.between as f64)
 }
 
+fn group(topology: &Topology) -> Group {
+    Group::new(topology.workers, topology.ranks_per_node)
+}
+
 /// NCCL's choice; trees only for an all-reduce.
-fn choose(collective: Collective, topology: &Topology, machine: &Machine, bytes: u64) -> Choice {
-    let group = Group::new(topology.workers, topology.ranks_per_node);
-    RELEASE.choice(kind(collective), bytes, group, machine)
+fn choose(nccl: Release, collective: Collective, topology: &Topology, machine: &Machine, bytes: u64) -> Choice {
+    nccl.ring_or_tree(kind(collective), bytes, group(topology), machine)
 }
 
 /// The size in bytes from which it is the ring: the first power of two above the last size for which it is a tree,
 /// because NCCL's tables go by powers of two.
 fn ring_from(topology: &Topology, rates: Rates) -> u64 {
     let machine = machine(topology, rates);
-    let is_tree = |log: &u32| choose(Collective::AllReduce, topology, &machine, 1 << log).0 == Algorithm::Tree;
+    let choice = |log: &u32| choose(rates.nccl, Collective::AllReduce, topology, &machine, 1 << log);
+    let is_tree = |log: &u32| choice(log).0 == Algorithm::Tree;
     if topology.workers < 2 { 0 } else { (6..=40).rev().find(is_tree).map_or(0, |log| 2 << log) }
 }
 
@@ -176,12 +178,10 @@ impl Schedule for Native {
     }
 
     fn least_latency(&self, bucket: &Bucket) -> Option<Least> {
-        let machine = machine(&self.topology, self.rates);
-        let choice = choose(self.collective(), &self.topology, &machine, bucket.len * self.rates.element);
-        // Under Simple, a tree's step is that of a ring plus its chunk's time, which the links account for here.
-        let choice = if choice.1 == Protocol::Simple { (Algorithm::Ring, choice.1) } else { choice };
-        let (inside_us, between_us) =
-            (RELEASE.step_inside_us(machine.intra_link, choice), RELEASE.step_between_us(choice));
+        let (machine, nccl) = (machine(&self.topology, self.rates), self.rates.nccl);
+        let bytes = bucket.len * self.rates.element;
+        let choice = choose(nccl, self.collective(), &self.topology, &machine, bytes);
+        let (inside_us, between_us) = nccl.message_us(group(&self.topology), machine.intra_link, choice);
         Some(Least { between_s: between_us * 1e-6, inside_s: inside_us * 1e-6 })
     }
 }
@@ -196,9 +196,12 @@ mod tests {
 
     #[test]
     fn more_ranks_move_the_ring_to_larger_buckets() {
-        let from: Vec<u64> = [2, 8, 64, 512].map(|nodes| ring_from(&topology(8 * nodes, 8), Rates::default())).to_vec();
-        assert!(from.is_sorted(), "{from:?}");
-        assert!(from[3] > from[0], "{from:?}");
+        for &nccl in Release::ALL {
+            let rates = Rates { nccl, ..Rates::default() };
+            let from: Vec<u64> = [2, 8, 64, 512].map(|nodes| ring_from(&topology(8 * nodes, 8), rates)).to_vec();
+            assert!(from.is_sorted(), "{nccl:?} {from:?}");
+            assert!(from[3] > from[0], "{nccl:?} {from:?}");
+        }
         assert_eq!(ring_from(&topology(1, 1), Rates::default()), 0);
     }
 }

@@ -167,7 +167,12 @@ fn part(
         }
     }
     let chunk = options.chunk.filter(|_| entry.uses(Knob::Chunk)).and_then(|chunk| chunk.in_elements(ELEMENT_BYTES));
-    let knobs = Knobs { chunk, inside: options.inside, rates: Some(rates(cluster, ELEMENT_BYTES)), ..Knobs::default() };
+    let knobs = Knobs {
+        chunk,
+        inside: options.inside,
+        rates: Some(rates(cluster, ELEMENT_BYTES, options.nccl)),
+        ..Knobs::default()
+    };
     let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(wrong)?;
     Ok(Part { collective, group, schedule, leaves_node, has_switches })
 }

@@ -1,5 +1,6 @@
 //! Closed forms as oracles: docs/explanation/models.md lists each of them.
 use paceline_model::{Cluster, Rate, Time, Trace};
+use paceline_nccl::Release;
 use paceline_schedule::{
     Bucket, Chunk, ChunkBytes, Collective, Distribution, Inside, Knobs, Link, Links, Rates, Topology, build_collective,
     registry,
@@ -71,7 +72,14 @@ proptest! {
 }
 
 /// Ratio of closed form to event simulation, for one bucket on nodes of several ranks; `None` without a closed form.
-fn on_nodes(collective: Collective, name: &str, (workers, per_node): (u32, u32), mib: f64, inside: f64) -> Option<f64> {
+fn on_nodes(
+    collective: Collective,
+    name: &str,
+    (workers, per_node): (u32, u32),
+    mib: f64,
+    inside: f64,
+    nccl: Release,
+) -> Option<f64> {
     let cluster = Cluster {
         gpus_per_node: per_node,
         intra_bandwidth: Rate(inside),
@@ -79,7 +87,7 @@ fn on_nodes(collective: Collective, name: &str, (workers, per_node): (u32, u32),
         ..cluster(184.0, 3, 0)
     };
     let bytes = ((mib * 1_048_576.0) as u64).next_multiple_of(4 * u64::from(workers));
-    let rates = Rates { between: 23_000_000_000, inside: (inside / 8.0) as u64, element: 4 };
+    let rates = Rates { between: 23_000_000_000, inside: (inside / 8.0) as u64, element: 4, nccl };
     let topology = Topology { ranks_per_node: per_node, ..Topology::flat(workers) };
     let knobs = Knobs { rates: Some(rates), ..Knobs::default() };
     let schedule = build_collective(collective, name, &topology, &knobs).unwrap();
@@ -95,7 +103,7 @@ fn on_nodes(collective: Collective, name: &str, (workers, per_node): (u32, u32),
     };
     let closed = schedule.closed_form_on_nodes(&bucket, links)?;
     let trace = Trace::all_reduce(bytes, 1).unwrap();
-    let options = Options { collective, ..Options::new(name, workers) };
+    let options = Options { collective, nccl, ..Options::new(name, workers) };
     Some(closed / simulate(&trace, &cluster, &options).unwrap().iteration_s)
 }
 
@@ -107,6 +115,7 @@ fn forms_on_nodes_are_near_the_event_simulation() {
         [(2, 1), (8, 1), (64, 1), (100, 1), (1024, 1), (6, 6), (12, 6), (36, 6), (96, 6), (384, 6), (1020, 6), (64, 8)];
     let all = [
         (Collective::AllReduce, "native", 0.08, 256e9),
+        (Collective::AllReduce, "native of NCCL 2.8", 0.08, 256e9),
         (Collective::AllReduce, "ring", 0.02, 256e9),
         (Collective::AllReduce, "tree", 0.08, 256e9),
         (Collective::AllReduce, "hierarchical", 0.08, 256e9),
@@ -122,6 +131,8 @@ fn forms_on_nodes_are_near_the_event_simulation() {
     let all_sizes = std::env::var_os("PACELINE_TEST_ALL").is_some();
     let mut off = Vec::new();
     for (collective, name, most, inside) in all {
+        let nccl = if name.ends_with("2.8") { Release::V2_8 } else { Release::CURRENT };
+        let strategy = name.split(' ').next().unwrap();
         for shape in shapes {
             for mib in [0.25, 16.0, 64.0] {
                 // A NIC's turns and a node's rounds are the same in a world of 384 as in one of 1,020. With
@@ -129,7 +140,7 @@ fn forms_on_nodes_are_near_the_event_simulation() {
                 if shape.0 > 400 && (collective != Collective::AllReduce || !all_sizes) {
                     continue;
                 }
-                let Some(ratio) = on_nodes(collective, name, shape, mib, inside) else { continue };
+                let Some(ratio) = on_nodes(collective, strategy, shape, mib, inside, nccl) else { continue };
                 if (ratio - 1.0).abs() > most {
                     off.push(format!("{} {name}, {shape:?}, {mib} MiB, {inside}: {ratio:.3}", collective.name()));
                 }

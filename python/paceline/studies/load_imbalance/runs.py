@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline._core import Trace
+from paceline.catalog.libraries import NONE, find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import all_coordinators, find_strategy
 from paceline.forecast.coordination.model import Coordination
@@ -82,7 +83,7 @@ def contention_s(network: str) -> float:
 
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
-    """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`."""
+    """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`, of NCCL 2.8."""
     share = networks()[point.network].contention_share
     constants = {} if share is None else {"contention_share": share}
     return Scenario.of(
@@ -90,6 +91,7 @@ def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
         load_cluster("summit"),
         find_strategy("native"),
         point.gpus,
+        library=replace(find_library(NONE), nccl="2.8"),
         coordination=Coordination(
             point.coordinator,
             contention_s=_strong_contention_s(point) if point.scaling == STRONG else None,

@@ -28,11 +28,18 @@ class Engine:
     channel: str
     options: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
+    nccl: str = ""
+    """The release of NCCL, if it is not the newest one that is known."""
 
     @property
     def name(self) -> str:
         """Return the name for tables."""
         return f"{self.library} over {self.channel.upper()}"
+
+    @property
+    def spec(self) -> str:
+        """Return the library as `--library` takes it."""
+        return f"{self.library}@{self.nccl}" if self.nccl else self.library
 
 
 _YEAR = re.compile(r"\b20[12]\d\b")
@@ -42,13 +49,28 @@ _CACHED_SINCE = 2020
 _SINCE_THEN = ("a100", "a800", "h100", "h200", "a10", "l4", "b200")
 
 
+# The figures of NCCL 2.8 (2020) are those until 2.12 (2022).
+_NCCL_2_8 = "2.8"
+_NEWER_SINCE = 2023
+
+
 def _engine(library: str, row: Row, **options: Any) -> Engine:  # noqa: ANN401
-    return Engine(library, find_library(library).channel or channel_of(row), options)
+    own = find_library(library)
+    old = own.strategy == "native" and not _is_since(row, _NEWER_SINCE)
+    return Engine(library, own.channel or channel_of(row), options, nccl=_NCCL_2_8 if old else "")
+
+
+def _year(row: Row) -> int:
+    return max((int(year) for year in _YEAR.findall(row.source)), default=0)
+
+
+def _is_since(row: Row, year: int) -> bool:
+    """Return whether a row was measured in this year or later, or, if it does not say when, on GPUs of that time."""
+    return _year(row) >= year if _year(row) else any(gpu in row.gpu.lower() for gpu in _SINCE_THEN)
 
 
 def _nccl(row: Row) -> Engine:
-    year = max((int(year) for year in _YEAR.findall(row.source)), default=0)
-    cached = year >= _CACHED_SINCE if year else any(gpu in row.gpu.lower() for gpu in _SINCE_THEN)
+    year, cached = _year(row), _is_since(row, _CACHED_SINCE)
     engine = _engine("horovod" if cached else "horovod-uncached", row)
     note = "Horovod without a response cache (before 0.16.2, 2019)"
     return engine if year or cached else replace(engine, assumed=(note,))

@@ -172,7 +172,7 @@ def question(row: Row, engine: Engine) -> dict[str, Any]:
     link = {"bandwidth": as_rate(row.link_bps)} if row.link_bps is not None else {}
     return {
         "cluster": cluster,
-        "library": engine.library,
+        "library": engine.spec,
         "channel": engine.channel,
         "workers": row.gpus,
         "gpus_per_node": row.gpus_per_node,
