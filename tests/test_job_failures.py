@@ -165,7 +165,7 @@ def test_a_late_rank_is_reported_and_waited_for(tmp_path):
         report = rf"paceline: rank {rank}: all_reduce #1 of group default \(int64, 5 elements, sum; 'counters'\) has "
         report += rf"waited \d s for rank 1 \(host {HOST}, pid \d+\), which has not called it "
         report += r"\(it has called 0 so far\); "
-        report += "the limit is 6 s\n"
+        report += r"the limit is 6 s \(PACELINE_TIMEOUT or timeout=\)\n"
         assert re.search(report, outcomes[rank].err), outcomes[rank]
     assert outcomes[1].err == ""
 

@@ -14,7 +14,7 @@ use paceline_os::sync::{Arc, Mutex};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Naming, RunError};
 use paceline_transport::traffic::Traffic;
-use paceline_transport::waiting::first_report;
+use paceline_transport::waiting::{TIMEOUT, first_report};
 
 use super::control::{Control, Departure, Goodbye, Message};
 use super::driver::Driver;
@@ -768,15 +768,17 @@ impl FailureDetector {
         }
         let since = (stalled + waiting.silent).as_secs_f64();
         let text = format!("rank {}: {what} has waited {since:.0} s for {who}", self.rank);
+        // Planned gradients have a limit of their own.
+        let planned = naming.is_hidden() && waiting.timeout > self.timeout;
+        let knob = if planned { "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" } else { TIMEOUT };
         if !over {
             waiting.reported = Some(stalled + waiting.silent);
             let limit = (limit + waiting.silent).as_secs_f64();
-            return Finding::Report(stalled, format!("{text}; the limit is {limit:.0} s"));
+            return Finding::Report(stalled, format!("{text}; the limit is {limit:.0} s ({knob})"));
         }
         paceline_os::reached!("detector: time limit");
         let error = RunError::Failed(format!(
-            "{text}. The limit is {:.0} s without progress; change it with PACELINE_TIMEOUT or the timeout of the \
-             process group",
+            "{text}. The limit is {:.0} s without progress; change it with {knob}",
             (limit + waiting.silent).as_secs_f64()
         ));
         Finding::Fail { cause: error.to_string(), error }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use paceline_os::sync::{Condvar, Mutex};
 use paceline_os::time::Instant;
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 use super::peers::{Peer, describe};
 
@@ -49,7 +49,7 @@ impl Joining {
     /// # Errors
     /// Which are not in time, or which one is gone.
     pub fn wait(&self, rank: u32, peers: &[Peer], (begun, until): (Instant, Instant)) -> Result<()> {
-        let mut reports = Reports::new(begun, until.saturating_duration_since(begun));
+        let mut reports = Reports::new(begun, until.saturating_duration_since(begun), START_TIMEOUT);
         let mut state = self.state.lock();
         loop {
             if let Some(why) = &state.failed {

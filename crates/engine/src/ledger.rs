@@ -49,6 +49,8 @@ pub(super) struct InFlight {
     pub signature: Signature,
     /// The user's name of the tensors.
     pub label: String,
+    /// As in [`crate::Submission`].
+    pub about: Option<Arc<str>>,
     /// For a send or receive, its tag and whether it is a send.
     pub transfer: Option<(u32, bool)>,
     /// For a send or receive, the rank of the job that it waits for.
@@ -78,6 +80,9 @@ pub(super) struct InFlight {
 impl InFlight {
     /// `all_reduce #12 of group default (float32, 10 elements, sum) of 'layer1.weight'`.
     pub fn describe(&self, naming: &Naming) -> String {
+        if let Some(about) = &self.about {
+            return about.to_string();
+        }
         let signature = self.signature.describe();
         let (call, details) = signature.split_once('(').unwrap_or((&signature, ")"));
         let name = match self.seq {
@@ -556,6 +561,7 @@ impl Ledger {
             order,
             timeout: how.timeout.unwrap_or(timeout),
             silent: how.silent,
+            about: how.about.clone(),
             handle: handle.clone(),
             began: now,
             moved: Moved::new(now),

@@ -477,7 +477,7 @@ fn closed() -> RunError {
 }
 
 /// How an operation is submitted.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Submission {
     /// Silence after which it fails; `None`: the job's.
     pub timeout: Option<Duration>,
@@ -487,4 +487,6 @@ pub struct Submission {
     pub patient: bool,
     /// For how long there had been silence before: part of what errors call its time limit.
     pub silent: Duration,
+    /// What messages call it, if the script knows it by no operation and no tensor.
+    pub about: Option<Arc<str>>,
 }

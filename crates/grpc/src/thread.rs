@@ -22,7 +22,7 @@ use super::service::{Hosted, Places};
 use super::socket::{Descriptors, Socket, Visit};
 use super::{CONNECTION_WINDOW, FRAME, LONGEST_HEADERS, LONGEST_MESSAGE, STREAM_WINDOW};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 /// Most concurrent calls of a rank while connecting.
 const CALLS: usize = 16;
@@ -218,7 +218,7 @@ impl Work {
         let mut missing = vec![self.streams; self.meeting.offers.len()];
         missing[self.meeting.rank as usize] = 0;
         let mut serving = std::pin::pin!(serving);
-        let mut reports = Reports::new(began, self.deadline.saturating_duration_since(began));
+        let mut reports = Reports::new(began, self.deadline.saturating_duration_since(began), START_TIMEOUT);
         while missing.iter().any(|&streams| streams > 0) {
             let next = self.deadline.min(reports.next());
             tokio::select! {

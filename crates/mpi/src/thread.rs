@@ -15,7 +15,7 @@ use super::devices::support;
 use super::find::{OTHERS, candidates, is_loaded};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::offload::DeviceSupport;
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 /// How long process exit waits for `MPI_Finalize`, which waits for all ranks: another may still be saving a checkpoint,
 /// and launchers kill all others when a rank ends without it.
@@ -66,7 +66,7 @@ fn usage<T>(text: String) -> Result<T> {
 /// Receives what the thread gets from the other ranks within this time, and reports the wait.
 fn receive<T>(answer: &Receiver<T>, limit: Duration, what: &str) -> std::result::Result<T, RecvTimeoutError> {
     let began = Instant::now();
-    let mut reports = Reports::new(began, limit);
+    let mut reports = Reports::new(began, limit, START_TIMEOUT);
     loop {
         let now = Instant::now();
         let next = reports.next().min(began + limit);

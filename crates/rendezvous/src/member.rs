@@ -2,7 +2,7 @@
 use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 use super::call::{Answered, Call, Missed};
 use super::exchange::{blobs_of, longest};
@@ -66,7 +66,7 @@ pub fn run(
     // Since when every attempt has failed for a reason with its own time limit.
     let (mut refused, mut lost) = (None, None);
     let limit = deadline.saturating_duration_since(began);
-    let mut reports = Reports::new(began, limit);
+    let mut reports = Reports::new(began, limit, START_TIMEOUT);
     for attempt in 0.. {
         let attempt_began = Instant::now();
         let failure = match member.attempt(attempt, instance, &mut reports) {

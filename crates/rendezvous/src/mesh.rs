@@ -7,7 +7,7 @@ use paceline_os::event::{PollFd, PollFlags};
 use paceline_os::net::{SocketAddr, TcpStream};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::call::{Call, Missed};
@@ -118,7 +118,7 @@ pub fn connect_mesh(
         last: vec![None; peers.len()],
         began: now,
         deadline,
-        reports: Reports::new(now, deadline.saturating_duration_since(now)),
+        reports: Reports::new(now, deadline.saturating_duration_since(now), START_TIMEOUT),
     };
     weaver.weave()?;
     weaver.slots.into_mesh()

@@ -6,7 +6,7 @@ use paceline_os::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 use super::acceptor::{Acceptor, Arrival};
 use super::exchange::{MAX_BLOB, bytes_of};
@@ -50,7 +50,7 @@ pub fn run(size: u32, address: &str, secret: &Secret, blob: &[u8], deadline: Ins
     let began = Instant::now();
     let acceptor = Acceptor::new(open(address, deadline)?, 0, secret.clone());
     let members = (0..size).map(|_| None).collect();
-    let reports = Reports::new(began, deadline.saturating_duration_since(began));
+    let reports = Reports::new(began, deadline.saturating_duration_since(began), START_TIMEOUT);
     let mut root = Root { address, size, began, deadline, reports, acceptor, members };
     // Ranks that have connected are told why it failed. After this point each is receiving the answer and cannot be
     // told.

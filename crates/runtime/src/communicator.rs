@@ -290,6 +290,7 @@ impl Communicator {
         keep: Option<Box<dyn Any + Send>>,
         how: Submission,
     ) -> Result<Arc<Handle>> {
+        let request = &request.in_range();
         #[cfg(feature = "foreign")]
         if let Some(enter) = request.device {
             return self.submit_to_library(enter, request, keep, &how);

@@ -7,6 +7,12 @@ const FIRST: Duration = Duration::from_secs(10);
 /// A wait with a longer limit is meant to last, such as a server's for workers.
 const FOREVER: Duration = Duration::from_secs(20 * 86_400);
 
+/// What changes the limit of a wait of operations.
+pub const TIMEOUT: &str = "PACELINE_TIMEOUT or timeout=";
+
+/// What changes the limit of a wait for ranks that join.
+pub const START_TIMEOUT: &str = "PACELINE_START_TIMEOUT";
+
 /// After which time a wait with this limit is first reported.
 #[must_use]
 pub fn first_report(limit: Duration) -> Duration {
@@ -18,20 +24,22 @@ pub fn first_report(limit: Duration) -> Duration {
 pub struct Reports {
     began: Instant,
     limit: Duration,
+    knob: &'static str,
     next: Duration,
 }
 
 impl Reports {
-    /// Of a wait that began then.
+    /// Of a wait that began then. `knob`: what changes its limit.
     #[must_use]
-    pub fn new(began: Instant, limit: Duration) -> Reports {
-        Reports { began, limit, next: if limit > FOREVER { limit } else { first_report(limit) } }
+    pub fn new(began: Instant, limit: Duration, knob: &'static str) -> Reports {
+        Reports { began, limit, knob, next: if limit > FOREVER { limit } else { first_report(limit) } }
     }
 
     /// Reports the wait, if it is time: `what` is given how long it has lasted, and says who is missing, for what.
     pub fn report(&mut self, now: Instant, what: impl FnOnce(Duration) -> String) {
         if let Some(waited) = self.due(now) {
-            paceline_os::report!("paceline: {}; the limit is {:.0} s", what(waited), self.limit.as_secs_f64());
+            let limit = self.limit.as_secs_f64();
+            paceline_os::report!("paceline: {}; the limit is {limit:.0} s ({})", what(waited), self.knob);
         }
     }
 
@@ -59,7 +67,7 @@ mod tests {
     fn distances_grow() {
         let began = Instant::now();
         let seconds = |limit: u64| {
-            let mut reports = Reports::new(began, Duration::from_secs(limit));
+            let mut reports = Reports::new(began, Duration::from_secs(limit), TIMEOUT);
             let due = |&second: &u64| reports.due(began + Duration::from_secs(second)).is_some();
             (0..=limit).filter(due).collect::<Vec<u64>>()
         };

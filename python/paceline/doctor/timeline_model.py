@@ -11,7 +11,7 @@ MARKS = ("input", "forward", "backward", "wait", "optimizer")
 """Activities of the script between operations, which torch's hooks mark."""
 
 AGREEMENT = frozenset(
-    {"which tensors are ready", "how much each has to say", "what each asks for", "what begins"},
+    {"which tensors are ready", "lengths of the requests", "requests of each rank", "which operations begin"},
 )
 """Labels of the coordinators' own operations, which move none of the script's data."""
 

@@ -13,9 +13,9 @@ _FIRST_S = 10.0
 class WaitReports:
     """The reports of one wait: each comes when the wait has lasted twice as long as at the last one."""
 
-    def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Of a wait that begins now and has this limit in seconds."""
-        self._limit_s, self._clock, self._began = limit_s, clock, clock()
+    def __init__(self, limit_s: float, knob: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Of a wait that begins now and has this limit in seconds, which `knob` changes."""
+        self._limit_s, self._knob, self._clock, self._began = limit_s, knob, clock, clock()
         self._next_s = min(_FIRST_S, limit_s / 3)
 
     def due(self) -> bool:
@@ -28,4 +28,5 @@ class WaitReports:
             waited_s = self._clock() - self._began
             self._next_s = 2 * waited_s
             # One write: print() writes the line's end by itself, after what another thread may have written.
-            sys.stderr.write(f"paceline: {what(f'{waited_s:.0f} s')}; the limit is {self._limit_s:.0f} s\n")
+            limit = f"the limit is {self._limit_s:.0f} s ({self._knob})"
+            sys.stderr.write(f"paceline: {what(f'{waited_s:.0f} s')}; {limit}\n")

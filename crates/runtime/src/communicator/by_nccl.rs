@@ -311,7 +311,7 @@ impl Communicator {
         let signature =
             Signature { collective: request.collective, dtype: request.dtype, op: request.op, root, count, plan };
         // Nobody waits for it as a caller of the host does: it goes on in the background.
-        let how = Submission { background: true, patient: false, ..*how };
+        let how = Submission { background: true, patient: false, ..how.clone() };
         self.meet(signature, Box::new(Barrier { size: self.size() }), (request.label, request.notify), &how)
     }
 

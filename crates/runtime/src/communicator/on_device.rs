@@ -14,7 +14,7 @@ use paceline_os::sync::{Arc, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError, of};
 use paceline_transport::header::Collective;
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, TIMEOUT};
 
 use super::by_ipc::{IpcCounters, IpcGroup, IpcOperation};
 use super::by_mpi::MpiOperation;
@@ -319,7 +319,7 @@ impl Awaited {
             label: request.described(),
             began,
             timeout,
-            reports: Mutex::new(Reports::new(began, timeout)),
+            reports: Mutex::new(Reports::new(began, timeout, TIMEOUT)),
         }
     }
 
@@ -486,7 +486,7 @@ impl Communicator {
             };
             let kept: Box<dyn Any + Send> = Box::new((staged.clone(), staged.memory(), keep.clone()));
             // SAFETY: `kept` owns the host's memory, and the caller has promised that of the device.
-            let handle = unsafe { self.submit_behind(&gate, &piece, Some(kept), how) };
+            let handle = unsafe { self.submit_behind(&gate, &piece, Some(kept), how.clone()) };
             let bytes = if in_place { upto * element } else { results * element };
             operation.pieces.push(Piece { upto: bytes, handle });
             if let Err(error) = staged.read(upto * element, ready) {

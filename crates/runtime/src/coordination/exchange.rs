@@ -143,7 +143,13 @@ impl Machine {
         // Part of the time limit may have passed in silence before all ranks were asked to vote.
         let limit = self.control.shared.settings.timeout();
         let silent = self.last_contact.elapsed().min(first_report(limit));
-        let how = Submission { timeout: Some(limit - silent), background, patient: true, silent };
+        let how = Submission {
+            timeout: Some(limit - silent),
+            background,
+            patient: true,
+            silent,
+            about: Some(self.about().into()),
+        };
         // SAFETY: `keep` owns the memory, and it is read only after the operation has completed.
         unsafe { self.control.submit(request, Some(keep), how) }
     }

@@ -195,6 +195,19 @@ impl Machine {
         }
     }
 
+    /// What the ranks exchange messages about, as the script calls it.
+    pub(super) fn about(&self) -> String {
+        let more = match self.pending.len() {
+            0 | 1 => String::new(),
+            many => format!(" and {} more", many - 1),
+        };
+        match self.pending.first_key_value() {
+            Some((name, _)) => format!("negotiation of '{name}'{more}"),
+            None if self.joins.is_empty() => "negotiation of other ranks' tensors".into(),
+            None => "join".into(),
+        }
+    }
+
     fn asked(&mut self, operations: Vec<Arc<Named>>) -> Event {
         if self.pending.is_empty() && self.joins.is_empty() {
             self.last_contact = Instant::now();
@@ -234,7 +247,13 @@ impl Machine {
         }
         self.failure.get_or_insert_with(|| error.clone());
         for (name, operation) in std::mem::take(&mut self.pending) {
-            operation.fail(RunError::Failed(format!("{error}; '{name}' waited for it")));
+            let text = error.to_string();
+            let known = text.contains(&format!("'{name}'"));
+            operation.fail(if known {
+                error.clone()
+            } else {
+                RunError::Failed(format!("{text}; '{name}' waited for it"))
+            });
         }
         for operation in std::mem::take(&mut self.joins) {
             operation.fail(RunError::Failed(format!("{error}; a join waited for it")));

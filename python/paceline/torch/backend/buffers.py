@@ -89,10 +89,10 @@ class Memory:
 
     def instead(self, tensor: Tensor, dense: Tensor) -> Tensor:
         """Return the dense tensor, whose values `copy_back` copies to `tensor`. Raises ValueError if it cannot."""
-        if tensor.numel() and any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+        if overlaps_itself(tensor):
             raise ValueError(
-                f"{describe('the result', None, tensor)} cannot be written to a tensor that expand() made, several "
-                "elements of which are in the same memory; give .contiguous() of it"
+                f"{describe('the result', None, tensor)} cannot be written to a tensor of which several elements are "
+                "in the same memory, as expand() or as_strided() make it; give .contiguous() of it"
             )
         self.keep.append(dense)
         self.back.append((tensor, dense))
@@ -106,6 +106,27 @@ class Memory:
             # By a thread that completes futures, for example, whose current stream is another one.
             used_here(tensor)
             used_here(dense)
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Return whether several elements of a tensor are in the same memory."""
+    steps = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
+    if not tensor.numel() or not steps:
+        return False
+    reach = 0
+    for step, count in steps:
+        if step <= reach:
+            break
+        reach += step * (count - 1)
+    else:
+        return False
+    # Interleaved dimensions: only their offsets tell.
+    offsets = torch.zeros((), dtype=torch.int64)
+    for step, count in steps:
+        offsets = (offsets.unsqueeze(-1) + step * torch.arange(count)).flatten()
+        if len(set(offsets.tolist())) < offsets.numel():
+            return True
+    return False
 
 
 def _collide(output: Tensor, given: Tensor, own: int | None) -> bool:

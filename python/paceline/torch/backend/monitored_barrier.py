@@ -47,7 +47,7 @@ def meet(store: Store, rank: int, size: int, limit_s: float, job: Job, *, every:
         _count(store, size, limit_s, job, every=every)
         return
     store.set(f"{rank}", "here")
-    reports = WaitReports(limit_s)
+    reports = WaitReports(limit_s, "timeout= or PACELINE_TIMEOUT")
     answered = _wait(
         store,
         "answer",
@@ -70,7 +70,7 @@ def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) ->
     if limit_s <= 0:
         store.set("answer", "rank 0 has no time")
         raise JobError(f"Rank 0 timed out in monitoredBarrier after {text}; give it a timeout above 0")
-    reports = WaitReports(limit_s)
+    reports = WaitReports(limit_s, "timeout= or PACELINE_TIMEOUT")
 
     def report() -> None:
         if reports.due():

@@ -55,7 +55,7 @@ class StoreExchange:
         keys = [f"{prefix}/{rank}" for rank in range(self.size)]
         # The store's interface takes text; hexadecimal keeps every byte, in every version of torch.
         self._store.set(keys[self.rank], blob.hex())
-        reports = WaitReports(self.timeout_s)
+        reports = WaitReports(self.timeout_s, "timeout=" if self._group else "PACELINE_START_TIMEOUT or timeout=")
 
         def report() -> None:
             if reports.due() and self._speaks(missing := self._missing(keys)):

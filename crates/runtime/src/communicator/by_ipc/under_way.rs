@@ -4,7 +4,7 @@ use paceline_os::sync::atomic::Ordering;
 use paceline_os::sync::{Arc, Condvar, Mutex, Weak};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
-use paceline_transport::waiting::Reports;
+use paceline_transport::waiting::{Reports, TIMEOUT};
 
 use super::{IpcGroup, IpcOperation, Told, UnderWay, failed};
 
@@ -105,7 +105,7 @@ impl IpcGroup {
             if !first.reached.happened().unwrap_or(true) {
                 let mut reports = self.reports.lock();
                 let known = reports.take().filter(|(of, _)| *of == since).map(|(_, known)| known);
-                let mut of_this = known.unwrap_or_else(|| Reports::new(since, first.timeout));
+                let mut of_this = known.unwrap_or_else(|| Reports::new(since, first.timeout, TIMEOUT));
                 of_this.report(now, |waited| {
                     let waited = waited.as_secs_f64();
                     format!("rank {mine}: {device:?} of this rank has not reached {label} within {waited:.0} s")
