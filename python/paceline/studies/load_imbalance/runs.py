@@ -83,7 +83,7 @@ def contention_s(network: str) -> float:
 
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:
-    """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`, of NCCL 2.8."""
+    """Return the scenario: `simulate --library none --cluster summit --strategy native --coordinator …`, NCCL 2.8."""
     share = networks()[point.network].contention_share
     constants = {} if share is None else {"contention_share": share}
     return Scenario.of(
