@@ -10,20 +10,8 @@ from paceline import _core
 from paceline._core import NcclGeneration as Generation
 from paceline.catalog.constants import Constant, assumed, value_of
 
-__all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "RELEASES"]
-__all__ += [
-    "Algorithm",
-    "Checked",
-    "Generation",
-    "Kind",
-    "Protocol",
-    "all_constants",
-    "assumed_values",
-    "checked",
-    "constant",
-    "generation_of",
-    "generations",
-]
+__all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "RELEASES", "Algorithm", "Checked", "Generation", "Kind"]
+__all__ += ["Protocol", "all_constants", "assumed_values", "checked", "constant", "generation_of", "generations"]
 __all__ += ["overlap_slowdown"]
 
 RELEASE = _core.NCCL_RELEASE
