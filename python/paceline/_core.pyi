@@ -1,10 +1,71 @@
-"""The native module: the contract between Rust and Python. Structured values pass as JSON text."""
+"""The native module: the contract between Rust and Python. JSON is for files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Unpack
 
 __version__: str
+
+class Layer:
+    """A forward layer."""
+
+    name: str
+    duration_s: float
+    """Once its inputs are available."""
+    tensors: list[str]
+    """Names of the parameters that it needs."""
+    activation_bytes: int | None
+    """Of a sample, kept for the backward pass; None: unknown."""
+    backward_bytes: int | None
+    """Of a sample, that only the backward pass needs; None: unknown."""
+    def __init__(
+        self,
+        name: str,
+        duration_s: float,
+        tensors: Sequence[str] = ...,
+        *,
+        activation_bytes: int | None = None,
+        backward_bytes: int | None = None,
+    ) -> None: ...
+
+class Gradient:
+    """A gradient, and when it may be sent."""
+
+    tensor: str
+    ready_s: float
+    """After the start of the backward pass."""
+    bytes: int
+    shape: list[int] | None
+    """None: not known."""
+    def __init__(self, tensor: str, ready_s: float, bytes: int, shape: Sequence[int] | None = None) -> None: ...
+
+class Worker:
+    """One recorded worker."""
+
+    forward: list[Layer]
+    gradients: list[Gradient]
+    backward_s: float | None
+    """None: until the last gradient is ready."""
+    optimizer_s: float
+    def __init__(
+        self,
+        forward: Sequence[Layer],
+        gradients: Sequence[Gradient],
+        *,
+        backward_s: float | None = None,
+        optimizer_s: float = 0.0,
+    ) -> None: ...
+    @property
+    def forward_s(self) -> float:
+        """Seconds of the forward layers."""
+
+class Distributed:
+    """A tensor in the order in which servers distribute them."""
+
+    tensor: str
+    bytes: int | None
+    """None: those of its gradient."""
+    def __init__(self, tensor: str, bytes: int | None = None) -> None: ...
 
 class Trace:
     """What one worker computes in one iteration, and when each gradient is ready. Immutable.
@@ -13,6 +74,47 @@ class Trace:
     traces.
     """
 
+    name: str
+    provenance: str
+    """How it was made, with its sources."""
+    batch: int
+    """Samples per worker and iteration."""
+    dtype: str
+    """Element type of gradients: float64, float32, float16 or bfloat16."""
+    device: str
+    """The hardware on which it was recorded."""
+    library: str
+    """The library that synchronised gradients while it was recorded; empty if none did."""
+    workers: list[Worker]
+    """Simulated worker i behaves like recorded worker i modulo their number."""
+    distribution: list[Distributed]
+    """All tensors that are not frozen, in the order in which servers distribute them."""
+    frozen: list[tuple[str, int]]
+    """Names and bytes of parameters that are not trained."""
+    optimizer_bytes: int | None
+    """Of the optimizer's states; None: unknown."""
+    backward_spread: float
+    """How much workers differ (docs/reference/trace-format.md, variation)."""
+    layer_count: int
+    tensor_count: int
+    worker_count: int
+    gradient_bytes: int
+    """Of all tensors."""
+    frozen_bytes: int
+    """Of all parameters that are not trained."""
+    forward_s: float
+    """Of the first worker, as the next ones."""
+    backward_s: float
+    optimizer_s: float
+    computes: bool
+    """Whether these are not all zero."""
+    accumulates: bool
+    """Whether a step was recorded with several passes."""
+
+    def __init__(
+        self, name: str, batch: int, dtype: str, workers: Sequence[Worker], **fields: Unpack[_OtherTraceFields]
+    ) -> None:
+        """Raises InvalidArgumentError for what docs/reference/trace-format.md does not allow."""
     @staticmethod
     def read(path: str | PathLike[str]) -> Trace:
         """Read a trace file.
@@ -111,6 +213,8 @@ class Trace:
         Raises:
             InvalidArgumentError: `spec` is malformed.
         """
+    def replace(self, **fields: Unpack[_TraceFields]) -> Trace:
+        """Return the trace with other values of some fields. Raises InvalidArgumentError."""
     def to_json(self) -> str:
         """Return the trace in its file format."""
     def buckets(self, bucket_size: int | None = None) -> list[list[str]]:
@@ -119,8 +223,146 @@ class Trace:
         Args:
             bucket_size: Bytes of a bucket at most; None puts every tensor into a bucket of its own.
         """
-    def summary(self) -> str:
-        """Return totals as JSON: durations, tensors, bytes, provenance."""
+
+class _OtherTraceFields(TypedDict, total=False):
+    provenance: str
+    device: str
+    library: str
+    distribution: Sequence[Distributed]
+    frozen: Sequence[tuple[str, int]]
+    optimizer_bytes: int | None
+    backward_spread: float
+
+class _TraceFields(_OtherTraceFields, total=False):
+    name: str
+    batch: int
+    dtype: str
+    workers: Sequence[Worker]
+
+class Racks:
+    """Nodes in racks."""
+
+    nodes_per_rack: int
+    oversubscription: float
+    """The nodes' rates over the uplink's."""
+    def __init__(self, nodes_per_rack: int, oversubscription: float) -> None: ...
+
+class Switch:
+    """Features of the network between the nodes beyond unicast."""
+
+    multicast: bool
+    aggregation: bool
+    cut_through: bool
+    memory: int | None
+    """Bytes of partial sums at once; None: unlimited."""
+    radix: int | None
+    """Most workers in one aggregation; None: unlimited."""
+    def __init__(
+        self,
+        *,
+        multicast: bool,
+        aggregation: bool,
+        cut_through: bool = False,
+        memory: int | None = None,
+        radix: int | None = None,
+    ) -> None: ...
+
+class Degraded:
+    """A link, or all links of a switch, that carries less than it should."""
+
+    link: str
+    factor: float
+    """What is left of its rate; 0: it is removed."""
+    def __init__(self, link: str, factor: float) -> None: ...
+
+class Straggler:
+    """A slow rank, and the factor by which its computation takes longer."""
+
+    rank: int
+    factor: float
+    def __init__(self, rank: int, factor: float) -> None: ...
+
+class Mesh:
+    """GPUs of a node with links to some of the others."""
+
+    peers: int
+    """How many others each GPU has a link to."""
+    bridge_bps: float
+    """Rate of the bus to all others, in bits per second."""
+    def __init__(self, peers: int, bridge_bps: float) -> None: ...
+
+class Fabric:
+    """The switches between the nodes. Fields that its kind does not have are None."""
+
+    kind: Literal["leaf-spine", "rails", "fat-tree", "dragonfly", "torus"]
+    nodes_per_leaf: int | None
+    spines: int | None
+    radix: int | None
+    oversubscription: float | None
+    """None, too, if links have a rate of their own."""
+    routers_per_group: int | None
+    global_links: int | None
+    groups: int | None
+    dimensions: list[int] | None
+    nodes_per_switch: int
+    """On a switch that has any."""
+    capacity: int | None
+    """The most nodes that it can have; None: there is no limit."""
+    link_bandwidth_bps: float | None
+    hop_latency_s: float
+    routing: Literal["ecmp", "adaptive"]
+    def with_link_bandwidth(self, bits_per_s: float) -> Fabric:
+        """Return the fabric with links between switches of a rate of their own."""
+    def with_oversubscription(self, oversubscription: float) -> Fabric:
+        """Return the fabric with other links between switches. Raises InvalidArgumentError for a kind without."""
+
+class PartCosts:
+    """What a part of compressing takes, in seconds."""
+
+    bucket_s: float
+    tensor_s: float
+    element_s: float
+    received_s: float
+    def __init__(
+        self, *, bucket_s: float = 0.0, tensor_s: float = 0.0, element_s: float = 0.0, received_s: float = 0.0
+    ) -> None: ...
+
+class CompressionCosts:
+    """What compressing takes by one method, such as `powersgd:4`."""
+
+    method: str
+    compress: PartCosts
+    between: PartCosts
+    decompress: PartCosts
+    def __init__(self, method: str, compress: PartCosts, between: PartCosts, decompress: PartCosts) -> None: ...
+
+class _ClusterFields(TypedDict, total=False):
+    name: str
+    provenance: str
+    bandwidth_bps: float
+    channel: str
+    efficiency: float | None
+    stream_bandwidth_bps: float | None
+    latency_s: float
+    message_overhead_s: float
+    gpus_per_node: int
+    gpu: str | None
+    nics_per_node: int
+    intra_link: Literal["pcie", "nvlink", "nvswitch"] | None
+    intra_bandwidth_bps: float
+    mesh: Mesh | None
+    intra_latency_s: float
+    host_bandwidth_bps: float | None
+    reduction_bandwidth_bps: float | None
+    node_contention: float
+    servers: Literal["own-nodes", "colocated"]
+    racks: Racks | None
+    fabric: Fabric | None
+    degraded: Sequence[Degraded]
+    switch: Switch
+    stragglers: Sequence[Straggler]
+    jitter: float | None
+    compression_costs: Sequence[CompressionCosts]
 
 class Cluster:
     """Nodes, links, racks, and what the switch can do. Immutable.
@@ -128,6 +370,53 @@ class Cluster:
     The file format is described in docs/reference/cluster-format.md; `paceline.load_cluster` also knows the built-in
     clusters, and overrides fields.
     """
+
+    name: str
+    provenance: str
+    """The source of the figures."""
+    bandwidth_bps: float
+    """Rate of a node's NICs in bits per second, each way; with rails, of a GPU's."""
+    channel: Literal["none", "auto", "tcp", "rdma"]
+    """What carries messages between nodes; `none`: not said, messages get the whole bandwidth."""
+    efficiency: float | None
+    """The share of the bandwidth that messages get; None: the channel's."""
+    stream_bandwidth_bps: float | None
+    """The most that one connection carries; None: what the channel's connections carry."""
+    latency_s: float
+    """Between two nodes, one way."""
+    message_overhead_s: float
+    """Of a message at its sender."""
+    gpus_per_node: int
+    """Ranks of a node."""
+    gpu: str | None
+    """The GPUs' name; None: not said."""
+    nics_per_node: int
+    intra_link: Literal["pcie", "nvlink", "nvswitch"] | None
+    """What connects the GPUs of a node; None: not said."""
+    intra_bandwidth_bps: float
+    """Rate of a rank's link inside the node, each way."""
+    mesh: Mesh | None
+    """None: every GPU reaches every other at that rate."""
+    intra_latency_s: float
+    host_bandwidth_bps: float | None
+    """Rate at which a rank processes what it sends and receives; None: that takes no time."""
+    reduction_bandwidth_bps: float | None
+    """Rate at which a rank adds what it receives; None: that takes no time."""
+    node_contention: float
+    """By which share computation takes longer while several GPUs of a node compute."""
+    servers: Literal["own-nodes", "colocated"]
+    """Where parameter servers run."""
+    racks: Racks | None
+    fabric: Fabric | None
+    """None: one switch, or racks."""
+    has_rails: bool
+    """Whether every GPU has a NIC of its own, whose rate `bandwidth_bps` is."""
+    degraded: list[Degraded]
+    switch: Switch
+    stragglers: list[Straggler]
+    jitter: float | None
+    """Standard deviation of the logarithm of computation times; None: they do not vary."""
+    compression_costs: list[CompressionCosts]
 
     @staticmethod
     def read(path: str | PathLike[str]) -> Cluster:
@@ -149,6 +438,14 @@ class Cluster:
 
         Raises:
             InvalidArgumentError: It is malformed; the message names the place in it.
+        """
+    def replace(self, **fields: Unpack[_ClusterFields]) -> Cluster:
+        """Return the cluster with other values of some fields. Raises InvalidArgumentError."""
+    def with_fields(self, fields: str) -> Cluster:
+        """Return the cluster with fields in the spelling of its file, as users write them: a JSON object.
+
+        A fabric that replaces one switch has none of its features unless the fields say so. Raises
+        InvalidArgumentError.
         """
     def to_json(self) -> str:
         """Return the cluster in its file format."""
@@ -572,6 +869,12 @@ def parse_size(text: str) -> int:
 
 def parse_time(text: str) -> float:
     """Return seconds from text such as "10us". Raises InvalidArgumentError."""
+
+def written_rate(bits_per_s: float) -> str:
+    """Return a rate as cluster files spell it, "25Gbps"."""
+
+def written_time(seconds: float) -> str:
+    """Return a time as cluster files spell it, "10us"."""
 
 def nearest(word: str, candidates: list[str]) -> str | None:
     """Return the candidate most similar to a misspelt word, if one is similar enough."""

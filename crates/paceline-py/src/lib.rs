@@ -1,7 +1,7 @@
 //! The Python module `paceline._core`: converts arguments, calls Rust, releases the GIL. It makes no decisions.
 //!
-//! Structured arguments and results are passed as JSON, so that each is parsed in one place; `_core.pyi` is the
-//! contract.
+//! `_core.pyi` is the contract.
+mod cluster;
 mod coordination;
 mod coordinator;
 mod job;
@@ -9,13 +9,13 @@ mod jobs;
 mod nccl;
 mod plan;
 mod spec;
+mod trace;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_model::trace::{Dtype, ImportOptions, parse_all_reduce, parse_modules, read_sends};
-use paceline_model::{Cluster as ModelCluster, Time, Trace as ModelTrace, units};
+use paceline_model::{Time, units};
 use paceline_runtime::coordination::PolicyKind;
 use paceline_schedule::{Collective, Knobs, Stand, Topology};
 use paceline_simulator as simulator;
@@ -24,158 +24,15 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use serde_json::json;
 
+use crate::cluster::Cluster;
+use crate::trace::Trace;
+
 // Defined in Python, because each has more than one base.
 import_exception!(paceline.errors, InvalidArgumentError);
 import_exception!(paceline.errors, InternalError);
 
 fn user_error(error: impl std::fmt::Display) -> PyErr {
     InvalidArgumentError::new_err(error.to_string())
-}
-
-fn named_dtype(name: &str) -> PyResult<Dtype> {
-    let wrong = || user_error(format!("dtype: '{name}' is not one of {}", Dtype::ALL.map(Dtype::name).join(", ")));
-    Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(wrong)
-}
-
-/// The computation of one worker in one iteration.
-#[pyclass(frozen, module = "paceline._core")]
-struct Trace(ModelTrace);
-
-#[pymethods]
-impl Trace {
-    #[staticmethod]
-    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Trace> {
-        py.detach(|| ModelTrace::read(&path)).map(Trace).map_err(user_error)
-    }
-
-    #[staticmethod]
-    fn from_json(text: &[u8], source: &str) -> PyResult<Trace> {
-        ModelTrace::from_json(text, source).map(Trace).map_err(user_error)
-    }
-
-    #[staticmethod]
-    fn all_reduce(spec: &str) -> PyResult<Trace> {
-        parse_all_reduce(spec).map(Trace).map_err(user_error)
-    }
-
-    #[staticmethod]
-    #[pyo3(signature = (aggregation, distribution, *, name, batch, forward_s, first_gradient_s=0.0, backward_s=None, dtype="float32", device="", provenance=""))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
-    fn import_sends(
-        aggregation: PathBuf,
-        distribution: PathBuf,
-        name: String,
-        batch: u32,
-        forward_s: f64,
-        first_gradient_s: f64,
-        backward_s: Option<f64>,
-        dtype: &str,
-        device: &str,
-        provenance: &str,
-    ) -> PyResult<Trace> {
-        let dtype = named_dtype(dtype)?;
-        let time = |what: &str, seconds: f64| {
-            let legal = seconds.is_finite() && (0.0..=units::MAX_SECONDS).contains(&seconds);
-            if legal {
-                Ok(Time::from_seconds(seconds))
-            } else {
-                Err(user_error(format!("{what}: {seconds} s is not between 0 and a day")))
-            }
-        };
-        let options = ImportOptions {
-            name,
-            provenance: provenance.into(),
-            device: device.into(),
-            batch,
-            dtype,
-            forward: time("forward", forward_s)?,
-            first_gradient: time("first gradient", first_gradient_s)?,
-            backward: backward_s.map(|s| time("backward", s)).transpose()?,
-            aggregation_source: aggregation.display().to_string(),
-            distribution_source: distribution.display().to_string(),
-        };
-        read_sends(&aggregation, &distribution, options).map(Trace).map_err(user_error)
-    }
-
-    fn scaled_to_rate(&self, samples_per_s: f64) -> PyResult<Trace> {
-        self.0.clone().scaled_to_rate(samples_per_s).map(Trace).map_err(user_error)
-    }
-
-    fn with_batch(&self, batch: u32) -> PyResult<Trace> {
-        self.0.clone().with_batch(batch).map(Trace).map_err(user_error)
-    }
-
-    fn with_dtype(&self, dtype: &str) -> PyResult<Trace> {
-        self.0.clone().with_dtype(named_dtype(dtype)?).map(Trace).map_err(user_error)
-    }
-
-    fn with_modules(&self, spec: &str) -> PyResult<Trace> {
-        let (kind, count) = parse_modules(spec).map_err(user_error)?;
-        self.0.clone().with_modules(kind, count).map(Trace).map_err(user_error)
-    }
-
-    fn to_json(&self) -> String {
-        self.0.to_json()
-    }
-
-    /// Names of the tensors of each bucket, in the order of bucket numbers.
-    #[pyo3(signature = (bucket_size=None))]
-    fn buckets(&self, bucket_size: Option<u64>) -> Vec<Vec<String>> {
-        let name = |t: &u32| self.0.tensors[*t as usize].name.clone();
-        simulator::bucket_tensors(&self.0, bucket_size).iter().map(|b| b.iter().map(name).collect()).collect()
-    }
-
-    /// A summary for tables, as JSON.
-    fn summary(&self) -> String {
-        let worker = &self.0.workers[0];
-        let gradient_bytes: u64 = self.0.tensors.iter().map(|t| t.bytes).sum();
-        json!({
-            "name": self.0.name,
-            "provenance": self.0.provenance,
-            "device": self.0.device,
-            "library": self.0.library,
-            "batch": self.0.batch,
-            "dtype": self.0.dtype.name(),
-            "layers": worker.forward.len(),
-            "tensors": self.0.tensors.len(),
-            "gradient_bytes": gradient_bytes,
-            "frozen_bytes": self.0.tensors.iter().map(|t| t.frozen_bytes).sum::<u64>(),
-            "optimizer_bytes": self.0.optimizer_bytes,
-            // As `paceline record` calls passes before the last one.
-            "accumulates": worker.forward.iter().any(|layer| layer.name == "(accumulation)"),
-            "forward_s": worker.forward_time().seconds(),
-            "backward_s": worker.backward.seconds(),
-            "optimizer_s": worker.optimizer.seconds(),
-            "recorded_workers": self.0.workers.len(),
-        })
-        .to_string()
-    }
-}
-
-/// The machines and the network between them.
-#[pyclass(frozen, module = "paceline._core")]
-struct Cluster(ModelCluster);
-
-#[pymethods]
-impl Cluster {
-    #[staticmethod]
-    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Cluster> {
-        py.detach(|| ModelCluster::read(&path)).map(Cluster).map_err(user_error)
-    }
-
-    #[staticmethod]
-    fn from_json(text: &[u8], source: &str) -> PyResult<Cluster> {
-        ModelCluster::from_json(text, source).map(Cluster).map_err(user_error)
-    }
-
-    fn to_json(&self) -> String {
-        self.0.to_json()
-    }
-
-    #[getter]
-    fn links(&self) -> String {
-        self.0.link_names()
-    }
 }
 
 /// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given, of all
@@ -328,6 +185,18 @@ fn parse_time(text: &str) -> PyResult<f64> {
     units::parse_time(text).map(Time::seconds).map_err(user_error)
 }
 
+/// A rate in bits per second as cluster files spell it.
+#[pyfunction]
+fn written_rate(bits_per_s: f64) -> String {
+    paceline_model::cluster::written_rate(Rate(bits_per_s))
+}
+
+/// A time as cluster files spell it.
+#[pyfunction]
+fn written_time(seconds: f64) -> PyResult<String> {
+    trace::time("time", seconds).map(paceline_model::cluster::written_time)
+}
+
 /// The most similar of some words, if any is similar.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
@@ -345,7 +214,19 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<coordinator::NamedOperation>()?;
     module.add_class::<coordinator::Data>()?;
     module.add_class::<Trace>()?;
+    module.add_class::<trace::Layer>()?;
+    module.add_class::<trace::Gradient>()?;
+    module.add_class::<trace::Worker>()?;
+    module.add_class::<trace::Distributed>()?;
     module.add_class::<Cluster>()?;
+    module.add_class::<cluster::Racks>()?;
+    module.add_class::<cluster::Switch>()?;
+    module.add_class::<cluster::Degraded>()?;
+    module.add_class::<cluster::Straggler>()?;
+    module.add_class::<cluster::Mesh>()?;
+    module.add_class::<cluster::Fabric>()?;
+    module.add_class::<cluster::PartCosts>()?;
+    module.add_class::<cluster::CompressionCosts>()?;
     module.add_class::<plan::Graph>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
@@ -369,6 +250,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;
+    module.add_function(wrap_pyfunction!(written_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(written_time, module)?)?;
     module.add_function(wrap_pyfunction!(nearest, module)?)?;
     Ok(())
 }

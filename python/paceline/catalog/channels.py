@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline import _core
 from paceline._core import Cluster
-from paceline.catalog.constants import Constant, as_rate, as_time, checked_constants, read_document, value_of
+from paceline.catalog.constants import Constant, as_rate, checked_constants, read_document, value_of
 
 _FILE = Path(__file__).parent / "channels.json"
 Channel = Literal["none", "tcp", "rdma"]
@@ -116,7 +114,11 @@ def node_fields(gpu: str) -> dict[str, Any]:
 
 
 def with_channel(
-    cluster: Cluster, channel: str | None = None, *, bare: bool = False, given: Collection[str] = ()
+    cluster: Cluster,
+    channel: str | None = None,
+    *,
+    bare: bool = False,
+    given: Collection[str] = (),
 ) -> Cluster:
     """Return the cluster with its channel decided, and with the latency and cost per message that it does not give.
 
@@ -126,22 +128,21 @@ def with_channel(
         bare: For the bare schedule (`--library none`): `auto` is none, and messages cost nothing by themselves.
         given: Fields that count even if they are 0, which a `Cluster` also has if nobody gave them.
     """
-    fields = json.loads(cluster.to_json())
-    own = fields.pop("channel", "none")
-    link = _core.parse_rate(fields["bandwidth"])
+    own = cluster.channel
     wanted = channel or own
     if wanted == "auto":
-        wanted = "none" if bare and channel is None else auto(link)
+        wanted = "none" if bare and channel is None else auto(cluster.bandwidth_bps)
     if wanted == own == "none":
         return cluster
     of_another = channel is not None and own not in ("auto", "none", wanted)
+    changed = cluster.replace(channel=wanted)
     if of_another:
-        for name in ("latency", "message_overhead", "efficiency", "stream_bandwidth"):
-            fields.pop(name, None)
-    fields["channel"] = wanted
-    if wanted != "none":
-        for name, of, only in (("latency", "latency", True), ("message_overhead", "message", not bare)):
-            told = name in given and not of_another
-            if only and not told and _core.parse_time(fields.get(name, "0s")) == 0:
-                fields[name] = as_time(constant(f"{wanted}.{of}"))
-    return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+        changed = changed.replace(latency_s=0.0, message_overhead_s=0.0, efficiency=None, stream_bandwidth_bps=None)
+    if wanted == "none":
+        return changed
+    is_given = {name: name in given and not of_another for name in ("latency", "message_overhead")}
+    if changed.latency_s == 0 and not is_given["latency"]:
+        changed = changed.replace(latency_s=constant(f"{wanted}.latency"))
+    if changed.message_overhead_s == 0 and not is_given["message_overhead"] and not bare:
+        changed = changed.replace(message_overhead_s=constant(f"{wanted}.message"))
+    return changed

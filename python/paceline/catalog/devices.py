@@ -98,7 +98,7 @@ def on_device(trace: Trace, device: str) -> Trace:
 
 def device_rate(trace: Trace, device: str) -> Rate:
     """Return the published rate of the trace's model on a device. Raises InvalidArgumentError listing known devices."""
-    model = json.loads(trace.summary())["name"]
+    model = trace.name
     known = rates_of(model)
     if device not in known:
         if not known:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from paceline._core import Cluster, Trace
 from paceline._internal.documents import MB, read_json
@@ -228,18 +228,12 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
     changes = {field: value for field, value in overrides.items() if value is not None}
     if not changes:
         return cluster
-    fields = json.loads(cluster.to_json())
     for field, value in changes.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             raise InvalidArgumentError(f"{shown(value, repr)} cannot be in a cluster file", setting=field) from None
-    has_fabric = "fabric" in fields
-    fields.update(changes)
-    if "fabric" in changes and "switch" not in changes and not has_fabric:
-        # The features of the one switch that the fabric replaces.
-        fields["switch"] = {**fields["switch"], "multicast": False, "aggregation": False}
-    return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+    return cluster.with_fields(json.dumps(changes))
 
 
 def _named_cluster(source: str | Path) -> Cluster:
@@ -257,6 +251,35 @@ def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
         return frozenset()
     path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
     return frozenset(read_json(path, _LARGEST_FILE)) if path.is_file() else frozenset()
+
+
+def totals(trace: Trace) -> dict[str, Any]:
+    """Return a trace's totals as `--json` prints them."""
+    return {
+        "name": trace.name,
+        "provenance": trace.provenance,
+        "device": trace.device,
+        "library": trace.library,
+        "batch": trace.batch,
+        "dtype": trace.dtype,
+        "layers": trace.layer_count,
+        "tensors": trace.tensor_count,
+        "gradient_bytes": trace.gradient_bytes,
+        "frozen_bytes": trace.frozen_bytes,
+        "optimizer_bytes": trace.optimizer_bytes,
+        "accumulates": trace.accumulates,
+        "forward_s": trace.forward_s,
+        "backward_s": trace.backward_s,
+        "optimizer_s": trace.optimizer_s,
+        "recorded_workers": trace.worker_count,
+    }
+
+
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as `--json` prints it: the content of its file."""
+    text = cluster.to_json()
+    document: dict[str, Any] = json.loads(text)
+    return document
 
 
 NO_NETWORK = "no network was measured, because all ranks are on one host"

@@ -5,12 +5,11 @@ Forecasts of one job and of several, of models and of recordings, ask here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import Cluster
+from paceline._core import Cluster, written_rate
 from paceline._internal import units
 from paceline.catalog import channels, nccl
 from paceline.catalog.constants import as_rate
@@ -52,12 +51,12 @@ class Nodes:
         left = [name for name in ("gpus_per_node", "bandwidth") if name not in given]
         if not left:
             return None
-        fields = json.loads(self.cluster.to_json())
-        is_pcie = fields.get("intra_link") == "pcie"
-        inside = f"PCI Express of {fields['intra_bandwidth']}" if is_pcie else "NVLink"
+        cluster = self.cluster
+        is_pcie = cluster.intra_link == "pcie"
+        inside = f"PCI Express of {written_rate(cluster.intra_bandwidth_bps)}" if is_pcie else "NVLink"
         assumed = {
-            "gpus_per_node": f"up to {fields['gpus_per_node']} in a node, connected by {inside}",
-            "bandwidth": f"{fields['bandwidth']} between nodes",
+            "gpus_per_node": f"up to {cluster.gpus_per_node} in a node, connected by {inside}",
+            "bandwidth": f"{written_rate(cluster.bandwidth_bps)} between nodes",
         }
         return (
             f"no built-in cluster has the {self.title}: assuming {units.listed([assumed[name] for name in left])}; "

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline._core import Cluster, coordinators, strategies
+from paceline._core import Cluster, Switch, coordinators, strategies
 from paceline._internal.nearest import nearest
 from paceline._internal.units import listed
 from paceline.catalog.names import CoordinatorName, StrategyName
@@ -133,23 +133,29 @@ def feasible(strategies: Iterable[Strategy], cluster: Cluster) -> tuple[list[Str
 
 def lacks(strategy: Strategy, cluster: Cluster) -> str:
     """Return what a strategy needs that the cluster's switches do not have; empty if nothing."""
-    fields = json.loads(cluster.to_json())
-    needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not fields["switch"].get(kind, True)]
+    able = {"multicast": cluster.switch.multicast, "aggregation": cluster.switch.aggregation}
+    needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not able[kind]]
     if needs:
         return (
-            f"needs {' and '.join(needs)} in the switch, which cluster '{fields['name']}' does not have (switch in its "
+            f"needs {' and '.join(needs)} in the switch, which cluster '{cluster.name}' does not have (switch in its "
             "file)"
         )
-    if "fabric" in fields and strategy.knobs >= {"servers", "aggregation"}:
-        return f"adds up in one switch, and those of cluster '{fields['name']}' form a fabric; use sharp"
+    if cluster.fabric is not None and strategy.knobs >= {"servers", "aggregation"}:
+        return f"adds up in one switch, and those of cluster '{cluster.name}' form a fabric; use sharp"
     return ""
 
 
 def with_switch(cluster: Cluster, *kinds: str) -> Cluster | None:
     """Return the cluster with switches that multicast or aggregate; None if its fabric is not modelled with that."""
-    fields = json.loads(cluster.to_json())
-    fields["switch"] = {**fields["switch"], **dict.fromkeys(kinds, True)}
+    own = cluster.switch
+    able = Switch(
+        multicast=own.multicast or "multicast" in kinds,
+        aggregation=own.aggregation or "aggregation" in kinds,
+        cut_through=own.cut_through,
+        memory=own.memory,
+        radix=own.radix,
+    )
     try:
-        return Cluster.from_json(json.dumps(fields).encode(), "cluster")
+        return cluster.replace(switch=able)
     except InvalidArgumentError:
         return None

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline._core import Cluster
+from paceline._core import Cluster, written_time
 from paceline._internal import units
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
-from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
+from paceline.catalog.library import cluster_document, cluster_names, load_cluster, load_trace, totals, trace_names
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.completion import complete
 
@@ -40,7 +40,7 @@ def traces(name: str | None, as_json: bool, verbose: bool, export: Path | None) 
     """List the built-in traces, or show one: NAME, a file or allreduce:SIZE."""
     if _exported(name, export, lambda source: load_trace(source).to_json()):
         return
-    entries = [_trace(source) for source in ([name] if name else trace_names())]
+    entries = [totals(load_trace(source)) for source in ([name] if name else trace_names())]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
@@ -82,11 +82,6 @@ def _rates(model: str) -> list[str]:
     return ["", "--device takes", *(line for text in lines for line in wrapped(text, width(), "    "))]
 
 
-def _trace(source: str) -> dict[str, Any]:
-    entry: dict[str, Any] = json.loads(load_trace(source).summary())
-    return entry
-
-
 @click.command()
 @click.argument("name", required=False, shell_complete=complete)
 @_json
@@ -97,7 +92,7 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
     if _exported(name, export, lambda source: load_cluster(source).to_json()):
         return
     found = [load_cluster(source) for source in ([name] if name else cluster_names())]
-    entries = [json.loads(cluster.to_json()) for cluster in found]
+    entries = [cluster_document(cluster) for cluster in found]
     if as_json:
         put(json.dumps(entries, indent=1))
         return
@@ -123,8 +118,8 @@ def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None
 
 def _latency(cluster: Cluster) -> str:
     """Return what forecasts take: the channel's latency where the cluster does not give one."""
-    latency: str = json.loads(with_channel(cluster).to_json())["latency"]
-    return "none" if latency.startswith("0") else latency
+    latency_s = with_channel(cluster).latency_s
+    return written_time(latency_s) if latency_s else "none"
 
 
 @click.command()

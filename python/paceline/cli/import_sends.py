@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -64,6 +63,5 @@ def import_sends(
     )
     with replaced(output) as path:
         path.write_text(trace.to_json() + "\n", encoding="utf-8")
-    entry = json.loads(trace.summary())
-    workers = units.count(entry["recorded_workers"], "worker")
-    say([f"wrote {output}: {entry['tensors']} tensors, {units.size(entry['gradient_bytes'])}, {workers}"])
+    workers = units.count(trace.worker_count, "worker")
+    say([f"wrote {output}: {trace.tensor_count} tensors, {units.size(trace.gradient_bytes)}, {workers}"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from paceline._core import Cluster, parse_rate
+from paceline._core import Cluster, parse_rate, written_rate, written_time
 from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable
@@ -302,10 +302,15 @@ def compare_here(
 
 
 def _probed(cluster: Cluster) -> str:
-    fields = json.loads(cluster.to_json())
-    names = ("bandwidth", "latency", "message_overhead", "intra_bandwidth", "intra_latency")
-    shown = names if fields["gpus_per_node"] > 1 else names[:3]
-    return f"simulated as probed: {', '.join(f'{name} {fields[name]}' for name in shown)}"
+    measured = [
+        f"bandwidth {written_rate(cluster.bandwidth_bps)}",
+        f"latency {written_time(cluster.latency_s)}",
+        f"message_overhead {written_time(cluster.message_overhead_s)}",
+    ]
+    if cluster.gpus_per_node > 1:
+        measured.append(f"intra_bandwidth {written_rate(cluster.intra_bandwidth_bps)}")
+        measured.append(f"intra_latency {written_time(cluster.intra_latency_s)}")
+    return f"simulated as probed: {', '.join(measured)}"
 
 
 def _strategies(names: list[str] | None) -> list[Strategy]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from paceline._core import Cluster, Trace, parse_rate, parse_time
+from paceline._core import Cluster, Straggler, Switch, Trace
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import find_library
-from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.library import load_cluster, load_trace, totals
 from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.explore.state import State
@@ -38,21 +37,26 @@ def cluster_of(state: State) -> Cluster:
         latency=f"{state.latency_us:g}us",
         gpus_per_node=state.gpus_per_node,
     )
-    document = json.loads(machine.to_json())
-    document["switch"] = {**document["switch"], "multicast": state.multicast, "aggregation": state.aggregation}
-    document["stragglers"] = [{"rank": 0, "factor": state.straggler}] if state.straggler > 1 else []
-    return Cluster.from_json(json.dumps(document).encode(), state.cluster)
+    own = machine.switch
+    able = Switch(
+        multicast=state.multicast,
+        aggregation=state.aggregation,
+        cut_through=own.cut_through,
+        memory=own.memory,
+        radix=own.radix,
+    )
+    return machine.replace(switch=able, stragglers=[Straggler(0, state.straggler)] if state.straggler > 1 else [])
 
 
 def preset(name: str) -> dict[str, Any]:
     """Return the positions of the sliders for a cluster; nobody says what the switch of `flat` can do."""
-    document = json.loads(with_channel(load_cluster(name)).to_json())
+    cluster = with_channel(load_cluster(name))
     return {
-        "bandwidth_gbps": parse_rate(document["bandwidth"]) / 1e9,
-        "latency_us": parse_time(document["latency"]) * 1e6,
-        "gpus_per_node": document["gpus_per_node"],
-        "multicast": document["switch"]["multicast"] and name != "flat",
-        "aggregation": document["switch"]["aggregation"] and name != "flat",
+        "bandwidth_gbps": cluster.bandwidth_bps / 1e9,
+        "latency_us": cluster.latency_s * 1e6,
+        "gpus_per_node": cluster.gpus_per_node,
+        "multicast": cluster.switch.multicast and name != "flat",
+        "aggregation": cluster.switch.aggregation and name != "flat",
     }
 
 
@@ -71,7 +75,7 @@ def answer(state: State) -> dict[str, Any]:
         entry for entry in able if entry.name == ranked[0].strategy
     )
     response = {
-        "trace": json.loads(trace.summary()),
+        "trace": totals(trace),
         "curves": [_curve(entry, results) for entry in able],
         "ideal": _ideal(results, counts),
         "ranking": [_ranked(result) for result in ranked],

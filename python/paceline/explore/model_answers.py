@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ def _counts(state: ModelState) -> dict[str, list[int]]:
     ranks = state.gpus // state.tensor_parallel
     every = [2**power for power in range(ranks.bit_length()) if 2**power < ranks] + [ranks]
     plain = Sweep.of(state.model, {**values_of(state), "workers": [state.gpus]}, "simulate", "flag")
-    per_node = int(json.loads(plain.machine().to_json())["gpus_per_node"])
+    per_node = plain.machine().gpus_per_node
     workload = plain.workload(state.model)
     assert workload is not None  # the state has a GPU
     # Fewer points where each takes longer.

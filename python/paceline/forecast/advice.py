@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -74,7 +73,7 @@ def details(group: Group, result: Result) -> list[str]:
 def _bare_schedules(group: Group) -> list[str]:
     """Return that strategies on GPUs are not NCCL's algorithms of their names, if few were asked for."""
     strategies = {one.strategy.name: one.strategy for one in group.scenarios}
-    on_gpus = "gpu" in json.loads(group.scenarios[0].cluster.to_json())
+    on_gpus = group.scenarios[0].cluster.gpu is not None
     bare: list[str] = [
         name for name, strategy in strategies.items() if not strategy.is_offloaded and "servers" not in strategy.knobs
     ]

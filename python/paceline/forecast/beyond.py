@@ -6,10 +6,8 @@ bandwidth; `paceline validate` runs the bare schedule likewise. `evidence` limit
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from paceline import _core
 from paceline._internal import units
 from paceline.catalog import channels, names
 from paceline.forecast import compression
@@ -37,19 +35,18 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
         return f"{_named('context_parallel', scenario.workload.context)}: too few measurements are of it"
     if scenario.workload is not None and scenario.workload.pipeline > 1:
         return f"{_named('pipeline_parallel', scenario.workload.pipeline)}: no measurement is of a pipeline"
-    fields = json.loads(low.cluster.to_json())
-    waits = {name: _core.parse_time(fields[name]) for name in ("latency", "message_overhead")}
+    cluster = low.cluster
+    waits = {"latency": cluster.latency_s, "message_overhead": cluster.message_overhead_s}
     longest = channels.constant("tcp.latency") * FURTHER
     for name, seconds in waits.items():
         if seconds > longest:
             return f"{_named(name)}: measurements have at most {units.duration(longest / FURTHER)}"
-    if any(one["factor"] != 1 and one["rank"] < scenario.workers for one in fields.get("stragglers", ())):
+    if any(one.factor != 1 and one.rank < scenario.workers for one in cluster.stragglers):
         return f"{_named('stragglers')}: no measurement has a slow rank"
-    if fields.get("degraded"):
+    if cluster.degraded:
         return f"{_named('degraded')}: no measurement has a slow link"
-    asked = json.loads(scenario.cluster.to_json())  # A flow's rate changes what remains of it.
-    for name in ("racks", "fabric"):
-        over = (asked.get(name) or {}).get("oversubscription", 1.0)
+    for shared in (scenario.cluster.racks, scenario.cluster.fabric):  # A flow's rate changes what remains of it.
+        over = (shared and shared.oversubscription) or 1.0
         if over > FURTHER:
             return f"{_named('cluster')}: no measurement is of links oversubscribed {over:g}:1"
     if (changed := compression.changes(scenario.options)) is not None:

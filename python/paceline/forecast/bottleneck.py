@@ -7,16 +7,14 @@ Only the second is what an iteration is bound by; `sentence` names the first bes
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline._core import Trace, parse_time
+from paceline._core import Cluster, Fabric, Racks, Trace
 from paceline._internal import units
 from paceline.catalog.channels import auto
-from paceline.catalog.library import load_cluster
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
@@ -63,6 +61,10 @@ _OF_PART = {
     CALLS: _CALLS,
     SLOWED: _SLOWED,
 }
+
+
+_Changes = dict[str, Any]
+"""Fields of `Cluster.replace`."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def reliefs(scenario: Scenario, result: Result) -> list[Relief]:
     return [*found, *_together(scenario, result, asked, found)]
 
 
-def _relief(scenario: Scenario, result: Result, resource: str, what: str, changes: dict[str, Any]) -> list[Relief]:
+def _relief(scenario: Scenario, result: Result, resource: str, what: str, changes: _Changes) -> list[Relief]:
     """Simulate it; none if the cluster can not be changed so: twice the rate may exceed the maximum of a cluster."""
     try:
         [relieved] = execute([_with(scenario, result, resource, changes)])
@@ -203,7 +205,7 @@ def _relief(scenario: Scenario, result: Result, resource: str, what: str, change
     return [Relief(resource, what, relieved.iteration_s, gain, _kept(resource, result, relieved))]
 
 
-def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, Any]) -> Scenario:
+def _with(scenario: Scenario, result: Result, resource: str, changes: _Changes) -> Scenario:
     """Return the scenario with twice as much of a resource."""
     if resource == _COMPUTE:
         return scenario.changed(compute_speedup=result.compute_speedup * 2)
@@ -217,7 +219,7 @@ def _with(scenario: Scenario, result: Result, resource: str, changes: dict[str, 
     if resource == _LATENCY:
         # Part of what a message costs is the library's.
         scenario = replace(scenario, library=scenario.library.scaled(_OVERHEAD, 0.5))
-    return scenario.changed(cluster=load_cluster(scenario.cluster, **changes))
+    return scenario.changed(cluster=scenario.cluster.replace(**changes))
 
 
 def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool = True) -> Scenario:
@@ -242,24 +244,24 @@ def with_faster_links(scenario: Scenario, *, inside: bool = True, between: bool 
 
 
 def _computed_s(trace: Trace) -> float:
-    summary = json.loads(trace.summary())
-    return float(summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"])
+    return trace.forward_s + trace.backward_s + trace.optimizer_s
 
 
 def _together(
-    scenario: Scenario, result: Result, asked: Sequence[tuple[str, str, dict[str, Any]]], found: Sequence[Relief]
+    scenario: Scenario, result: Result, asked: Sequence[tuple[str, str, _Changes]], found: Sequence[Relief]
 ) -> list[Relief]:
     """Return the relief of links of two kinds at once, where neither gains much and much is exposed."""
     of = {resource: changes for resource, _, changes in asked}
     gains = {one.resource: one.gain for one in found}
-    pairs: list[tuple[str, str, list[str], dict[str, Any]]] = []
+    pairs: list[tuple[str, str, list[str], _Changes]] = []
     if _INSIDE in of and _NICS in of:
         pairs.append((_LINKS, "inside and between nodes", [_NICS, _INSIDE], of[_NICS] | of[_INSIDE]))
-    fabric = json.loads(scenario.cluster.to_json()).get("fabric")
+    fabric = scenario.cluster.fabric
     if fabric is not None:
         # With the nodes' rate, unless they have their own.
-        own = {"link_bandwidth": scaled(fabric["link_bandwidth"], 2.0)} if "link_bandwidth" in fabric else {}
-        between = {"bandwidth": of[_NICS]["bandwidth"], "fabric": {**fabric, **own}}
+        own = fabric.link_bandwidth_bps
+        links = fabric if own is None else fabric.with_link_bandwidth(2.0 * own)
+        between: _Changes = {"bandwidth_bps": of[_NICS]["bandwidth_bps"], "fabric": links}
         # Links that are as fast as a node's are seldom on the critical path, but keep it from being faster.
         alone = [_NICS, *(one for one in of if one.endswith(" links"))]
         pairs.append((_NETWORK, "of the nodes and between switches", alone, between))
@@ -289,72 +291,79 @@ def _in_computation(result: Result) -> list[str]:
     return [*tensor, *(["experts' all-to-alls"] if result.expert_parallel_s else []), *context]
 
 
-def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, dict[str, Any]]]:
+def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, _Changes]]:
     """Return resources, what their relief is called, and the fields of the cluster that it changes."""
-    fields = json.loads(scenario.cluster.to_json())
+    cluster = scenario.cluster
     # The library may be what says how fast ranks copy and add.
-    costs = json.loads(lowered(scenario).cluster.to_json())
-    asked: list[tuple[str, str, dict[str, Any]]] = []
-    racks, fabric = fields.get("racks"), fields.get("fabric")
+    costs = lowered(scenario).cluster
+    asked: list[tuple[str, str, _Changes]] = []
+    racks, fabric, twice = cluster.racks, cluster.fabric, 2.0 * cluster.bandwidth_bps
     if fabric is not None:
-        # What links between switches have depends on the nodes' rate, unless it is given.
-        kept = (
-            {"link_bandwidth": fields["bandwidth"]}
-            if "spines" not in fabric and "link_bandwidth" not in fabric
-            else {"oversubscription": 2 * fabric["oversubscription"]}
-            if "link_bandwidth" not in fabric
-            else {}
+        asked.append(
+            (
+                _NICS,
+                "twice the bandwidth of the nodes",
+                {"bandwidth_bps": twice, "fabric": _kept_links(cluster, fabric)},
+            )
         )
-        faster = {"bandwidth": scaled(fields["bandwidth"], 2.0), "fabric": {**fabric, **kept}}
-        asked.append((_NICS, "twice the bandwidth of the nodes", faster))
     elif racks is None:
-        asked.append((_NICS, "twice the bandwidth", {"bandwidth": scaled(fields["bandwidth"], 2.0)}))
+        asked.append((_NICS, "twice the bandwidth", {"bandwidth_bps": twice}))
     else:
         # The uplink's rate is that of its nodes over the oversubscription: only one of the two may change.
-        over = racks["oversubscription"]
-        faster = {"bandwidth": scaled(fields["bandwidth"], 2.0), "racks": {**racks, "oversubscription": 2 * over}}
-        asked.append((_NICS, "twice the bandwidth of the nodes", faster))
-        relaxed = {"racks": {**racks, "oversubscription": max(1.0, over / 2)}}
-        asked.append((_UPLINKS, "half the oversubscription of the racks", relaxed))
+        over = racks.oversubscription
+        kept = Racks(racks.nodes_per_rack, 2 * over)
+        asked.append((_NICS, "twice the bandwidth of the nodes", {"bandwidth_bps": twice, "racks": kept}))
+        relaxed = Racks(racks.nodes_per_rack, max(1.0, over / 2))
+        asked.append((_UPLINKS, "half the oversubscription of the racks", {"racks": relaxed}))
     links = sorted({resource_of(part.part) for part in result.critical_path if part.part.endswith(" link")})
     if links:
-        asked.append((links[0], f"twice the rate of the {units.listed(links)}", {"fabric": _faster(fields)}))
+        asked.append((links[0], f"twice the rate of the {units.listed(links)}", {"fabric": _faster_links(cluster)}))
     if is_limited_by_connections(scenario):
         asked.append((_STREAMS, "twice as many connections between nodes", {}))
     if result.compute_s > 0:
         asked.append((_COMPUTE, "half the computing time", {}))
     model = scenario.workload
     has_inside = model is not None and model.has_exchanges
-    if fields["gpus_per_node"] > 1 or fields["servers"] == "colocated" or has_inside:
-        faster = {"intra_bandwidth": scaled(fields["intra_bandwidth"], 2.0)}
-        asked.append((_INSIDE, "twice the bandwidth inside the node", faster))
-    for resource, field in ((_HOST, "host_bandwidth"), (_ADDITIONS, "reduction_bandwidth")):
-        rate = fields.get(field) or costs.get(field)
-        if rate:
-            asked.append((resource, f"twice the rate of {resource}", {field: scaled(rate, 2.0)}))
-    waits = [field for field in ("latency", "intra_latency", _OVERHEAD) if parse_time(fields.get(field) or "0us") > 0]
-    # The library adds to it.
-    is_costly = parse_time(costs.get(_OVERHEAD) or "0us") > 0
-    parts = ["latency"] * bool({*waits} - {_OVERHEAD}) + [_COST] * is_costly
+    if cluster.gpus_per_node > 1 or cluster.servers == "colocated" or has_inside:
+        inside: _Changes = {"intra_bandwidth_bps": 2.0 * cluster.intra_bandwidth_bps}
+        asked.append((_INSIDE, "twice the bandwidth inside the node", inside))
+    if copies := cluster.host_bandwidth_bps or costs.host_bandwidth_bps:
+        asked.append((_HOST, f"twice the rate of {_HOST}", {"host_bandwidth_bps": 2.0 * copies}))
+    if adding := cluster.reduction_bandwidth_bps or costs.reduction_bandwidth_bps:
+        asked.append((_ADDITIONS, f"twice the rate of {_ADDITIONS}", {"reduction_bandwidth_bps": 2.0 * adding}))
+    waits = cluster.latency_s > 0 or cluster.intra_latency_s > 0
+    # The library adds to what a message costs.
+    parts = ["latency"] * waits + [_COST] * (costs.message_overhead_s > 0)
     if parts:
-        what = f"half the {' and '.join(parts)}"
-        asked.append((_LATENCY, what, {field: scaled(fields[field], 0.5) for field in waits}))
+        halved: _Changes = {
+            "latency_s": cluster.latency_s / 2,
+            "intra_latency_s": cluster.intra_latency_s / 2,
+            "message_overhead_s": cluster.message_overhead_s / 2,
+        }
+        asked.append((_LATENCY, f"half the {' and '.join(parts)}", halved))
     return asked
 
 
-def _faster(cluster: dict[str, Any]) -> dict[str, Any]:
+def _kept_links(cluster: Cluster, fabric: Fabric) -> Fabric:
+    """Return the fabric whose links between switches stay as they are where nodes become twice as fast.
+
+    What they have depends on the nodes' rate, unless it is given.
+    """
+    if fabric.link_bandwidth_bps is not None:
+        return fabric
+    if fabric.spines is None:
+        return fabric.with_link_bandwidth(cluster.bandwidth_bps)
+    return fabric.with_oversubscription(2 * (fabric.oversubscription or 1.0))
+
+
+def _faster_links(cluster: Cluster) -> Fabric:
     """Return a cluster's fabric with twice the rate of the links between switches."""
-    fabric: dict[str, Any] = dict(cluster["fabric"])
-    factor = 2.0
-    if "link_bandwidth" not in fabric and "spines" in fabric:
-        factor *= fabric["nodes_per_leaf"] / (fabric.pop("oversubscription") * fabric["spines"])
-    return {**fabric, "link_bandwidth": scaled(fabric.get("link_bandwidth", cluster["bandwidth"]), factor)}
-
-
-def scaled(text: str, factor: float) -> str:
-    """Return a value of the cluster format times a factor."""
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    return f"{float(number) * factor:.12f}".rstrip("0").rstrip(".") + text[len(number) :]
+    fabric = cluster.fabric
+    assert fabric is not None  # its links are on the critical path
+    own, factor = fabric.link_bandwidth_bps, 2.0
+    if own is None and fabric.spines is not None and fabric.nodes_per_leaf is not None:
+        factor *= fabric.nodes_per_leaf / ((fabric.oversubscription or 1.0) * fabric.spines)
+    return fabric.with_link_bandwidth((cluster.bandwidth_bps if own is None else own) * factor)
 
 
 def sentence(subject: str, result: Result, relieved: Sequence[Relief]) -> str:

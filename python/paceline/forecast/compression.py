@@ -6,11 +6,11 @@ by `paceline probe --compression`, or that of the GPU's memory and of launching 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline._core import Trace
 from paceline._internal import units
 from paceline.catalog import names
 from paceline.catalog.compression import NONE, Compression, parse
@@ -133,17 +133,16 @@ def gpu_of(device: str) -> Hardware | None:
 
 def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict[str, float]], str]:
     """Return the costs of each part, and where they come from. Raises InvalidArgumentError if they are not known."""
-    cluster = json.loads(scenario.cluster.to_json())
-    measured = {one["method"]: one for one in cluster.get("compression_costs", ())}
+    cluster, trace = scenario.cluster, scenario.trace
+    measured = {one.method: one for one in cluster.compression_costs}
     if (own := measured.get(compression.name)) is not None:
-        costs = {part: {name: own.get(part, {}).get(name, 0.0) for name in COSTS} for part in PARTS}
-        return costs, f"as measured on {cluster['name']}"
-    summary = json.loads(scenario.trace.summary())
-    hardware = _hardware(scenario, summary["device"])
+        costs = {part: {name: getattr(getattr(own, part), name) for name in COSTS} for part in PARTS}
+        return costs, f"as measured on {cluster.name}"
+    hardware = _hardware(scenario, trace.device)
     if hardware is not None:
-        size = names.DTYPE_BYTES[summary["dtype"]]
+        size = names.DTYPE_BYTES[trace.dtype]
         return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
-    device = units.printable(summary["device"][:60]) or "the machine of the trace"
+    device = units.printable(trace.device[:60]) or "the machine of the trace"
     command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"
     raise InvalidArgumentError(
         f"what {compression.name} takes to compute on {device} is not known; measure it, {command}, and give --cluster "
@@ -213,12 +212,12 @@ def check(sweep: Sweep) -> None:
         raise InvalidArgumentError(f"where {what}, ranks wait for each other; leave it out", setting="barrier")
 
 
-def check_trace(sweep: Sweep, summary: Mapping[str, Any]) -> None:
+def check_trace(sweep: Sweep, trace: Trace) -> None:
     """Refuse a trace that computes nothing. Raises InvalidArgumentError."""
     asked = changes({name: max(sweep.get(name) or [1]) for name in ("sync_every",)})
     asked = "compression" if any(name != NONE for name in sweep.get("compression") or []) else asked
-    if asked is not None and summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
-        raise InvalidArgumentError(f"has no effect on {summary['name']}, which computes nothing", setting=asked)
+    if asked is not None and not trace.computes:
+        raise InvalidArgumentError(f"has no effect on {trace.name}, which computes nothing", setting=asked)
 
 
 def only_able(sweep: Sweep, strategies: Sequence[Strategy], named: Collection[Strategy]) -> list[Strategy]:

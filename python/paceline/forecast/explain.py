@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core import Trace
+from paceline._core import Worker
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.channels import with_channel
-from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
@@ -168,7 +166,7 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
     group = sharding.ranks_of_groups(scenario.options)
     if scenario.workload is not None:
         group = math.lcm(group, scenario.workload.expert_ranks, scenario.workload.context)
-    step = math.lcm(int(json.loads(scenario.cluster.to_json())["gpus_per_node"]), group)
+    step = math.lcm(scenario.cluster.gpus_per_node, group)
     if group == 1:
         [alone] = execute([_sized(scenario, 1)])
         single = alone.samples_per_s
@@ -197,9 +195,10 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
 
 def _sized(scenario: Scenario, workers: int) -> Scenario:
     """Return the scenario with this many workers, and with the slow ranks among them."""
-    slow = json.loads(scenario.cluster.to_json()).get("stragglers", [])
-    kept = [one for one in slow if one["rank"] < workers]
-    return (scenario if kept == slow else _with(scenario, stragglers=kept)).changed(workers=workers)
+    slow = scenario.cluster.stragglers
+    kept = [one for one in slow if one.rank < workers]
+    cluster = scenario.cluster if kept == slow else scenario.cluster.replace(stragglers=kept)
+    return scenario.changed(cluster=cluster, workers=workers)
 
 
 def _is_quick(scenario: Scenario) -> bool:
@@ -238,10 +237,9 @@ def _knee_in_words(knee: Knee, worker: str) -> str:
 
 
 def _changes(scenario: Scenario, result: Result) -> list[Change]:
-    fields = json.loads(scenario.cluster.to_json())
-    lowered_fields = json.loads(lowered(scenario).cluster.to_json())
+    cluster = lowered(scenario).cluster
     # Without them every tensor by itself looks best, which is evidence of nothing.
-    costs_messages = not all(str(lowered_fields[name]).startswith("0") for name in ("latency", "message_overhead"))
+    costs_messages = cluster.latency_s > 0 or cluster.message_overhead_s > 0
     # What the switch could do has rows of its own.
     able = [
         strategy
@@ -251,7 +249,7 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     is_sharded = result.sharded is not None and sharding.kind(result.sharded.sharding) != sharding.NONE
     has_groups = scenario.workload is not None and scenario.workload.expert_ranks > 1
     if is_sharded or has_groups or compression.changes_row(result):
-        return _changes_of_a_plan(scenario, result, able, fields)
+        return _changes_of_a_plan(scenario, result, able)
     candidates: list[tuple[str, list[Scenario], str]] = [
         *([_over_rdma(scenario)] if result.channel == "tcp" else []),
         _help_of_the_switch(scenario, "multicast"),
@@ -259,19 +257,17 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         *_help_of_both(scenario),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
-        _without_the_slowest(scenario, fields),
+        _without_the_slowest(scenario),
     ]
     return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
 
 
-def _changes_of_a_plan(
-    scenario: Scenario, result: Result, able: Sequence[Strategy], fields: dict[str, Any]
-) -> list[Change]:
+def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strategy]) -> list[Change]:
     """Return those that a plan has: no strategy that uses the switch can shard, and a unit need not be a bucket."""
     able = [one for one in able if not compression.obstacle(scenario.options, one)]
     if result.sharded is not None:
         able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
-    slowest = _without_the_slowest(scenario, fields)
+    slowest = _without_the_slowest(scenario)
     candidates: list[tuple[str, list[Scenario], str]] = [
         *([_over_rdma(scenario)] if result.channel == "tcp" else []),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
@@ -280,10 +276,6 @@ def _changes_of_a_plan(
     changes = [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
     sizes = _best("the best bucket size", _bucket_sizes(scenario), "", result)
     return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > NOTEWORTHY else [])]
-
-
-def _with(scenario: Scenario, **fields: object) -> Scenario:
-    return scenario.changed(cluster=load_cluster(scenario.cluster, **fields))
 
 
 def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
@@ -326,33 +318,32 @@ def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
     """Vary the bucket size upward from single tensors; not if a file places existing buckets."""
     if isinstance(scenario.options.get("placement"), list):
         return []
-    total = json.loads(scenario.trace.summary())["gradient_bytes"]
+    total = scenario.trace.gradient_bytes
     fused = [scenario.changed(bucket_size=size) for size in _BUCKETS if size < 2 * total]
     return [scenario.changed(bucket_size="none"), *fused]
 
 
-def _without_the_slowest(scenario: Scenario, fields: dict[str, Any]) -> tuple[str, list[Scenario], str]:
+def _without_the_slowest(scenario: Scenario) -> tuple[str, list[Scenario], str]:
     what = "without the slowest rank"
-    slow = [one for one in fields.get("stragglers", []) if one["factor"] > 1 and one["rank"] < scenario.workers]
+    cluster, trace = scenario.cluster, scenario.trace
+    slow = [one for one in cluster.stragglers if one.factor > 1 and one.rank < scenario.workers]
     if slow:
-        worst = max(slow, key=lambda one: one["factor"])
-        others = [one for one in fields["stragglers"] if one is not worst]
-        return what, [_with(scenario, stragglers=others)], f"rank {worst['rank']}"
-    document = json.loads(scenario.trace.to_json())
-    if len(document["workers"]) > 1:
-        times = [_seconds(worker) for worker in document["workers"]]
+        worst = max(slow, key=lambda one: one.factor)
+        others = [one for one in cluster.stragglers if one.rank != worst.rank]
+        return what, [scenario.changed(cluster=cluster.replace(stragglers=others))], f"rank {worst.rank}"
+    if trace.worker_count > 1:
+        workers = trace.workers
+        times = [_seconds(worker) for worker in workers]
         slowest = times.index(max(times))
-        del document["workers"][slowest]
-        trace = Trace.from_json(json.dumps(document).encode(), document["name"])
-        return what, [scenario.changed(trace=trace)], f"recorded rank {slowest}"
-    if "jitter" in fields or scenario.core_options().get("spread") or document.get("backward_spread"):
+        del workers[slowest]
+        return what, [scenario.changed(trace=trace.replace(workers=workers))], f"recorded rank {slowest}"
+    if cluster.jitter is not None or scenario.core_options().get("spread"):
         return what, [], "ranks differ only by chance"
     return what, [], "all ranks are alike here"
 
 
-def _seconds(worker: dict[str, Any]) -> float:
-    forward = sum(layer["duration_s"] for layer in worker["forward"])
-    return float(forward + worker.get("backward_s", 0.0) + worker.get("optimizer_s", 0.0))
+def _seconds(worker: Worker) -> float:
+    return worker.forward_s + (worker.backward_s or 0.0) + worker.optimizer_s
 
 
 def _best(what: str, scenarios: Sequence[Scenario], note: str, result: Result) -> Change:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline import _core
-from paceline._core import Cluster
+from paceline._core import Cluster, Degraded, Fabric, Racks
 from paceline.catalog import channels
-from paceline.catalog.constants import as_rate, as_time
 from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
@@ -47,36 +46,34 @@ class Lowered:
 def lowered(scenario: Scenario) -> Lowered:
     """Return the scenario with its library's habits and its channel's costs. Explicit options win."""
     library, strategy, workers = scenario.library, scenario.strategy, scenario.workers
-    fields = json.loads(scenario.cluster.to_json())
-    per_node = int(fields["gpus_per_node"])
+    cluster = scenario.cluster
+    per_node = cluster.gpus_per_node
     nodes = -(-workers // per_node)
-    channel = fields.get("channel", "none")
-    payload, flow = _flow(library, strategy, fields, channel)
-    _behind_the_flows(fields, payload / flow)
-    fields["bandwidth"] = as_rate(flow)
+    channel = cluster.channel
+    payload, flow = _flow(library, strategy, cluster)
+    fields = _behind_the_flows(cluster, payload / flow) | {"bandwidth_bps": flow}
     options = dict(scenario.options)
     bucket_size = options.pop("bucket_size", None)
     hooks = compression.iteration(scenario, options)
     is_retyped = "param_dtype" in options and not hooks
-    dtype = json.loads(scenario.trace.summary())["dtype"] if is_retyped else None
+    dtype = scenario.trace.dtype if is_retyped else None
     has_stages = scenario.workload is not None and scenario.workload.pipeline > 1
     iteration = sharding.iteration(options, workers, per_node, dtype=dtype, has_stages=has_stages)
     # One rank by itself has nobody to exchange its part of the experts with.
     if scenario.workload is not None and scenario.workload.expert_ranks > 1 and workers > 1:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), "expert_parallel": scenario.workload.expert_ranks}
-    on_gpus = "gpu" in fields
     if hooks:
         iteration = {"sharding": sharding.NONE, **(iteration or {}), **hooks}
-    _machines(library, strategy, fields, workers)
+    fields |= _machines(library, strategy, cluster, workers)
     _habits(library, strategy, options, nodes)
-    _mesh(options, fields, min(workers, per_node))
+    cluster = _mesh(options, cluster.replace(**fields), min(workers, per_node))
     _costs(library, options, workers, agree=scenario.coordination is None)
-    if nodes > 1 and channel != "none" and not library.is_bare and "jitter" not in fields:
+    if nodes > 1 and channel != "none" and not library.is_bare and cluster.jitter is None:
         options["spread"] = channels.constant(f"{channel}.jitter")
     if bucket_size is None:
         # Of the links that a ring uses.
-        rate = flow if nodes > 1 else _core.parse_rate(fields["intra_bandwidth"])
-        wait = _core.parse_time(fields["latency" if nodes > 1 else "intra_latency"])
+        rate = flow if nodes > 1 else cluster.intra_bandwidth_bps
+        wait = cluster.latency_s if nodes > 1 else cluster.intra_latency_s
         bucket_size = fusion(library, rate, wait, workers)
     if bucket_size not in (None, "none"):
         options["bucket_size"] = bucket_size
@@ -88,9 +85,9 @@ def lowered(scenario: Scenario) -> Lowered:
     if strategy.name == "native" and library.nccl:
         options["nccl"] = library.nccl
     if scenario.coordination is None:
-        _on_gpus(scenario, options, known=on_gpus)
+        _on_gpus(scenario, options, known=cluster.gpu is not None)
     return Lowered(
-        Cluster.from_json(json.dumps(fields).encode(), "cluster"),
+        cluster,
         options,
         channel,
         flow,
@@ -120,64 +117,76 @@ def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> Non
         options.pop("spread", None)
 
 
-def _flow(library: Library, strategy: Strategy, fields: dict[str, Any], channel: str) -> tuple[float, float]:
+def _flow(library: Library, strategy: Strategy, cluster: Cluster) -> tuple[float, float]:
     """Return the payload of a node's link, and what its messages get of it: less if it sends on few connections."""
-    link = float(_core.parse_rate(fields["bandwidth"]))
-    payload = link * (fields.get("efficiency") or channels.share_of(channel, link))
+    link, channel = cluster.bandwidth_bps, cluster.channel
+    payload = link * (cluster.efficiency or channels.share_of(channel, link))
     streams = library.value("streams")
     if library.is_bare or streams is None or strategy.name not in _ONE_NEIGHBOUR:
         return payload, payload
-    own = fields.get("stream_bandwidth")
-    one = float(_core.parse_rate(own)) if own else channels.stream_of(channel, link)
+    one = cluster.stream_bandwidth_bps or channels.stream_of(channel, link)
     return payload, min(payload, streams * one)
 
 
 def is_limited_by_connections(scenario: Scenario) -> bool:
     """Whether the connections of a node to its next one carry less than its link."""
-    fields = json.loads(scenario.cluster.to_json())
-    if scenario.workers <= int(fields["gpus_per_node"]):
+    if scenario.workers <= scenario.cluster.gpus_per_node:
         return False
-    payload, flow = _flow(scenario.library, scenario.strategy, fields, fields.get("channel", "none"))
+    payload, flow = _flow(scenario.library, scenario.strategy, scenario.cluster)
     return flow < payload
 
 
-def _behind_the_flows(fields: dict[str, Any], room: float) -> None:
-    """Keep what follows from a link's rate where the flows of a node carry less: `room` is the link's payload over it.
+def _behind_the_flows(cluster: Cluster, room: float) -> dict[str, Any]:
+    """Return the fields that keep what follows from a link's rate where the flows of a node carry less.
+
+    `room` is the link's payload over the flows' rate.
 
     A slow link slows flows down only below what they carry, and the uplinks of racks are shared before they are full.
     """
-    fabric = fields.get("fabric", {})
-    shared = fields.get("racks", fabric)
-    # That of a fat tree says how many nodes it has.
-    over = 1.0 if fabric.get("kind") == "fat-tree" else shared.get("oversubscription", 1.0)
+    racks, fabric = cluster.racks, cluster.fabric
+    fields: dict[str, Any] = {}
+    over = 1.0
+    if racks is not None:
+        over = racks.oversubscription
+    elif fabric is not None and fabric.kind != "fat-tree":  # That of a fat tree says how many nodes it has.
+        over = fabric.oversubscription or 1.0
     left = max(1.0, over / room)
     if left != over and over > 1:
-        shared["oversubscription"] = left
-    for one in fields.get("degraded", []):
-        is_card = one["link"].strip().startswith(("node", "worker", "server"))
-        if not is_card and "link_bandwidth" in fabric:  # has its own rate, whatever a node sends
-            continue
-        of_link = room if is_card else room * left / over
-        one["factor"] = min(1.0, one["factor"] * of_link)
+        if racks is not None:
+            fields["racks"] = Racks(racks.nodes_per_rack, left)
+        elif fabric is not None:
+            fields["fabric"] = fabric.with_oversubscription(left)
+    if cluster.degraded:
+        fields["degraded"] = [_slowed(one, fabric, room, left / over) for one in cluster.degraded]
+    return fields
 
 
-def _machines(library: Library, strategy: Strategy, fields: dict[str, Any], workers: int) -> None:
-    """Add what the library's processes cost on a machine; what the cluster says explicitly wins."""
-    if "host_bandwidth" not in fields and (host := library.value("host_bandwidth")) is not None:
+def _slowed(one: Degraded, fabric: Fabric | None, room: float, shared: float) -> Degraded:
+    is_card = one.link.strip().startswith(("node", "worker", "server"))
+    if not is_card and fabric is not None and fabric.link_bandwidth_bps is not None:
+        return one  # It has its own rate, whatever a node sends.
+    return Degraded(one.link, min(1.0, one.factor * (room if is_card else room * shared)))
+
+
+def _machines(library: Library, strategy: Strategy, cluster: Cluster, workers: int) -> dict[str, Any]:
+    """Return the fields of what the library's processes cost on a machine; what the cluster says explicitly wins."""
+    fields: dict[str, Any] = {}
+    if cluster.host_bandwidth_bps is None and (host := library.value("host_bandwidth")) is not None:
         seconds_per_byte = 8 / host + (library.value("polling") or 0.0) * workers
-        fields["host_bandwidth"] = as_rate(8 / seconds_per_byte)
-    if "reduction_bandwidth" not in fields and (adding := library.value("reduction_bandwidth")) is not None:
-        fields["reduction_bandwidth"] = as_rate(adding)
+        fields["host_bandwidth_bps"] = 8 / seconds_per_byte
+    if cluster.reduction_bandwidth_bps is None and (adding := library.value("reduction_bandwidth")) is not None:
+        fields["reduction_bandwidth_bps"] = adding
     inside = library.value("intra_bandwidth")
-    if inside is not None and inside < _core.parse_rate(fields["intra_bandwidth"]):
-        fields["intra_bandwidth"] = as_rate(inside)
+    if inside is not None and inside < cluster.intra_bandwidth_bps:
+        fields["intra_bandwidth_bps"] = inside
     # NCCL's choice has the time of its own steps, and where the switch adds up, cards cut what they get into pieces.
     of_cards = strategy.is_offloaded or ("aggregation" in strategy.knobs and "servers" not in strategy.knobs)
     overhead = None if of_cards else library.value("message_overhead")
     if overhead is not None:
-        fields["message_overhead"] = as_time(_core.parse_time(fields["message_overhead"]) + overhead)
+        fields["message_overhead_s"] = cluster.message_overhead_s + overhead
     if library.servers and strategy.name == library.strategy:
         fields["servers"] = library.servers
+    return fields
 
 
 def _habits(library: Library, strategy: Strategy, options: dict[str, Any], nodes: int) -> None:
@@ -189,14 +198,14 @@ def _habits(library: Library, strategy: Strategy, options: dict[str, Any], nodes
         options[name] = nodes if value == PER_NODE else value
 
 
-def _mesh(options: dict[str, Any], fields: dict[str, Any], gpus: int) -> None:
-    """Limit what one GPU of a node exchanges with all others at once, over its own links and a shared bus."""
-    mesh = fields.get("mesh")
-    if mesh is None or options.get("inside") != "root" or gpus - 1 <= mesh["peers"]:
-        return
+def _mesh(options: dict[str, Any], cluster: Cluster, gpus: int) -> Cluster:
+    """Return the cluster whose GPUs exchange with all others of their node at once, over own links and a shared bus."""
+    mesh = cluster.mesh
+    if mesh is None or options.get("inside") != "root" or gpus - 1 <= mesh.peers:
+        return cluster
     # All gradients arrive when the last one over the bus does.
-    most = (gpus - 1) / (gpus - 1 - mesh["peers"]) * _core.parse_rate(mesh["bridge"])
-    fields["intra_bandwidth"] = as_rate(min(most, _core.parse_rate(fields["intra_bandwidth"])))
+    most = (gpus - 1) / (gpus - 1 - mesh.peers) * mesh.bridge_bps
+    return cluster.replace(intra_bandwidth_bps=min(most, cluster.intra_bandwidth_bps))
 
 
 def _costs(library: Library, options: dict[str, Any], workers: int, *, agree: bool) -> None:

@@ -5,14 +5,13 @@ The command line, a report's specification and Python all make a `Sweep`, and `p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._core import Cluster, Trace, parse_rate
+from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.nearest import nearest
@@ -200,12 +199,10 @@ class Sweep:
         """Return a library, or that of the trace if no name is given; see `libraries_of`."""
         under = self.has_coordinator if coordinated is None else coordinated
         if name is None:
-            summary = json.loads(trace.summary())
-            computes = summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0
-            recorded = summary["library"] if summary["library"] in library_names() else DEFAULT
+            recorded = trace.library if trace.library in library_names() else DEFAULT
             if under and not find_library(recorded).coordinator:
                 recorded = COORDINATED
-            name = recorded if computes else NONE
+            name = recorded if trace.computes else NONE
         found = find_library(name)
         if under and not (found.is_bare or found.coordinator):
             raise InvalidArgumentError(
@@ -242,7 +239,7 @@ class Sweep:
         if self.get("device") is not None:
             device_rate(load_trace(self.trace), self.get("device"))
             return nodes_of_device(self.get("device"))
-        hardware = titled(json.loads(load_trace(self.trace).summary())["device"])
+        hardware = titled(load_trace(self.trace).device)
         return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
 
     @property
@@ -278,7 +275,7 @@ class Sweep:
         workload, theirs = self.workload(self.trace), self._gpu_of_cluster()
         if workload is None or theirs is None or find_hardware(theirs) == workload.hardware:
             return []
-        name = json.loads(self._loaded().to_json())["name"]
+        name = self._loaded().name
         return [
             f"computation and memory are those of the {workload.hardware.title}, links those of {name}, whose nodes "
             f"have the {find_hardware(theirs).title}"
@@ -286,9 +283,8 @@ class Sweep:
 
     def last_node_note(self, machine: Cluster) -> list[str]:
         """Return a note if nodes whose GPUs have cards of their own are not all full."""
-        fields = json.loads(machine.to_json())
-        per_node = int(fields["gpus_per_node"])
-        if "gpu" not in fields or per_node == 1:
+        per_node = machine.gpus_per_node
+        if machine.gpu is None or per_node == 1:
             return []
         own, full = self.get("tensor_parallel") or 1, per_node * self.gpus_per_rank
         return [
@@ -304,16 +300,15 @@ class Sweep:
         workload = self.workload(named)
         if workload is not None:
             return list(workload.model.notes)
-        summary = json.loads(trace.summary())
-        if not summary["accumulates"]:
+        if not trace.accumulates:
             return []
         if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
             return [
-                f"{summary['name']} was recorded with several passes a step, and is forecast to exchange gradients "
+                f"{trace.name} was recorded with several passes a step, and is forecast to exchange gradients "
                 "after the last one only, as under model.no_sync()"
             ]
         return [
-            f"{summary['name']} was recorded with several passes a step, and only the last one is forecast with "
+            f"{trace.name} was recorded with several passes a step, and only the last one is forecast with "
             "exchanges, too few of them; record steps of one pass, and forecast them with "
             f"{self.spelling('accumulate')}"
         ]
@@ -324,15 +319,14 @@ class Sweep:
         ways = self.get("tensor_parallel") or 1
         if ways == 1:
             return fields
-        own = json.loads(load_cluster(self._cluster(), **fields).to_json())
-        if own["gpus_per_node"] % ways:
+        own = load_cluster(self._cluster(), **fields)
+        if own.gpus_per_node % ways:
             raise InvalidArgumentError(
-                f"{ways} does not divide the GPUs of a node, {own['gpus_per_node']}; see "
-                f"{self.spelling('gpus_per_node')}",
+                f"{ways} does not divide the GPUs of a node, {own.gpus_per_node}; see {self.spelling('gpus_per_node')}",
                 setting="tensor_parallel",
             )
-        intra = as_rate(ways * parse_rate(own["intra_bandwidth"]))
-        return fields | {"gpus_per_node": own["gpus_per_node"] // ways, "intra_bandwidth": intra}
+        intra = as_rate(ways * own.intra_bandwidth_bps)
+        return fields | {"gpus_per_node": own.gpus_per_node // ways, "intra_bandwidth": intra}
 
     def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
         """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
@@ -399,7 +393,7 @@ class Sweep:
         """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""
         if self.get("cluster") is None:
             return None
-        gpu: str | None = json.loads(self._loaded().to_json()).get("gpu")
+        gpu = self._loaded().gpu
         try:
             return gpu if gpu is None else find_hardware(gpu).name
         except InvalidArgumentError:
@@ -427,9 +421,8 @@ class Sweep:
 
     def refuse_idle_links(self, machine: Cluster, strategies: Sequence[Strategy] = ()) -> None:
         """Raise InvalidArgumentError for settings of links inside nodes if there are none."""
-        described = json.loads(machine.to_json())
-        colocated = described["servers"] == "colocated" and any("servers" in one.knobs for one in strategies)
-        if self.get("intra_bandwidth") is not None and described["gpus_per_node"] == 1 and not colocated:
+        colocated = machine.servers == "colocated" and any("servers" in one.knobs for one in strategies)
+        if self.get("intra_bandwidth") is not None and machine.gpus_per_node == 1 and not colocated:
             raise self._alone("intra_bandwidth")
 
     def _alone(self, name: str) -> InvalidArgumentError:
@@ -511,10 +504,9 @@ def _prepared(sweep: Sweep) -> Prepared:
     for named, trace in zip(sweep.traces, traces, strict=True):
         how = coordinated(sweep, trace, machine)
         workload = sweep.workload(named)
-        summary = json.loads(trace.summary())
-        if not summary["gradient_bytes"] and not sharding.is_plan(sweep.values):
+        if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
             raise InvalidArgumentError(
-                f"{summary['name']}: has no gradients, so there is nothing to synchronise; with "
+                f"{trace.name}: has no gradients, so there is nothing to synchronise; with "
                 f"{sweep.spelling('sharding')} zero3, ranks gather its parameters"
             )
         if workload is not None and sweep.get("bucket_size"):
@@ -579,9 +571,7 @@ def _prepared(sweep: Sweep) -> Prepared:
 def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
     """Return a note if exchanges of NCCL, as they were measured, are compared with the messages of schedules alone."""
     kinds = {strategy.is_offloaded for strategy in strategies}
-    summaries = [json.loads(trace.summary()) for trace in traces]
-    computing = any(one["forward_s"] + one["backward_s"] + one["optimizer_s"] for one in summaries)
-    if len(kinds) == 1 or computing or "gpu" not in json.loads(machine.to_json()):
+    if len(kinds) == 1 or machine.gpu is None or any(trace.computes for trace in traces):
         return []
     return [
         "native takes as long as NCCL, whose latencies were measured; the other strategies are messages alone, without "
@@ -689,9 +679,8 @@ def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
     """Return a note if the cluster file is a probe of a single host, which measured no network."""
     if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
         return []
-    described = json.loads(cluster.to_json())
-    several = max(sweep.workers) > described.get("gpus_per_node", 1)
-    if not several or NO_NETWORK.partition(",")[0] not in described.get("provenance", ""):
+    several = max(sweep.workers) > cluster.gpus_per_node
+    if not several or NO_NETWORK.partition(",")[0] not in cluster.provenance:
         return []
     return [
         f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate inside the host is used "
@@ -740,14 +729,13 @@ def _only_feasible(
     strategies: list[Strategy], by_name: set[Strategy], cluster: Cluster
 ) -> tuple[list[Strategy], list[str]]:
     able, unable = feasible(strategies, cluster)
-    name = json.loads(cluster.to_json())["name"]
     for strategy in unable:
         if strategy in by_name:
             raise InvalidArgumentError(f"{strategy.name} {lacks(strategy, cluster)}", setting="strategy")
     if not unable:
         return able, []
     names = units.listed([strategy.name for strategy in unable])
-    return able, [f"left out {names}: the switch of cluster '{name}' does not support them"]
+    return able, [f"left out {names}: the switch of cluster '{cluster.name}' does not support them"]
 
 
 def _only_reachable(
@@ -789,17 +777,16 @@ def _only_reachable(
 
 
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
-    described = json.loads(cluster.to_json())
     sweep.refuse_idle_links(cluster, strategies)
-    if sweep.get("inside") is not None and described["gpus_per_node"] == 1:
+    if sweep.get("inside") is not None and cluster.gpus_per_node == 1:
         raise sweep._alone("inside")
-    is_random = bool({"jitter", "fabric"} & described.keys()) or sweep.has_coordinator
+    is_random = cluster.jitter is not None or cluster.fabric is not None or sweep.has_coordinator
     if sweep.get("seed") is not None and not is_random:
         raise InvalidArgumentError(
             "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
         )
     libraries = sweep.libraries_of(trace)
-    timed = "gpu" in described and all(one.is_bare or one.name == DEFAULT for one in libraries)
+    timed = cluster.gpu is not None and all(one.is_bare or one.name == DEFAULT for one in libraries)
     if timed and not sweep.has_coordinator and all(strategy.is_offloaded for strategy in strategies):
         # A plan, in which ranks wait for each other and collectives take what NCCL's model says.
         for name, is_given in (
@@ -812,14 +799,13 @@ def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trac
                     "take the times of NCCL's model; leave it out",
                     setting=name,
                 )
-    summary = json.loads(trace.summary())
-    compression.check_trace(sweep, summary)
-    if summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] == 0:
+    compression.check_trace(sweep, trace)
+    if not trace.computes:
         given = {"overlap": sweep.get("overlap") is False}
         given |= {name: sweep.get(name) is not None for name in ("compute_speedup", "pull")}
         for name in (name for name, is_given in given.items() if is_given):
             raise InvalidArgumentError(
-                f"has no effect on {summary['name']}, which computes nothing; leave it out", setting=name
+                f"has no effect on {trace.name}, which computes nothing; leave it out", setting=name
             )
 
 
@@ -835,7 +821,7 @@ def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:
 
 
 def _highest_slow_rank(machine: Cluster) -> int:
-    return max((one["rank"] for one in json.loads(machine.to_json()).get("stragglers", ())), default=-1)
+    return max((one.rank for one in machine.stragglers), default=-1)
 
 
 def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
@@ -847,18 +833,17 @@ def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
     if sweep.get("stragglers"):
         raise InvalidArgumentError(there_is, setting="stragglers")
     name = sweep.get("cluster")
-    where = json.loads(machine.to_json())["name"] if isinstance(name, Cluster) else name
+    where = machine.name if isinstance(name, Cluster) else name
     more = f"give more than {rank} {sweep.spelling('workers')}"
     raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
 
 
 def _check_nics(machine: Cluster) -> None:
     """Refuse a slow NIC of one GPU where the simulator has one link for all NICs of a node."""
-    fields = json.loads(machine.to_json())
-    if fields.get("fabric", {}).get("kind") == "rails":
+    if machine.has_rails:
         return
-    for one in fields.get("degraded", []):
-        if (link := one["link"].strip()).startswith("worker"):
+    for one in machine.degraded:
+        if (link := one.link.strip()).startswith("worker"):
             raise InvalidArgumentError(
                 f"{link} is the NIC of one GPU, which strategies have on rails only, and NCCL's collectives "
                 "(allreduce:1GB without a strategy) on any cluster; name a node, such as node0",
@@ -870,12 +855,11 @@ def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
     """Return a note for each trace that names a library which is not known, and so does not decide."""
     if sweep.get("library") is not None:
         return []
-    told = [json.loads(trace.summary()) for trace in traces]
     return [
-        f"{one['name']}: was recorded with '{units.printable(one['library'][:80])}', which is not among the "
+        f"{trace.name}: was recorded with '{units.printable(trace.library[:80])}', which is not among the "
         f"libraries; forecast as {sweep.library_of(trace, None).name} ({sweep.spelling('library')})"
-        for trace, one in zip(traces, told, strict=True)
-        if one["library"] and one["library"] not in library_names()
+        for trace in traces
+        if trace.library and trace.library not in library_names()
     ]
 
 

@@ -6,7 +6,6 @@ the same result as a local run. Ray repeats tasks that die with their node.
 
 from __future__ import annotations
 
-import copyreg
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -76,8 +75,6 @@ def execute(
 class _Sweep:
     def __init__(self, ray: Any, runs: Sequence[Any]) -> None:  # noqa: ANN401
         self._ray, self._runs = ray, runs
-        copyreg.pickle(Trace, _reduce_trace)
-        copyreg.pickle(Machine, _reduce_cluster)
         self._put: dict[int, Any] = {}
         self._task = ray.remote(_result)
 
@@ -165,11 +162,3 @@ def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401
 
 def _version() -> tuple[str, tuple[int, int]]:
     return __version__, sys.version_info[:2]
-
-
-def _reduce_trace(trace: Trace) -> tuple[Callable[[bytes, str], Trace], tuple[bytes, str]]:
-    return Trace.from_json, (trace.to_json().encode(), "the trace")
-
-
-def _reduce_cluster(cluster: Machine) -> tuple[Callable[[bytes, str], Machine], tuple[bytes, str]]:
-    return Machine.from_json, (cluster.to_json().encode(), "the cluster")

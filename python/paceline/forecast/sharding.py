@@ -5,7 +5,6 @@ The plan of an iteration is made and executed by the native module; docs/explana
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -384,7 +383,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
 def _states(scenario: Scenario) -> str:
     """Return what states of an optimizer are called, with what is assumed of them."""
     is_known = scenario.workload is not None or scenario.options.get("optimizer") is not None
-    if is_known or json.loads(scenario.trace.summary())["optimizer_bytes"] is not None:
+    if is_known or scenario.trace.optimizer_bytes is not None:
         return "optimizer states"
     return "optimizer states (Adam, as the trace does not say which)"
 
@@ -438,7 +437,7 @@ def remedy(scenario: Scenario, own: Sharded) -> str:
     name = kind(own.sharding)
     units_now = memory.gathered_bytes + memory.communication_bytes
     if activations > state + units_now:
-        batch = json.loads(scenario.trace.summary())["batch"] if workload is None else workload.batch
+        batch = scenario.trace.batch if workload is None else workload.batch
         more = f"--accumulate {2 * own.passes}"
         if workload is not None and workload.pipeline > 1:
             more = f"--microbatches {2 * workload.microbatches}"

@@ -288,7 +288,7 @@ class Scenario:
         # The library is the bare schedule unless it is given: which one users get by default is up to `prepare`.
         found = library if isinstance(library, Library) else find_library(SETTINGS["library"].check(library))
         # Elsewhere the cluster's own latency counts, even if it is 0.
-        own = json.loads(cluster.to_json()).get("channel", "none")
+        own = cluster.channel
         if own == "auto" or (found.channel and own != found.channel):
             cluster = with_channel(cluster, found.channel or None, bare=found.is_bare)
         entry = strategy if isinstance(strategy, Strategy) else find_strategy(SETTINGS["strategy"].check(strategy))
@@ -377,7 +377,7 @@ class Scenario:
             return given
         if self.workload is not None:
             return self.workload.hardware.memory_bytes
-        hardware = titled(json.loads(self.trace.summary())["device"])
+        hardware = titled(self.trace.device)
         return None if hardware is None else hardware.memory_bytes
 
     def _nodes(self, ranks_per_node: int) -> int:
@@ -397,16 +397,15 @@ class Scenario:
         with naming_core_errors():
             text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline, ranks)
         found = Result.from_json(text)
-        fields = json.loads(self.cluster.to_json())
-        link = _core.parse_rate(fields["bandwidth"])
+        cluster = self.cluster
         question = Question(
             library=self.library.name,
             family=self.library.family,
             strategy=found.strategy,
             channel=low.channel,
             workers=self.workers,
-            nodes=self._nodes(int(fields["gpus_per_node"])),
-            link_bps=link,
+            nodes=self._nodes(cluster.gpus_per_node),
+            link_bps=cluster.bandwidth_bps,
             # NCCL's own choice is a ring except for small buckets.
             own=found.strategy == self.library.strategy
             or (self.library.strategy, found.strategy) == ("native", "ring"),
@@ -449,17 +448,17 @@ class Scenario:
             sharded=sharded,
             compression=self.options.get("compression"),
             sync_every=self.options.get("sync_every"),
-            bandwidth_bps=link,
+            bandwidth_bps=cluster.bandwidth_bps,
             interval=likely if likely is None or self.workload is not None else likely.at_least(least_s),
             evidence=evidence,
             library=self.library.spec,
             channel=low.channel,
             flow_bandwidth_bps=low.flow_bps,
             compute_speedup=float(self.options.get("compute_speedup", 1.0)),
-            cluster=fields["name"],
-            gpus_per_node=int(fields["gpus_per_node"]),
-            has_rails=fields.get("fabric", {}).get("kind") == "rails",
-            latency_s=_core.parse_time(json.loads(low.cluster.to_json())["latency"]),
+            cluster=cluster.name,
+            gpus_per_node=cluster.gpus_per_node,
+            has_rails=cluster.has_rails,
+            latency_s=low.cluster.latency_s,
             bucket_size=low.bucket_size,
         )
 

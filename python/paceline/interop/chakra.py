@@ -75,7 +75,8 @@ def export_chakra(trace: Trace, prefix: Path, *, workers: int, bucket_size: int 
     Raises:
         OSError: A file cannot be written.
     """
-    document = json.loads(trace.to_json())
+    text = trace.to_json()  # Which the files hold, so that the import gives the same trace.
+    document = json.loads(text)
     about = {key: value for key, value in document.items() if key != "workers"}
     # A distributed tensor without a gradient, such as a moving average, is not reduced.
     known = {gradient["tensor"] for gradient in document["workers"][0]["gradients"]}

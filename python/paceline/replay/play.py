@@ -86,7 +86,7 @@ def _measure(ranks: Job, spec: ReplaySpec, clock: Clock, player: Player, exchang
         size=ranks.size,
         host=platform.node(),
         clock=names[0],
-        trace=json.loads(spec.trace.summary())["name"],
+        trace=spec.trace.name,
         strategy=spec.strategy or ranks.settings.strategy,
         boundary="start",
         iterations=tuple(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from paceline._core import Trace
+from paceline._core import Distributed, Gradient, Trace, Worker
 from paceline.errors import InvalidArgumentError
 from paceline.job.arrays import DTYPES
 
@@ -21,19 +18,24 @@ def shrunk(trace: Trace, divisor: float) -> Trace:
         raise InvalidArgumentError(
             f"shrink: {divisor:g} is not between 1 and {MOST_SHRINK}; 4 means a quarter of the bytes"
         )
-    fields = json.loads(trace.to_json())
-    element = DTYPES[fields["dtype"]]
-    for sized in _sized(fields):
-        sized["bytes"] = max(1, round(sized["bytes"] / divisor / element)) * element
-        sized.pop("shape", None)  # That of the whole.
-    return _trace(fields)
+    element = DTYPES[trace.dtype]
 
+    def divided(size: int) -> int:
+        return max(1, round(size / divisor / element)) * element
 
-def _sized(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    gradients = [gradient for worker in fields["workers"] for gradient in worker["gradients"]]
-    others = [entry for entry in fields.get("distribution", []) if isinstance(entry, dict)]
-    return [*gradients, *others, *fields.get("frozen", [])]
-
-
-def _trace(fields: dict[str, Any]) -> Trace:
-    return Trace.from_json(json.dumps(fields).encode(), fields["name"])
+    return trace.replace(
+        workers=[
+            Worker(
+                worker.forward,
+                # The shape would be that of the whole.
+                [Gradient(one.tensor, one.ready_s, divided(one.bytes)) for one in worker.gradients],
+                backward_s=worker.backward_s,
+                optimizer_s=worker.optimizer_s,
+            )
+            for worker in trace.workers
+        ],
+        distribution=[
+            Distributed(one.tensor, None if one.bytes is None else divided(one.bytes)) for one in trace.distribution
+        ],
+        frozen=[(name, divided(size)) for name, size in trace.frozen],
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -209,12 +208,11 @@ def _sizes(
     """Return the divisor of bytes and the factor of times. Raises InvalidArgumentError."""
     if compressed in (None, NONE):
         return chosen(trace, workers, bandwidth_bps, network.shrink, network.scale)
-    summary = json.loads(trace.summary())
-    if not _computes(trace):
-        raise InvalidArgumentError(f"has no effect on {summary['name']}, which computes nothing", setting="compression")
-    if compressions.gpu_of(summary["device"]) is None:
+    if not trace.computes:
+        raise InvalidArgumentError(f"has no effect on {trace.name}, which computes nothing", setting="compression")
+    if compressions.gpu_of(trace.device) is None:
         raise InvalidArgumentError(
-            f"what {compressed} takes to compute on the device of {summary['name']} is not known; choose a trace of a "
+            f"what {compressed} takes to compute on the device of {trace.name} is not known; choose a trace of a "
             "GPU that `paceline gpus` lists",
             setting="compression",
         )
@@ -240,14 +238,14 @@ def chosen(
 def auto_scale(trace: Trace, workers: int) -> float:
     """Return the factor of times at which the machine keeps up with this many ranks; 1 without computation."""
     crowded = workers > RANKS_PER_CORE * cores()
-    return workers / cores() if crowded and _computes(trace) else 1.0
+    return workers / cores() if crowded and trace.computes else 1.0
 
 
 def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float:
     """Return the divisor with which the bytes take LINK_S x scale on one link; 1 without computation."""
-    if not _computes(trace):
+    if not trace.computes:
         return 1.0
-    bits = 8 * json.loads(trace.summary())["gradient_bytes"]
+    bits = 8 * trace.gradient_bytes
     shrink = max(1, math.ceil(bits / (bandwidth_bps * LINK_S * scale)))
     if shrink > MOST_SHRINK:
         raise InvalidArgumentError(
@@ -255,11 +253,6 @@ def auto_shrink(trace: Trace, bandwidth_bps: float, scale: float = 1.0) -> float
             f"is more than {MOST_SHRINK:,}; give more"
         )
     return float(shrink)
-
-
-def _computes(trace: Trace) -> bool:
-    summary = json.loads(trace.summary())
-    return bool(summary["forward_s"] + summary["backward_s"] + summary["optimizer_s"] > 0)
 
 
 def _ranks_per_host(strategy: Strategy, workers: int, sharding: str | None) -> int:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import Cluster, Trace, parse_rate
-from paceline.catalog.library import load_cluster, load_trace
+from paceline._core import Cluster, Trace
+from paceline.catalog.library import cluster_document, load_cluster, load_trace
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.job import objects
@@ -42,11 +42,11 @@ class Here:
     @property
     def bandwidth_bps(self) -> float:
         """The cluster file's rate."""
-        return parse_rate(json.loads(self.cluster.to_json())["bandwidth"])
+        return self.cluster.bandwidth_bps
 
     def check(self) -> None:
         """Raise InvalidArgumentError if the cluster does not match the job."""
-        expected, found = json.loads(self.cluster.to_json())["gpus_per_node"], self.layout.ranks_per_host
+        expected, found = self.cluster.gpus_per_node, self.layout.ranks_per_host
         if expected != found:
             raise InvalidArgumentError(
                 f"--cluster: gpus_per_node is {expected}, and this job has {found} on each host; start {expected}, or "
@@ -115,7 +115,7 @@ class Comparison:
     def __init__(self, here: Here, network: str, repeats: int, progress: Progress) -> None:
         """`network` is the model whose forecast counts."""
         self.here, self.network, self.repeats, self.progress = here, network, repeats, progress
-        self.result = Validation(cluster=json.loads(here.cluster.to_json()))
+        self.result = Validation(cluster=cluster_document(here.cluster))
         self._forecasts: dict[Cell, Forecast] = {}
         self._clock_error_s = 0.0
 

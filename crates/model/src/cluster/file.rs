@@ -1,10 +1,10 @@
 //! Parses cluster files: the only parser of docs/reference/cluster-format.md.
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
+use super::check::range;
 use super::{
     Channel, Cluster, CompressionCosts, Degraded, Fabric, IntraLink, Jitter, Mesh, PartCosts, Racks, Routing,
     ServerPlace, Shape, Switch,
@@ -332,21 +332,6 @@ impl ClusterFile {
         let default = Cluster::default();
         let switch = self.switch.unwrap_or_default();
         let fabric = self.fabric.map(FabricFile::checked).transpose()?;
-        if fabric.is_some() && self.racks.is_some() {
-            return Err(Problem::new("fabric", "describes the racks, too; leave out one of fabric and racks"));
-        }
-        if let Some(Fabric { shape, .. }) = &fabric {
-            let wrong = |what: &str, places: &str| {
-                let name = shape.name();
-                Err(Problem::new("switch", format!("{what} is modelled in {places}, not in {name}; set it to false")))
-            };
-            if switch.multicast == Some(true) && !shape.can_multicast() {
-                return wrong("multicast", "one switch, racks and leaf-spine fabrics");
-            }
-            if switch.aggregation == Some(true) && !shape.can_aggregate() {
-                return wrong("aggregation", "one switch, racks, leaf-spine fabrics and fat trees");
-            }
-        }
         let one_switch = fabric.is_none();
         if self.nics_per_node.is_some() && matches!(&fabric, Some(Fabric { shape: Shape::Rails { .. }, .. })) {
             return Err(Problem::new(
@@ -354,20 +339,7 @@ impl ClusterFile {
                 "has no effect with rails, where each GPU has a NIC; leave it out",
             ));
         }
-        if self.intra_link == Some(IntraLink::Pcie) && self.mesh.is_some() {
-            return Err(Problem::new(
-                "mesh",
-                "describes NVLinks between GPUs; leave it out, or set intra_link to \"nvlink\"",
-            ));
-        }
-        let mut places: HashMap<u32, usize> = HashMap::new();
-        for (at, straggler) in self.stragglers.iter().enumerate() {
-            if let Some(before) = places.insert(straggler.rank, at) {
-                let message = format!("rank {} has a factor already, stragglers[{before}]; keep one", straggler.rank);
-                return Err(Problem::new(format!("stragglers[{at}].rank"), message));
-            }
-        }
-        Ok(Cluster {
+        let cluster = Cluster {
             name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
             provenance: self.provenance,
             bandwidth: self.bandwidth,
@@ -415,16 +387,18 @@ impl ClusterFile {
                     decompress: PartFile::costs(one.decompress),
                 })
                 .collect(),
-        })
+        };
+        cluster.check_together()?;
+        Ok(cluster)
     }
 }
 
 fn gpus_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    whole(deserializer, 1..=1024).map(Some)
+    whole(deserializer, range::GPUS_PER_NODE).map(Some)
 }
 
 fn nics_per_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    whole(deserializer, 1..=128).map(Some)
+    whole(deserializer, range::NICS_PER_NODE).map(Some)
 }
 
 fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraLink>, D::Error> {
@@ -433,15 +407,15 @@ fn intra_link<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Intra
 }
 
 fn nodes_per_rack<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    whole(deserializer, 1..=u32::MAX)
+    whole(deserializer, range::NODES_PER_RACK)
 }
 
 fn oversubscription<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 1.0..=1000.0)
+    number(deserializer, range::OVERSUBSCRIPTION)
 }
 
 fn radix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    whole(deserializer, 2..=u32::MAX).map(Some)
+    whole(deserializer, range::AGGREGATED).map(Some)
 }
 
 fn optional_oversubscription<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -453,7 +427,7 @@ fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
 }
 
 fn left<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.0..=1.0)
+    number(deserializer, range::LEFT)
 }
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
@@ -465,27 +439,27 @@ fn routing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Routing>
 }
 
 fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.01..=1000.0)
+    number(deserializer, range::SLOWER)
 }
 
 fn sigma<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.0..=2.0)
+    number(deserializer, range::SIGMA)
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.0..=60.0)
+    number(deserializer, range::SECONDS)
 }
 
 fn efficiency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    number(deserializer, 0.01..=1.0).map(Some)
+    number(deserializer, range::EFFICIENCY).map(Some)
 }
 
 fn peers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    whole(deserializer, 1..=1024)
+    whole(deserializer, range::GPUS_PER_NODE)
 }
 
 fn contention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.0..=10.0)
+    number(deserializer, range::CONTENTION)
 }
 
 fn channel<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Channel, D::Error> {

@@ -1,10 +1,12 @@
 //! A cluster: nodes, links, racks, and the switch's features. The file format is described in
 //! docs/reference/cluster-format.md.
+mod check;
 mod fabric;
 mod file;
 mod write;
 
 pub use fabric::{Degraded, Fabric, Routing, Shape};
+pub use write::{written_rate, written_time};
 
 use crate::units::{Rate, Time};
 

@@ -148,6 +148,22 @@ fn exactly(value: f64, units: &[(&str, f64)], is_exact: impl Fn(&str) -> bool) -
     quoted(&texts.next().unwrap_or_else(|| format!("{value}{}", units.last().map_or("", |unit| unit.0))))
 }
 
+/// A rate as people write it, `25Gbps`; [`parse_rate`] reads it back unchanged.
+#[must_use]
+pub fn written_rate(rate: Rate) -> String {
+    unquoted(&self::rate(rate))
+}
+
+/// A time as people write it, `10us`; [`parse_time`] reads it back unchanged.
+#[must_use]
+pub fn written_time(time: Time) -> String {
+    unquoted(&self::time(time))
+}
+
+fn unquoted(literal: &str) -> String {
+    literal.trim_matches('"').to_owned()
+}
+
 fn rate(rate: Rate) -> String {
     let units = [("Tbps", 1e12), ("Gbps", 1e9), ("Mbps", 1e6), ("kbps", 1e3), ("bps", 1.0)];
     exactly(rate.0, &units, |text| parse_rate(text) == Ok(rate))

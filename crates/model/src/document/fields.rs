@@ -13,6 +13,12 @@ use crate::units::{Rate, Time, UnitError, parse_rate, parse_size, parse_time};
 /// bits.
 pub(crate) const MAX_TENSOR_BYTES: u64 = 1_000_000_000_000_000;
 
+/// More dimensions than any framework has.
+pub(crate) const MAX_DIMENSIONS: usize = 64;
+
+/// Most by which workers' backward passes differ.
+pub(crate) const MAX_SPREAD: f64 = 10.0;
+
 /// A non-empty name that is safe to show on a terminal; the error is a message for the user.
 pub(crate) fn check_name(name: String) -> Result<String, String> {
     if name.is_empty() {
@@ -125,11 +131,14 @@ pub(crate) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 
 /// For `deserialize_with` of an optional field: the delay of a message, such as "10us".
 pub(crate) fn optional_delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
-    // No network takes a minute: longer delays are mistakes in the unit.
+    check_delay(quantity(deserializer, parse_time)?).map(Some).map_err(D::Error::custom)
+}
+
+/// The delay of a message. No network takes a minute: longer ones are mistakes in the unit.
+pub(crate) fn check_delay(delay: Time) -> Result<Time, String> {
     const LONGEST: Time = Time(60 * crate::units::PS_PER_S);
-    let delay = quantity(deserializer, parse_time)?;
     if delay > LONGEST {
-        return Err(D::Error::custom(format!("is {delay}, longer than a minute; is the unit right?")));
+        return Err(format!("is {delay}, longer than a minute; is the unit right?"));
     }
-    Ok(Some(delay))
+    Ok(delay)
 }

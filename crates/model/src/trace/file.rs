@@ -1,4 +1,4 @@
-//! The fields of a trace file as written: names instead of indices, without defaults.
+//! The fields of a trace as written: names instead of indices, without defaults.
 use std::fmt;
 
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, Trace};
 use crate::document::fields::{
-    check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time, whole,
+    MAX_DIMENSIONS, MAX_SPREAD, check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time, whole,
 };
 use crate::document::shown;
 use crate::document::strict::{from_map, list, names, object, objects};
@@ -14,98 +14,126 @@ use crate::nearest;
 use crate::units::Time;
 
 /// A trace file.
-#[derive(Deserialize)]
-pub(super) struct TraceFile {
+#[derive(Clone, Debug, Deserialize)]
+pub struct TraceFile {
     /// Checked before the other fields.
     #[serde(rename = "format")]
-    pub _format: IgnoredAny,
+    pub(super) _format: IgnoredAny,
     #[serde(rename = "version")]
-    pub _version: IgnoredAny,
+    pub(super) _version: IgnoredAny,
+    /// The name for tables.
     #[serde(deserialize_with = "name")]
     pub name: String,
+    /// How it was made.
     #[serde(default, deserialize_with = "text")]
     pub provenance: String,
+    /// Samples per worker and iteration.
     #[serde(deserialize_with = "batch")]
     pub batch: u32,
+    /// Element type of gradients.
     #[serde(deserialize_with = "dtype")]
     pub dtype: Dtype,
+    /// The hardware.
     #[serde(default, deserialize_with = "text")]
     pub device: String,
+    /// The library that synchronised gradients; empty: none.
     #[serde(default, deserialize_with = "text")]
     pub library: String,
+    /// At least one.
     #[serde(deserialize_with = "objects")]
     pub workers: Vec<WorkerFile>,
+    /// The order in which servers send tensors; those left out follow.
     #[serde(default, deserialize_with = "list")]
     pub distribution: Vec<Distributed>,
+    /// Parameters that are not trained.
     #[serde(default, deserialize_with = "objects")]
     pub frozen: Vec<SizedTensor>,
+    /// Of the optimizer's states.
     #[serde(default, deserialize_with = "bytes_of_states")]
     pub optimizer_bytes: Option<u64>,
+    /// How workers differ.
     #[serde(default, deserialize_with = "object")]
     pub variation: Option<VariationFile>,
 }
 
 /// One recorded worker.
-#[derive(Deserialize)]
-pub(super) struct WorkerFile {
+#[derive(Clone, Debug, Deserialize)]
+pub struct WorkerFile {
+    /// Layers in order.
     #[serde(deserialize_with = "objects")]
     pub forward: Vec<LayerFile>,
+    /// One for each trained tensor.
     #[serde(deserialize_with = "objects")]
     pub gradients: Vec<GradientFile>,
+    /// The backward pass; `None`: until the last gradient.
     #[serde(default, deserialize_with = "optional_time")]
     pub backward_s: Option<Time>,
+    /// The optimizer's step.
     #[serde(default, deserialize_with = "time")]
     pub optimizer_s: Time,
 }
 
 /// One forward layer.
-#[derive(Deserialize)]
-pub(super) struct LayerFile {
-    /// May be empty: PyTorch gives a model's root module that name.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LayerFile {
+    /// Its name. May be empty: PyTorch gives a model's root module that name.
     #[serde(deserialize_with = "text")]
     pub layer: String,
+    /// Its duration.
     #[serde(deserialize_with = "time")]
     pub duration_s: Time,
+    /// Names of the parameters that it needs.
     #[serde(default, deserialize_with = "names")]
     pub tensors: Vec<String>,
+    /// Bytes of a sample that it keeps for the backward pass.
     #[serde(default, deserialize_with = "bytes_of_sample")]
     pub activation_bytes: Option<u64>,
+    /// Bytes of a sample that only its backward pass needs.
     #[serde(default, deserialize_with = "bytes_of_sample")]
     pub backward_bytes: Option<u64>,
 }
 
 /// One gradient.
-#[derive(Deserialize)]
-pub(super) struct GradientFile {
+#[derive(Clone, Debug, Deserialize)]
+pub struct GradientFile {
+    /// The tensor's name.
     #[serde(deserialize_with = "name")]
     pub tensor: String,
+    /// After the start of the backward pass.
     #[serde(deserialize_with = "time")]
     pub ready_s: Time,
+    /// Bytes of the gradient.
     #[serde(deserialize_with = "tensor_bytes")]
     pub bytes: u64,
+    /// Its dimensions; `None`: not known.
     #[serde(default, deserialize_with = "shape")]
     pub shape: Option<Vec<u64>>,
 }
 
 /// How workers differ.
-#[derive(Deserialize)]
-pub(super) struct VariationFile {
+#[derive(Clone, Debug, Deserialize)]
+pub struct VariationFile {
+    /// See [`Trace::backward_spread`].
     #[serde(default, deserialize_with = "spread")]
     pub backward_spread: f64,
 }
 
 /// An entry of the order in which servers distribute tensors.
-pub(super) struct Distributed {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distributed {
+    /// The tensor's name.
     pub tensor: String,
     /// Given for a tensor without a gradient.
     pub bytes: Option<u64>,
 }
 
 /// A tensor without a gradient.
-#[derive(Deserialize)]
-pub(super) struct SizedTensor {
+#[derive(Clone, Debug, Deserialize)]
+pub struct SizedTensor {
+    /// The tensor's name.
     #[serde(deserialize_with = "name")]
     pub tensor: String,
+    /// Its bytes.
     #[serde(deserialize_with = "tensor_bytes")]
     pub bytes: u64,
 }
@@ -143,9 +171,6 @@ fn bytes_of_sample<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     plausible_bytes(u64::deserialize(deserializer)?, "bytes of one sample").map(Some)
 }
 
-/// More dimensions than any framework has.
-const MAX_DIMENSIONS: usize = 64;
-
 fn shape<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u64>>, D::Error> {
     let shape: Vec<u64> = list(deserializer)?;
     if shape.len() > MAX_DIMENSIONS {
@@ -155,7 +180,7 @@ fn shape<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u64>>,
 }
 
 fn spread<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, 0.0..=10.0)
+    number(deserializer, 0.0..=MAX_SPREAD)
 }
 
 fn dtype<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dtype, D::Error> {

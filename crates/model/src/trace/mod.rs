@@ -3,7 +3,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | this one | the types |
-//! | `file`, `parse`, `check`, `write` | reads and writes the JSON of docs/reference/trace-format.md |
+//! | `file`, `parse`, `check`, `write` | reads and writes the JSON of docs/reference/trace-format.md; [`TraceFile`] describes a trace by names |
+//! | `values` | checks of values that were not read from a file |
 //! | [`import`] | makes traces from the sends that a network operator sees |
 //! | [`all_reduce`] | the trace without a model, `allreduce:100MB` |
 //! | [`modules`], `rate` | makes traces from others: with added modules, at a measured rate |
@@ -17,9 +18,11 @@ mod rate;
 mod sends;
 #[cfg(test)]
 mod testing;
+mod values;
 mod write;
 
 pub use all_reduce::parse_all_reduce;
+pub use file::{Distributed, GradientFile, LayerFile, SizedTensor, TraceFile, VariationFile, WorkerFile};
 pub use import::{ImportOptions, import_sends, read_sends};
 pub use modules::{ModuleKind, parse_modules};
 

@@ -12,10 +12,9 @@ A layer takes at least as long as the host needs to launch its kernels.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
-from paceline._core import Cluster, parse_rate
+from paceline._core import Cluster
 from paceline.catalog import names
 from paceline.catalog.efficiency import efficiency, matmul_share
 from paceline.catalog.hardware import Hardware
@@ -54,12 +53,11 @@ class Links:
     @classmethod
     def of(cls, cluster: Cluster) -> Links:
         """Return those of a cluster's nodes."""
-        fields = json.loads(cluster.to_json())
-        per_node = int(fields["gpus_per_node"])
+        per_node = cluster.gpus_per_node
         # On rails, the rate is that of each GPU's card.
-        sharing = 1 if fields.get("fabric", {}).get("kind") == "rails" else per_node
-        share = fields.get("efficiency") or constant("network.share")
-        return cls(per_node, parse_rate(fields["bandwidth"]) / 8 / sharing * share)
+        sharing = 1 if cluster.has_rails else per_node
+        share = cluster.efficiency or constant("network.share")
+        return cls(per_node, cluster.bandwidth_bps / 8 / sharing * share)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +271,7 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
                 )
             if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
                 raise _unknown(source)
-            name = json.loads(source.summary())["name"] if isinstance(source, Trace) else shown(source)
+            name = source.name if isinstance(source, Trace) else shown(source)
             hint = ""
             if option == "gpu":
                 hint = "; --device has published rates of recordings, and `paceline record --on GPU` estimates a script"

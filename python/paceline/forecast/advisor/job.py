@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -88,14 +87,14 @@ class Job:
     @property
     def bandwidth_bps(self) -> float:
         """Rate of a node, each way."""
-        [given] = self.sweep.get("bandwidth") or [json.loads(self.sweep.machine().to_json())["bandwidth"]]
-        return parse_rate(given)
+        given = self.sweep.get("bandwidth")
+        return parse_rate(given[0]) if given else self.sweep.machine().bandwidth_bps
 
     def per_node(self, parallel: ModelParallel) -> int:
         """Return the data-parallel ranks of a node. Raises InvalidArgumentError if they are not whole."""
         if parallel not in self._per_node:
             machine = self._with(self._plain(parallel)).machine()
-            self._per_node[parallel] = int(json.loads(machine.to_json())["gpus_per_node"])
+            self._per_node[parallel] = machine.gpus_per_node
         return self._per_node[parallel]
 
     def ways(self, gpus: int) -> list[ModelParallel]:

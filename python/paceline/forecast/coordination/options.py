@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +81,7 @@ def _refuse_without_effect(sweep: Sweep) -> None:
 def _constants(sweep: Sweep, trace: Trace, machine: Cluster) -> tuple[dict[str, float], int, list[str]]:
     """Return the constants that differ from Summit's, the fusion threshold in bytes, and notes."""
     notes = []
-    given, cluster = sweep.get("coordinator_constants"), json.loads(machine.to_json())["name"]
+    given, cluster = sweep.get("coordinator_constants"), machine.name
     name = given if given in _NAMED else SUMMIT if cluster == SUMMIT else HOROVOD
     named, fused = _NAMED[name]
     constants = dict(named)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster
+from paceline._core import Cluster, Racks
 from paceline._internal.console import Bar
 from paceline._internal.system import cores
 from paceline._internal.units import listed
-from paceline.catalog.library import load_cluster
+from paceline.catalog.library import cluster_document
 from paceline.catalog.strategies import feasible, find_strategy, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import with_faster_links
@@ -135,7 +135,7 @@ class JobsResult:
             "schema": SCHEMA,
             **({"resolution": "collectives"} if self.by_collective else {}),
             **({"partial": True} if self.is_partial else {}),
-            "cluster": json.loads(self.mix.cluster.to_json()),
+            "cluster": cluster_document(self.mix.cluster),
             "nodes": self.mix.nodes,
             "network": self.mix.network,
             "measured_s": self.measured_s,
@@ -382,13 +382,12 @@ def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
     together = forecast.together
     first, last = together.measured[job.name]
     iteration_s = forecast.iteration_s(job.name)
-    summary = json.loads(job.scenario.trace.summary())
     samples: float = job.scenario.workers * together.samples[job.name]
     if job.scenario.workload is not None:
         samples /= job.scenario.workload.context
     return JobResult(
         name=job.name,
-        trace=summary["name"],
+        trace=job.scenario.trace.name,
         strategy=job.scenario.strategy.name,
         library=job.by_itself.library.name,
         sharding=job.scenario.options.get("sharding", NONE),
@@ -416,7 +415,6 @@ def _gain(change: str, before: Sequence[JobResult], forecast: _Forecast, note: s
 
 def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     """Return what could be changed: its name, the mix with it or None, and a note."""
-    described = json.loads(mix.cluster.to_json())
     changes: list[tuple[str, Mix | None, str]] = []
     try:
         faster = _on(mix, _with_twice_the_bandwidth)
@@ -424,7 +422,7 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
         changes.append(("twice the bandwidth", replace(faster, jobs=jobs), ""))
     except InvalidArgumentError:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
-    changes += _less_oversubscribed(mix, described)
+    changes += _less_oversubscribed(mix)
     for feature, becomes in _WITH.items():
         able = with_switch(mix.cluster, feature)
         if able is None:
@@ -450,32 +448,32 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     return changes
 
 
-def _with(fields: Mapping[str, Any], cluster: Cluster) -> Cluster:
-    return load_cluster(cluster, **fields)
-
-
 def _with_switch(feature: str, cluster: Cluster) -> Cluster:
     return with_switch(cluster, feature) or cluster
 
 
 def _with_twice_the_bandwidth(cluster: Cluster) -> Cluster:
-    twice = _core.parse_rate(json.loads(cluster.to_json())["bandwidth"]) * 2
-    return load_cluster(cluster, bandwidth=f"{twice:.0f}bps")
+    return cluster.replace(bandwidth_bps=float(round(2 * cluster.bandwidth_bps)))
 
 
-def _less_oversubscribed(mix: Mix, described: Mapping[str, Any]) -> list[tuple[str, Mix | None, str]]:
+def _less_oversubscribed(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     """Return the change of racks or a fabric that have less than their nodes send."""
-    for part in ("racks", "fabric"):
-        over = described.get(part, {}).get("oversubscription", 1.0)
-        if over > 1:
-            relaxed = {**described[part], "oversubscription": max(1.0, over / 2)}
-            change = "half the oversubscription" if over >= 2 else "no oversubscription"
-            note = f"{max(1.0, over / 2):g}:1"
-            try:
-                return [(change, _on(mix, partial(_with, {part: relaxed})), note)]
-            except InvalidArgumentError:
-                return []
-    return []
+    racks, fabric = mix.cluster.racks, mix.cluster.fabric
+    over = racks.oversubscription if racks is not None else None if fabric is None else fabric.oversubscription
+    if over is None or over <= 1:
+        return []
+    left = max(1.0, over / 2)
+    try:
+        if racks is not None:
+            relaxed = Racks(racks.nodes_per_rack, left)
+            changed = _on(mix, lambda cluster: cluster.replace(racks=relaxed))
+        else:
+            assert fabric is not None
+            links = fabric.with_oversubscription(left)
+            changed = _on(mix, lambda cluster: cluster.replace(fabric=links))
+    except InvalidArgumentError:
+        return []
+    return [("half the oversubscription" if over >= 2 else "no oversubscription", changed, f"{left:g}:1")]
 
 
 def _on(mix: Mix, change: Callable[[Cluster], Cluster]) -> Mix:

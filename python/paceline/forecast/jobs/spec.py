@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster
+from paceline._core import Cluster, written_rate
 from paceline._internal import units
 from paceline._internal.documents import read_small
 from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
-from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
 from paceline.catalog.library import fields_given, load_cluster
 from paceline.catalog.models.workload import Workload
@@ -129,8 +128,7 @@ class Mix:
     @property
     def is_alike_everywhere(self) -> bool:
         """Whether it makes no difference on which nodes a job is."""
-        described = json.loads(self.cluster.to_json())
-        return not {"racks", "fabric", "degraded"} & described.keys()
+        return self.cluster.racks is None and self.cluster.fabric is None and not self.cluster.degraded
 
 
 def read(path: Path) -> Mix:
@@ -162,23 +160,22 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
             f"{where}: iterations: {shared['iterations']} are too many; at most {_MOST_ITERATIONS} are simulated"
         )
     cluster, own, assumed = _cluster(where, document, entries)
-    described = json.loads(cluster.to_json())
-    if described.get("stragglers"):
+    if cluster.stragglers:
         raise InvalidArgumentError(
             f"{where}: cluster: has stragglers by rank, but several jobs have a rank of each number; leave them out"
         )
-    if "jitter" not in described and "seed" in shared:
+    if cluster.jitter is None and "seed" in shared:
         raise InvalidArgumentError(f"{where}: seed: has no effect on a cluster without jitter; leave it out")
     drafts = [_draft(f"{where}: job {number}", entry, cluster, own) for number, entry in enumerate(entries, start=1)]
     names = [draft.name for draft in drafts]
     for draft in drafts:
         if names.count(draft.name) > 1:
             raise InvalidArgumentError(f"{draft.where}: name: there are two jobs '{draft.name}'; give each its own")
-    nodes = _nodes(where, document.get("nodes"), drafts, described)
-    jobs = tuple(_place(drafts, nodes, described))
+    nodes = _nodes(where, document.get("nodes"), drafts, cluster)
+    jobs = tuple(_place(drafts, nodes, cluster))
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
-    inside, notes = _inside(drafts, described)
+    inside, notes = _inside(drafts, cluster)
     notes = (*assumed, *notes, _libraries(drafts))
     notes += tuple(
         f"{draft.name}: a worker is a data-parallel rank of {draft.gpus_per_rank} GPUs"
@@ -197,13 +194,15 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
         if (what := _beside(draft.scenario.workload))
     )
     return Mix(
-        load_cluster(cluster, bandwidth=as_rate(flow), intra_bandwidth=inside),
+        cluster.replace(
+            bandwidth_bps=flow, intra_bandwidth_bps=cluster.intra_bandwidth_bps if inside is None else inside
+        ),
         nodes,
         # In this order, so that the order in the file makes no difference.
         tuple(sorted(jobs, key=lambda job: job.name)),
         shared.get("network", SETTINGS["network"].default or "fifo"),
         shared.get("iterations", DEFAULT_ITERATIONS),
-        shared.get("seed", 0) if "jitter" in described else None,
+        shared.get("seed", 0) if cluster.jitter is not None else None,
         notes,
     )
 
@@ -235,27 +234,27 @@ class _Draft:
         return -(-self.scenario.workers // self.ranks_per_node)
 
 
-def _inside(drafts: Sequence[_Draft], described: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+def _inside(drafts: Sequence[_Draft], cluster: Cluster) -> tuple[float | None, tuple[str, ...]]:
     """Return the rate inside nodes where a mesh limits it, and a note if it does not limit all jobs.
 
     A mesh limits what jobs exchange with `inside = "root"`; the jobs' nodes have one rate.
     """
-    own = described["intra_bandwidth"]
     # Ranks of several GPUs have the links of all of them, which are theirs alone.
     several = [
         draft for draft in drafts if min(draft.ranks_per_node, draft.scenario.workers) > 1 and draft.gpus_per_rank == 1
     ]
-    rates = {draft.name: json.loads(lowered(draft.scenario).cluster.to_json())["intra_bandwidth"] for draft in several}
-    limited = {name: rate for name, rate in rates.items() if rate != own}
+    rates = {draft.name: lowered(draft.scenario).cluster.intra_bandwidth_bps for draft in several}
+    limited = {name: rate for name, rate in rates.items() if rate != cluster.intra_bandwidth_bps}
     if not limited:
         return None, ()
-    slowest = min(limited.values(), key=_core.parse_rate)
+    slowest = min(limited.values())
     others = sorted(name for name, rate in rates.items() if rate != slowest)
     if not others:
         return slowest, ()
     return slowest, (
-        f"inside nodes, {units.listed(others)} {'gets' if len(others) == 1 else 'get'} only the {slowest} that the "
-        f"mesh leaves to {units.listed(sorted(limited))}: jobs on one network have one rate there",
+        f"inside nodes, {units.listed(others)} {'gets' if len(others) == 1 else 'get'} only the "
+        f"{written_rate(slowest)} that the mesh leaves to {units.listed(sorted(limited))}: "
+        "jobs on one network have one rate there",
     )
 
 
@@ -298,7 +297,7 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
 
 def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> tuple[Cluster | None, list[str]]:
     """Return the nodes that `paceline simulate` assumes of the jobs' GPUs, and the notes that say so."""
-    found: dict[str, tuple[Cluster, list[str], str]] = {}
+    found: list[tuple[Cluster, list[str], str]] = []
     allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry.get("trace"), str):
@@ -311,14 +310,14 @@ def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
             notes = sweep.nodes_note()
         except InvalidArgumentError:
             continue
-        if assumed is not None:
-            found[assumed.cluster.to_json()] = (assumed.cluster, notes, assumed.title)
+        if assumed is not None and all(cluster != assumed.cluster for cluster, *_ in found):
+            found.append((assumed.cluster, notes, assumed.title))
     if len(found) > 1:
-        titles = units.listed([title for _, _, title in found.values()])
+        titles = units.listed([title for _, _, title in found])
         raise InvalidArgumentError(
             f"{where}: cluster: jobs are on {titles}, whose nodes differ; name the cluster that they share"
         )
-    return next(((cluster, notes) for cluster, notes, _ in found.values()), (None, []))
+    return next(((cluster, notes) for cluster, notes, _ in found), (None, []))
 
 
 def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster) -> _Draft:
@@ -338,11 +337,10 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
     strategy = entry.get("strategy", "ring")
     if not isinstance(strategy, str) or strategy == "all" or "," in strategy:
         raise InvalidArgumentError(f"{where}: strategy: {shown(strategy, repr)} is not one strategy, such as 'ring'")
-    described = json.loads(cluster.to_json())
-    gpus = entry.get("gpus_per_node", min(described["gpus_per_node"], max(workers, 1)))
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= described["gpus_per_node"]:
+    gpus = entry.get("gpus_per_node", min(cluster.gpus_per_node, max(workers, 1)))
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= cluster.gpus_per_node:
         raise InvalidArgumentError(
-            f"{where}: gpus_per_node: {shown(gpus, repr)} is not between 1 and the {described['gpus_per_node']} of "
+            f"{where}: gpus_per_node: {shown(gpus, repr)} is not between 1 and the {cluster.gpus_per_node} of "
             "the cluster's nodes"
         )
     given = {key: value for key, value in entry.items() if key in allowed}
@@ -414,14 +412,14 @@ def _start(where: str, start: object) -> float:
         ) from None
 
 
-def _nodes(where: str, given: object, drafts: Sequence[_Draft], described: Mapping[str, Any]) -> int:
+def _nodes(where: str, given: object, drafts: Sequence[_Draft], cluster: Cluster) -> int:
     """Return the number of nodes: as given, otherwise as many as the jobs need, in whole racks."""
     needed = sum(draft.count + draft.servers for draft in drafts if isinstance(draft.nodes, str))
     needed += sum(draft.servers for draft in drafts if not isinstance(draft.nodes, str))
     needed += len({node for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes[: draft.count]})
     highest = max((node + 1 for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes), default=0)
     if given is None:
-        rack = int(described.get("racks", {}).get("nodes_per_rack", 1))
+        rack = 1 if cluster.racks is None else cluster.racks.nodes_per_rack
         # In whole racks, unless these are larger than a cluster can be.
         return max(needed, highest, min(-(-max(needed, highest) // rack) * rack, _MOST_NODES))
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_NODES:
@@ -433,9 +431,9 @@ def _nodes(where: str, given: object, drafts: Sequence[_Draft], described: Mappi
     return given
 
 
-def _place(drafts: Sequence[_Draft], nodes: int, described: Mapping[str, Any]) -> list[PlacedJob]:
+def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[PlacedJob]:
     """Place jobs: first those with given nodes, then the others by start and name."""
-    per_rack = described.get("racks", {}).get("nodes_per_rack", nodes)
+    per_rack = nodes if cluster.racks is None else cluster.racks.nodes_per_rack
     free = dict.fromkeys(range(nodes))
     placed: list[PlacedJob] = []
     for draft in drafts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from paceline._internal import units
@@ -26,22 +25,15 @@ def table(result: JobsResult) -> list[str]:
 
 
 def _title(result: JobsResult) -> str:
-    cluster = json.loads(result.mix.cluster.to_json())
-    rate = units.rate(_rate(cluster["bandwidth"]))
+    cluster = result.mix.cluster
+    rate = units.rate(cluster.bandwidth_bps)
     words = [units.count(len(result.jobs), "job"), units.count(result.mix.nodes, "node"), f"{rate} per node"]
-    if cluster["gpus_per_node"] > 1:
-        words.append(f"shared by {cluster['gpus_per_node']} GPUs")
-    if "racks" in cluster:
-        racks = cluster["racks"]
-        words.append(f"racks of {racks['nodes_per_rack']}, {racks['oversubscription']:g}:1 oversubscribed")
+    if cluster.gpus_per_node > 1:
+        words.append(f"shared by {cluster.gpus_per_node} GPUs")
+    if cluster.racks is not None:
+        words.append(f"racks of {cluster.racks.nodes_per_rack}, {cluster.racks.oversubscription:g}:1 oversubscribed")
     words += [f"{result.mix.network} network", *["each collective as a whole"] * result.by_collective]
     return ", ".join(words)
-
-
-def _rate(text: str) -> float:
-    from paceline import _core
-
-    return _core.parse_rate(text)
 
 
 def _jobs(result: JobsResult) -> list[str]:

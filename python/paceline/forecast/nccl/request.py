@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster
+from paceline._core import Cluster, Degraded
 from paceline._internal import units
 from paceline.catalog import nccl
 from paceline.catalog.library import COLLECTIVES, as_nccl_tests, load_cluster
@@ -95,7 +94,7 @@ def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:
         return False
     if any(_kind(word) is None or "/" in word for word in words):
         return False
-    return bool(json.loads(load_cluster(options["cluster"]).to_json()).get("gpu"))
+    return load_cluster(options["cluster"]).gpu is not None
 
 
 def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
@@ -116,18 +115,18 @@ def answers(words: Sequence[str], options: Mapping[str, Any]) -> list[Answer]:
 
 
 def _answer(spec: Spec, cluster: Cluster, workers: int) -> Answer:
-    fields, machine = json.loads(cluster.to_json()), Machine.of(cluster)
+    machine = Machine.of(cluster)
     group = Group(workers, machine.gpus_per_node)
-    _check_degraded(fields.get("degraded", []), group)
+    _check_degraded(cluster.degraded, group)
     machine = machine.behind_slow_links(cluster, workers, 1, workers)
     times = [collective_time(spec.kind, size, group, machine, caller="nccl-tests") for size in spec.sizes]
-    return Answer(fields["name"], _core.parse_rate(fields["bandwidth"]), machine, group, spec.kind, tuple(times))
+    return Answer(cluster.name, cluster.bandwidth_bps, machine, group, spec.kind, tuple(times))
 
 
-def _check_degraded(degraded: list[dict[str, Any]], group: Group) -> None:
+def _check_degraded(degraded: list[Degraded], group: Group) -> None:
     """Refuse slow links that the group does not use."""
     for one in degraded:
-        found = re.fullmatch(r"(node|worker)(\d+)", one["link"])
+        found = re.fullmatch(r"(node|worker)(\d+)", one.link)
         count = 0 if found is None else group.nodes if found[1] == "node" else group.ranks
         if group.nodes == 1:
             raise InvalidArgumentError(
@@ -136,7 +135,7 @@ def _check_degraded(degraded: list[dict[str, Any]], group: Group) -> None:
             )
         if found is not None and int(found[2]) >= count:
             raise InvalidArgumentError(
-                f"there is no {one['link']} with {units.count(group.ranks, 'GPU')}, only {found[1]}0 to "
+                f"there is no {one.link} with {units.count(group.ranks, 'GPU')}, only {found[1]}0 to "
                 f"{found[1]}{count - 1}",
                 setting="degraded",
             )

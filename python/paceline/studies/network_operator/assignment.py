@@ -13,8 +13,6 @@ of the traces, among them the moving averages of batch normalisation:
 
 from __future__ import annotations
 
-import json
-
 from paceline import Trace
 
 # Positions of a unit's variables: a batch normalisation has gamma, beta and two moving averages.
@@ -78,10 +76,9 @@ def _resnet_places(names: list[str]) -> dict[str, int]:
 
 def byte_shares(model: str, trace: Trace, servers: int) -> list[float]:
     """Return each server's share of the bytes, counting tensors with and without a gradient."""
-    plain = json.loads(trace.to_json())
-    sizes = {g["tensor"]: g["bytes"] for g in plain["workers"][0]["gradients"]}
+    sizes = {gradient.tensor: gradient.bytes for gradient in trace.workers[0].gradients}
     if model == "inception-v3":  # The bytes without a gradient are a variable, the auxiliary head.
-        sizes |= {entry["tensor"]: entry["bytes"] for entry in plain["distribution"] if isinstance(entry, dict)}
+        sizes |= {entry.tensor: entry.bytes for entry in trace.distribution if entry.bytes is not None}
     held = [0] * servers
     for bucket, server in zip(trace.buckets(), tensorflow_servers(model, trace, servers), strict=True):
         held[server] += sum(sizes.get(name, 0) for name in bucket)

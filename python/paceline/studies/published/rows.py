@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline._core import Cluster, Trace
+from paceline._core import Cluster, Gradient, Layer, Trace, Worker
 from paceline.catalog import channels
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, rates_of
@@ -89,7 +88,7 @@ class _Step:
 
     @property
     def gradient_bytes(self) -> int:
-        return int(json.loads(self.trace.summary())["gradient_bytes"])
+        return self.trace.gradient_bytes
 
 
 def forecast(row: Row) -> Forecast:
@@ -153,7 +152,7 @@ def _step(row: Row) -> _Step:
     if trace is None:
         raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline traces`)")
     batch, rate = row.batch, row.samples_per_s
-    known = rates_of(json.loads(trace.summary())["name"])
+    known = rates_of(trace.name)
     device = next((known[name] for name in known if name.lower() in row.gpu.lower()), None)
     if batch is None:
         batch = _BATCH
@@ -202,15 +201,24 @@ def _run(row: Row, engine: Engine, step: _Step) -> Result:
 
 def _without_computation(trace: Trace) -> Trace:
     """Return the trace's tensors, all ready at once: the library still fuses them as it does."""
-    document = json.loads(trace.to_json())
-    document.pop("variation", None)
-    for worker in document["workers"]:
-        worker["backward_s"] = worker["optimizer_s"] = 0.0
-        for layer in worker["forward"]:
-            layer["duration_s"] = 0.0
-        for gradient in worker["gradients"]:
-            gradient["ready_s"] = 0.0
-    return Trace.from_json(json.dumps(document).encode(), document["name"])
+    workers = [
+        Worker(
+            [
+                Layer(
+                    layer.name,
+                    0.0,
+                    layer.tensors,
+                    activation_bytes=layer.activation_bytes,
+                    backward_bytes=layer.backward_bytes,
+                )
+                for layer in worker.forward
+            ],
+            [Gradient(one.tensor, 0.0, one.bytes, one.shape) for one in worker.gradients],
+            backward_s=0.0,
+        )
+        for worker in trace.workers
+    ]
+    return trace.replace(workers=workers, backward_spread=0.0)
 
 
 def _bounds(row: Row, step: _Step) -> tuple[float, float]:
