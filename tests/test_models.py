@@ -377,7 +377,7 @@ def test_a_pipeline_has_a_bubble_of_its_stages():
     assert turns.memory().activations == pytest.approx(staged.memory().activations * 5.5 / 4, rel=0.01)
     # A tied head of the last stage has its own copy, which the trace leaves out.
     tied = workload("gpt2-xl", pipeline_parallel=4, microbatches=4)
-    assert json.loads(tied.trace().summary())["batch"] == 4
+    assert tied.trace().batch == 4
 
 
 def test_embeddings_and_head_count_as_blocks_where_that_makes_parts_equal():
@@ -571,7 +571,7 @@ def test_a_wrong_configuration_names_file_and_field(config_file, change, message
 def test_a_configuration_file_is_a_model(config_file):
     found = find_workload(str(config_file), gpu="a100")
     assert found.model.name == "tiny"
-    assert json.loads(paceline.load_trace(f"{config_file}@a100:batch=2").summary())["batch"] == 2
+    assert paceline.load_trace(f"{config_file}@a100:batch=2").batch == 2
     given = run(simulate, "--config", config_file, "--gpu", "a100", "--workers", 4, "--strategy", "ring", "--json")
     [one] = json.loads(given.stdout)
     assert one["trace"] == "tiny" and 0 < one["mfu"] < 1 and one["tokens_per_s_per_gpu"] > 0
@@ -589,7 +589,7 @@ def test_an_iteration_of_more_than_a_day_names_what_may_be_wrong():
 def test_a_file_may_have_an_at_in_its_name(tmp_path):
     path = tmp_path / "gpt2-small@h100"
     path.write_text(paceline.load_trace("resnet-18").to_json(), encoding="utf-8")
-    assert json.loads(paceline.load_trace(str(path)).summary())["name"] == "resnet-18"
+    assert paceline.load_trace(str(path)).name == "resnet-18"
     with pytest.raises(InvalidArgumentError, match="there is no such file"):
         paceline.load_trace(str(tmp_path / "a@b" / "none.json"))
 

@@ -381,7 +381,7 @@ def test_a_branch_in_a_layer_is_named(tmp_path):
     trace = paceline.Trace.read(output)
     forecast = CliRunner().invoke(simulate, [str(output), "--gpus", "8", "--sharding", "zero3"])
     assert "was recorded with several passes a step" in forecast.stderr
-    assert json.loads(trace.summary())["frozen_bytes"] == 4 * 65 * 64
+    assert trace.frozen_bytes == 4 * 65 * 64
     plain = " ".join(CliRunner().invoke(simulate, [str(output), "--gpus", "8"]).stderr.split())
     assert "is forecast to exchange gradients after the last one only, as under model.no_sync()" in plain
 

@@ -62,7 +62,7 @@ def test_tiers_have_their_sizes_and_every_strategy(tier, least, most):
 
 def test_bytes_are_divided_for_the_rate():
     trace = paceline.load_trace("netop-vgg-16")
-    size = json.loads(trace.summary())["gradient_bytes"]
+    size = trace.gradient_bytes
     for rate in (100e6, 500e6, 10e9):
         shrink = auto_shrink(trace, rate)
         assert shrink == 1 or size * 8 / rate / shrink == pytest.approx(all_cells.LINK_S, rel=0.2)
