@@ -28,8 +28,8 @@ def by_rate(name: str) -> float:
     """The trace's computation at batch 32, in ms, scaled like ResNet-50's."""
 
     def of_trace(name: str) -> float:
-        step = json.loads(load_trace(name).with_batch(runs.BATCH).summary())
-        return 1e3 * (step["forward_s"] + step["backward_s"] + step["optimizer_s"])
+        step = load_trace(name).with_batch(runs.BATCH)
+        return 1e3 * (step.forward_s + step.backward_s + step.optimizer_s)
 
     return of_trace(name) * networks()[BASE].compute_ms / of_trace(BASE)
 

@@ -11,7 +11,6 @@ CPU, and the total is scaled to the rate of one device. At a CPU's own speed eve
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import paceline
@@ -30,8 +29,7 @@ def rate_of(name: str) -> Rate:
 
 def seconds(trace: paceline.Trace) -> float:
     """Of a sample."""
-    told = json.loads(trace.summary())
-    return (told["forward_s"] + told["backward_s"] + told["optimizer_s"]) / told["batch"]
+    return (trace.forward_s + trace.backward_s + trace.optimizer_s) / trace.batch
 
 
 def scaled(name: str, recorded: Path) -> tuple[paceline.Trace, Rate, str]:
@@ -49,14 +47,12 @@ def scaled(name: str, recorded: Path) -> tuple[paceline.Trace, Rate, str]:
 
 def make(name: str, recorded: Path) -> paceline.Trace:
     trace, rate, words = scaled(name, recorded)
-    document = json.loads(trace.to_json())
-    document["name"], document["device"] = name, f"{rate.device} (by its rate)"
-    document["provenance"] = (
+    provenance = (
         f"{name}: tensors and their order from the model of torchvision or transformers, layer times recorded on a CPU "
-        f"({document['provenance']}) and all scaled alike {words}; so the total is a {rate.device}'s, the proportions "
+        f"({trace.provenance}) and all scaled alike {words}; so the total is a {rate.device}'s, the proportions "
         "of layers are a CPU's. Made by scripts/record_models.py and scripts/make_model_traces.py"
     )
-    return paceline.Trace.from_json(json.dumps(document).encode(), name)
+    return trace.replace(name=name, device=f"{rate.device} (by its rate)", provenance=provenance)
 
 
 def main() -> None:
@@ -67,7 +63,7 @@ def main() -> None:
     for name in options.models or sorted(path.stem for path in options.recorded.glob("*.json")):
         trace = make(name, options.recorded)
         (TRACES / f"{name}.json").write_text(trace.to_json() + "\n")
-        print(trace.summary())
+        print(f"{name}: {trace.tensor_count} tensors, {1 / seconds(trace):g} samples/s")
 
 
 if __name__ == "__main__":

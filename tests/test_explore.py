@@ -247,7 +247,7 @@ def test_presets_move_the_sliders():
         parse(json.dumps({"cluster": name, **preset(name)}).encode())
     assert preset("p3.16xlarge")["gpus_per_node"] == 8
     state = State(cluster="p3.16xlarge", **preset("p3.16xlarge"))
-    assert json.loads(cluster_of(state).to_json())["intra_bandwidth"] == "960Gbps"
+    assert cluster_of(state).intra_bandwidth_bps == 960e9
 
 
 @contextmanager

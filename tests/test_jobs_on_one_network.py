@@ -172,13 +172,13 @@ def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
 def test_a_what_if_is_what_the_mix_with_that_change_takes(top, own):
     document = {"nodes": 8, "iterations": 2, **top, "job": [job("a", **own), job("b", **own, start="1ms")]}
     mix = spec.mix(document, "jobs.toml")
-    cluster = json.loads(mix.jobs[0].by_itself.cluster.to_json())
+    cluster = mix.jobs[0].by_itself.cluster
     changes = {"twice the bandwidth": {"bandwidth": f"{2 * int(top['bandwidth'].removesuffix('Gbps'))}Gbps"}}
     if "racks" in top:
         halved = {**top["racks"], "oversubscription": top["racks"]["oversubscription"] / 2}
         changes["half the oversubscription"] = {"racks": halved}
-    if "sharding" not in own and "fabric" not in cluster:
-        aggregating = {"switch": {**cluster["switch"], "aggregation": True}}
+    if "sharding" not in own and cluster.fabric is None:
+        aggregating = {"switch": {"multicast": cluster.switch.multicast, "aggregation": True}}
         with_sharp = [one | {"strategy": "sharp"} for one in document["job"]]
         changes["aggregation in the switch"] = {**aggregating, "job": with_sharp}
     forecast = {one.change: one.iteration_s for one in model.simulate_jobs(mix).what_if}

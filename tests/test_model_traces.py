@@ -1,7 +1,5 @@
 """The built-in traces of models: the parameters of the real model, at a published rate."""
 
-import json
-
 import paceline
 import pytest
 from paceline.catalog.devices import all_rates, rates_of
@@ -27,20 +25,19 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_gradients_are_the_models(name):
-    told = json.loads(paceline.load_trace(name).summary())
-    assert told["gradient_bytes"] == 4 * PARAMETERS[name]
+    assert paceline.load_trace(name).gradient_bytes == 4 * PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_the_rate_is_published(name):
-    told = json.loads(paceline.load_trace(name).summary())
-    seconds = told["forward_s"] + told["backward_s"] + told["optimizer_s"]
-    rates = [rate.samples_per_s for rate in rates_of(name).values() if rate.batch == told["batch"]]
+    trace = paceline.load_trace(name)
+    seconds = trace.forward_s + trace.backward_s + trace.optimizer_s
+    rates = [rate.samples_per_s for rate in rates_of(name).values() if rate.batch == trace.batch]
     if rates:
-        assert any(told["batch"] / seconds == pytest.approx(rate, rel=1e-4) for rate in rates)
+        assert any(trace.batch / seconds == pytest.approx(rate, rel=1e-4) for rate in rates)
     else:  # scaled like a similar model, and says so
-        assert "by the factor by which" in told["provenance"]
-    assert "CPU" in told["provenance"]
+        assert "by the factor by which" in trace.provenance
+    assert "CPU" in trace.provenance
 
 
 def test_there_is_a_source_for_every_rate():
@@ -53,9 +50,9 @@ def test_there_is_a_source_for_every_rate():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_last_layers_come_first(name):
-    worker = json.loads(paceline.load_trace(name).to_json())["workers"][0]
-    ready = [gradient["ready_s"] for gradient in worker["gradients"]]
+    worker = paceline.load_trace(name).workers[0]
+    ready = [gradient.ready_s for gradient in worker.gradients]
     assert ready == sorted(ready)
-    first = {tensor for layer in worker["forward"][:3] for tensor in layer.get("tensors", ())}
-    last = {gradient["tensor"] for gradient in worker["gradients"][-5:]}
+    first = {tensor for layer in worker.forward[:3] for tensor in layer.tensors}
+    last = {gradient.tensor for gradient in worker.gradients[-5:]}
     assert first & last

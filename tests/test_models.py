@@ -166,20 +166,20 @@ def test_every_model_is_a_trace_like_others(name):
     trace = made.trace()
     again = paceline.Trace.from_json(trace.to_json().encode(), "again")
     assert again.to_json() == trace.to_json()
-    summary = json.loads(trace.summary())
-    assert summary["gradient_bytes"] == 2 * made.model.parameters
-    assert summary["forward_s"] == pytest.approx(made.forward_s)
-    assert summary["backward_s"] == pytest.approx(made.backward_s)
+    assert again == trace
+    assert trace.gradient_bytes == 2 * made.model.parameters
+    assert trace.forward_s == pytest.approx(made.forward_s)
+    assert trace.backward_s == pytest.approx(made.backward_s)
     result = paceline.simulate(trace, workers=1)
     assert result.iteration_s == pytest.approx(made.compute_s)
 
 
 def test_gradients_become_ready_from_the_last_layer_to_the_first():
-    document = workload("gpt2-small", "a100").document()["workers"][0]
-    ready = [one["ready_s"] for one in document["gradients"]]
+    [worker] = workload("gpt2-small", "a100").trace().workers
+    ready = [one.ready_s for one in worker.gradients]
     assert ready == sorted(ready)
-    assert document["gradients"][-1]["tensor"] == "model.embed.tokens.weight"  # tied with the head
-    assert document["forward"][-1]["tensors"] == ["model.embed.tokens.weight"]
+    assert worker.gradients[-1].tensor == "model.embed.tokens.weight"  # tied with the head
+    assert worker.forward[-1].tensors == ["model.embed.tokens.weight"]
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -210,8 +210,8 @@ def test_activations_of_a_gpt_layer_are_those_of_korthikanti(batch, sequence):
 def test_what_only_the_backward_pass_needs(microbatches):
     pipeline = {"pipeline_parallel": 2, "microbatches": microbatches} if microbatches > 1 else {}
     made = workload("gpt2-xl", "a100", checkpointing="full", kernels="eager", **pipeline)
-    document = made.document(made.pipeline - 1)
-    found = {one["layer"]: one.get("backward_bytes", 0) for one in document["workers"][0]["forward"]}
+    [worker] = made.trace(made.pipeline - 1).workers
+    found = {one.name: one.backward_bytes or 0 for one in worker.forward}
     # A recomputed block's activations, of which attention's are left when the MLP has been passed.
     again = {
         part: sum(
@@ -364,9 +364,9 @@ def test_a_pipeline_has_a_bubble_of_its_stages():
     assert staged.timed[-1].layer.name == "model.head"
     names = [one.layer.name for stage in staged.stages for one in stage]
     assert names == [layer.name for layer in staged.model.layers]
-    document = staged.document()
-    assert document["batch"] == 12
-    assert document["workers"][0]["forward"][0]["duration_s"] == pytest.approx(14 * passes)
+    trace = staged.trace()
+    assert trace.batch == 12
+    assert trace.workers[0].forward[0].duration_s == pytest.approx(14 * passes)
     # Interleaved: the bubble is that of half a stage, and the last of 8 parts of 10 blocks is the last stage's.
     turns = workload("llama-2-70b", seq=4096, pipeline_parallel=4, microbatches=12, virtual_stages=2)
     passes = turns.forward_s + turns.backward_s
@@ -784,8 +784,7 @@ def test_all_reduces_of_tensor_parallel_gpus_are_told_apart(checkpointing, passe
     ("name", "gradients"), [("gpt2-small", 2 + 12 * 12 + 2), ("gpt2-xl", 2 + 48 * 12 + 2), ("llama-3-8b", 291)]
 )
 def test_models_have_as_many_gradients_as_pytorchs(name, gradients):
-    document = workload(name).document()
-    assert len(document["workers"][0]["gradients"]) == gradients
+    assert len(workload(name).trace().workers[0].gradients) == gradients
 
 
 def test_gpus_that_a_cluster_does_not_have_are_said():

@@ -1,11 +1,8 @@
 """The nodes that are assumed of a GPU, and which GPU an unknown name suggests."""
 
-import json
-
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline._core import parse_rate
 from paceline._internal.nearest import like_gpu
 from paceline.catalog.devices import NODES, all_rates
 from paceline.catalog.hardware import all_hardware, find_hardware
@@ -37,14 +34,14 @@ def test_gpus_without_known_nodes_share_one(gpu):
 def test_nodes_of_every_gpu(gpu):
     device = find_hardware(gpu)
     nodes = nodes_of(device)
-    fields = json.loads(nodes.cluster.to_json())
+    cluster = nodes.cluster
     assert nodes.known == device.node
     if device.node is None:
-        assert fields["gpus_per_node"] == GPUS_PER_NODE
-        assert fields["bandwidth"] == "25Gbps"
-        inside = parse_rate(fields["intra_bandwidth"]) / 8
+        assert cluster.gpus_per_node == GPUS_PER_NODE
+        assert cluster.bandwidth_bps == 25e9
+        inside = cluster.intra_bandwidth_bps / 8
         if device.link_bandwidth is None:
-            assert fields["intra_link"] == "pcie"
+            assert cluster.intra_link == "pcie"
             assert 9e9 < inside < 63e9  # x16 slots of PCI Express 3.0 to 5.0
         else:
             assert 0.9 * device.bus_bandwidth < inside < device.link_bandwidth
@@ -54,8 +51,8 @@ def test_every_device_of_a_rate_has_known_nodes():
     assert {rate.device for rate in all_rates()} == set(NODES)
     assert set(NODES.values()) <= set(cluster_names())
     for device, cluster in NODES.items():
-        assert json.loads(nodes_of_device(device).cluster.to_json())["name"] == cluster
-    assert json.loads(nodes_of_device("GTX 1080").cluster.to_json())["gpus_per_node"] == GPUS_PER_NODE
+        assert nodes_of_device(device).cluster.name == cluster
+    assert nodes_of_device("GTX 1080").cluster.gpus_per_node == GPUS_PER_NODE
 
 
 def test_a_device_shares_a_node():

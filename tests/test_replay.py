@@ -11,6 +11,7 @@ import numpy as np
 import paceline
 import pytest
 from job_workers.launch import TESTS, clean
+from paceline._core import Distributed
 from paceline.forecast.iteration_plan import BACKGROUND
 from paceline.replay.clock import Clock, Lateness
 from paceline.replay.exchange import JobExchange
@@ -155,14 +156,13 @@ def test_ranks_hand_over_in_one_order():
 
 
 def test_bytes_are_divided():
-    whole = json.loads(paceline.load_trace("netop-inception-v3").to_json())
-    less = shrunk(paceline.load_trace("netop-inception-v3"), 8)
-    fields = json.loads(less.to_json())
-    for before, after in zip(whole["workers"][0]["gradients"], fields["workers"][0]["gradients"], strict=True):
-        assert after["bytes"] % 4 == 0
-        assert abs(after["bytes"] - before["bytes"] / 8) <= 4
-    (auxiliary,) = [entry for entry in fields["distribution"] if isinstance(entry, dict)]
-    assert auxiliary == {"tensor": "AuxLogits", "bytes": 8_500_000 // 8}
+    whole = paceline.load_trace("netop-inception-v3")
+    less = shrunk(whole, 8)
+    for before, after in zip(whole.workers[0].gradients, less.workers[0].gradients, strict=True):
+        assert after.bytes % 4 == 0
+        assert abs(after.bytes - before.bytes / 8) <= 4
+    [auxiliary] = [entry for entry in less.distribution if entry.bytes is not None]
+    assert auxiliary == Distributed("AuxLogits", 8_500_000 // 8)
     with pytest.raises(paceline.InvalidArgumentError, match=r"shrink: 0\.5 is not between"):
         shrunk(less, 0.5)
 

@@ -292,8 +292,8 @@ def described(sweep):
     """The scenarios of a sweep."""
     return [
         (
-            json.loads(one.trace.to_json()),
-            json.loads(one.cluster.to_json()),
+            one.trace,
+            one.cluster,
             one.strategy,
             one.workers,
             dict(one.options),

@@ -39,24 +39,22 @@ def test_traces_are_what_the_script_makes(tmp_path):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_traces_have_the_published_sizes(model):
-    trace = json.loads(paceline.load_trace(f"netop-{model}").to_json())
-    inputs, worker = INPUTS[model], trace["workers"][0]
-    assert len(worker["gradients"]) == TENSORS[model]
-    assert len(worker["forward"]) == inputs.layers
-    assert 8 * sum(gradient["bytes"] for gradient in worker["gradients"]) == pytest.approx(
-        inputs.gigabits * 1e9, abs=32
-    )
-    assert sum(layer["duration_s"] for layer in worker["forward"]) == pytest.approx(inputs.forward_s)
-    ready = [gradient["ready_s"] for gradient in worker["gradients"]]
+    trace = paceline.load_trace(f"netop-{model}")
+    inputs, worker = INPUTS[model], trace.workers[0]
+    assert len(worker.gradients) == TENSORS[model]
+    assert trace.layer_count == inputs.layers
+    assert 8 * sum(one.bytes for one in worker.gradients) == pytest.approx(inputs.gigabits * 1e9, abs=32)
+    assert trace.forward_s == pytest.approx(inputs.forward_s)
+    ready = [gradient.ready_s for gradient in worker.gradients]
     assert max(ready) - min(ready) == pytest.approx(inputs.backward_after_first_s)
-    assert trace["batch"] == 32
+    assert trace.batch == 32
     for word in ("Published", "Derived", "Calibrated"):
-        assert word in trace["provenance"]
+        assert word in trace.provenance
 
 
 def test_first_fully_connected_layer_of_vgg_is_that_of_299_pixels():
-    trace = json.loads(paceline.load_trace("netop-vgg-16").to_json())
-    size = next(g["bytes"] for g in trace["workers"][0]["gradients"] if g["tensor"] == "fc6/weights")
+    worker = paceline.load_trace("netop-vgg-16").workers[0]
+    size = next(one.bytes for one in worker.gradients if one.tensor == "fc6/weights")
     assert size == pytest.approx(9 * 9 * 512 * 4096 * 4, rel=0.001)
 
 

@@ -215,6 +215,9 @@ class Trace:
         """
     def replace(self, **fields: Unpack[_TraceFields]) -> Trace:
         """Return the trace with other values of some fields. Raises InvalidArgumentError."""
+    def summary(self) -> str:
+        """Return totals as JSON. Deprecated, with a FutureWarning: the fields above say the same."""
+
     def to_json(self) -> str:
         """Return the trace in its file format."""
     def buckets(self, bucket_size: int | None = None) -> list[list[str]]:

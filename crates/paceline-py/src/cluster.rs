@@ -9,7 +9,7 @@ use paceline_model::{Cluster as ModelCluster, Rate, Time, units};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::user_error;
+use crate::{Reduced, user_error};
 
 /// The machines and the network between them.
 #[pyclass(frozen, eq, module = "paceline._core")]
@@ -51,7 +51,6 @@ pub struct Switch {
 impl Switch {
     #[new]
     #[pyo3(signature = (*, multicast, aggregation, cut_through=false, memory=None, radix=None))]
-    #[expect(clippy::fn_params_excessive_bools, reason = "keywords in Python")]
     fn new(multicast: bool, aggregation: bool, cut_through: bool, memory: Option<u64>, radix: Option<u32>) -> Switch {
         Switch { multicast, aggregation, cut_through, memory, radix }
     }
@@ -354,8 +353,7 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "nics_per_node" => cluster.nics_per_node = value(field, given)?,
         "intra_link" => {
             let all = [IntraLink::Pcie, IntraLink::Nvlink, IntraLink::Nvswitch];
-            cluster.intra_link =
-                if given.is_none() { None } else { Some(named(field, given, &all, IntraLink::name)?) };
+            cluster.intra_link = if given.is_none() { None } else { Some(named(field, given, &all, IntraLink::name)?) };
         }
         "intra_bandwidth_bps" => cluster.intra_bandwidth = rate(field, given)?,
         "mesh" => {
@@ -367,13 +365,12 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "reduction_bandwidth_bps" => cluster.reduction_bandwidth = optional_rate(field, given)?,
         "node_contention" => cluster.node_contention = value(field, given)?,
         "servers" => {
-            cluster.servers =
-                named(field, given, &[ServerPlace::OwnNodes, ServerPlace::Colocated], ServerPlace::name)?;
+            cluster.servers = named(field, given, &[ServerPlace::OwnNodes, ServerPlace::Colocated], ServerPlace::name)?;
         }
         "racks" => {
             let racks: Option<Racks> = value(field, given)?;
-            cluster.racks = racks
-                .map(|Racks { nodes_per_rack, oversubscription }| ModelRacks { nodes_per_rack, oversubscription });
+            cluster.racks =
+                racks.map(|Racks { nodes_per_rack, oversubscription }| ModelRacks { nodes_per_rack, oversubscription });
         }
         "fabric" => cluster.fabric = value::<Option<Fabric>>(field, given)?.map(|fabric| fabric.0),
         "degraded" => {
@@ -553,7 +550,7 @@ impl Cluster {
     /// Whether every GPU has a NIC of its own, whose rate `bandwidth_bps` is.
     #[getter]
     fn has_rails(&self) -> bool {
-        matches!(&self.0.fabric, Some(ModelFabric { shape: Shape::Rails { .. }, .. }))
+        self.0.has_rails()
     }
 
     #[getter]
@@ -597,7 +594,7 @@ impl Cluster {
     }
 
     /// For pickle: between processes a cluster travels as its file.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Vec<u8>, String))> {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
         let class = py.get_type::<Cluster>().getattr("from_json")?;
         Ok((class, (self.0.to_json().into_bytes(), self.0.name.clone())))
     }

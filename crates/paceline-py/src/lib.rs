@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_model::{Time, units};
+use paceline_model::{Rate, Time, units};
 use paceline_runtime::coordination::PolicyKind;
 use paceline_schedule::{Collective, Knobs, Stand, Topology};
 use paceline_simulator as simulator;
@@ -30,6 +30,9 @@ use crate::trace::Trace;
 // Defined in Python, because each has more than one base.
 import_exception!(paceline.errors, InvalidArgumentError);
 import_exception!(paceline.errors, InternalError);
+
+/// What pickle takes: a function, and its arguments, here the JSON of a file and its name.
+type Reduced<'py> = (Bound<'py, PyAny>, (Vec<u8>, String));
 
 fn user_error(error: impl std::fmt::Display) -> PyErr {
     InvalidArgumentError::new_err(error.to_string())

@@ -7,11 +7,12 @@ use paceline_model::trace::{
 };
 use paceline_model::{Time, Trace as ModelTrace, units};
 use paceline_simulator as simulator;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyFutureWarning, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use serde_json::json;
 
-use crate::user_error;
+use crate::{Reduced, user_error};
 
 /// The computation of one worker in one iteration.
 #[pyclass(frozen, eq, module = "paceline._core")]
@@ -321,6 +322,31 @@ impl Trace {
         self.0.to_json()
     }
 
+    /// Totals as JSON, as before there were getters.
+    fn summary(&self, py: Python<'_>) -> PyResult<String> {
+        let message = c"Trace.summary() goes with the next release; read the trace's fields, such as trace.batch";
+        PyErr::warn(py, &py.get_type::<PyFutureWarning>(), message, 1)?;
+        let totals = json!({
+            "name": self.name(),
+            "provenance": self.provenance(),
+            "device": self.device(),
+            "library": self.library(),
+            "batch": self.batch(),
+            "dtype": self.dtype(),
+            "layers": self.layer_count(),
+            "tensors": self.tensor_count(),
+            "gradient_bytes": self.gradient_bytes(),
+            "frozen_bytes": self.frozen_bytes(),
+            "optimizer_bytes": self.optimizer_bytes(),
+            "accumulates": self.accumulates(),
+            "forward_s": self.forward_s(),
+            "backward_s": self.backward_s(),
+            "optimizer_s": self.optimizer_s(),
+            "recorded_workers": self.worker_count(),
+        });
+        Ok(totals.to_string())
+    }
+
     /// Names of the tensors of each bucket, in the order of bucket numbers.
     #[pyo3(signature = (bucket_size=None))]
     fn buckets(&self, bucket_size: Option<u64>) -> Vec<Vec<String>> {
@@ -446,7 +472,7 @@ impl Trace {
     }
 
     /// For pickle: between processes a trace travels as its file.
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Vec<u8>, String))> {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
         let class = py.get_type::<Trace>().getattr("from_json")?;
         Ok((class, (self.0.to_json().into_bytes(), self.0.name.clone())))
     }

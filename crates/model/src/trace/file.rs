@@ -6,7 +6,8 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, Trace};
 use crate::document::fields::{
-    MAX_DIMENSIONS, MAX_SPREAD, check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time, whole,
+    MAX_DIMENSIONS, MAX_SPREAD, check_name, name, number, optional_time, plausible_bytes, tensor_bytes, text, time,
+    whole,
 };
 use crate::document::shown;
 use crate::document::strict::{from_map, list, names, object, objects};

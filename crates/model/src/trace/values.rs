@@ -53,7 +53,8 @@ impl TraceFile {
             worker.check_values(&format!("workers[{number}]"))?;
         }
         let listed = self.distribution.iter().map(|one| ("distribution", &one.tensor, one.bytes));
-        for (place, name, bytes) in listed.chain(self.frozen.iter().map(|one| ("frozen", &one.tensor, Some(one.bytes)))) {
+        for (place, name, bytes) in listed.chain(self.frozen.iter().map(|one| ("frozen", &one.tensor, Some(one.bytes))))
+        {
             check_name(name.clone()).map_err(at(place))?;
             bytes.map_or(Ok(()), sized).map_err(at(place))?;
         }
@@ -94,8 +95,8 @@ impl LayerFile {
         for name in &self.tensors {
             check_name(name.clone())?;
         }
-        let kept = self.activation_bytes.into_iter().chain(self.backward_bytes);
-        kept.map(|bytes| plausible(bytes, "bytes of one sample")).collect()
+        let mut kept = self.activation_bytes.into_iter().chain(self.backward_bytes);
+        kept.try_for_each(|bytes| plausible(bytes, "bytes of one sample"))
     }
 }
 

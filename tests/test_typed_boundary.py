@@ -1,0 +1,78 @@
+"""What passes between Python and the native module has types; JSON is what files and `--json` contain."""
+
+import json
+import re
+from pathlib import Path
+
+import paceline
+import pytest
+from click.testing import CliRunner
+from paceline._core import Cluster, Degraded, Racks, Trace
+from paceline.catalog.library import totals
+from paceline.cli.simulate import simulate
+
+PACKAGE = Path(paceline.__file__).parent
+
+
+def test_nothing_parses_what_the_native_module_wrote():
+    parsed = re.compile(r"json\.loads\(.*(to_json|summary)\(\)")
+    assert [path for path in PACKAGE.rglob("*.py") if parsed.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("words", ["", "--json", "--explain", "--strategy ring --network fluid"])
+@pytest.mark.parametrize("trace", ["resnet-50 --workers 8,16", "llama-3-8b --gpu h100 --gpus 64 --sharding zero3"])
+def test_simulate_takes_nothing_from_json(monkeypatch, trace, words):
+    def refused(self):
+        raise AssertionError(f"{self!r} was written as JSON")
+
+    for type_ in (Trace, Cluster):
+        monkeypatch.setattr(type_, "to_json", refused)
+    monkeypatch.setattr(Trace, "summary", refused)
+    result = CliRunner().invoke(simulate, [*trace.split(), *words.split()], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_summary_of_a_trace_says_what_to_use_instead():
+    trace = paceline.load_trace("resnet-50")
+    with pytest.warns(FutureWarning, match=r"read the trace's fields, such as trace\.batch"):
+        assert json.loads(trace.summary()) == totals(trace)
+
+
+def test_a_cluster_with_other_fields_is_that_of_its_file():
+    cluster = paceline.load_cluster("p3.16xlarge")
+    slow = [Degraded("node1", 0.5)]
+    changed = cluster.replace(bandwidth_bps=1e9, latency_s=3e-6, racks=Racks(4, 2.0), degraded=slow, efficiency=None)
+    assert (changed.bandwidth_bps, changed.latency_s, changed.racks) == (1e9, 3e-6, Racks(4, 2.0))
+    assert changed.degraded == slow and changed.gpus_per_node == cluster.gpus_per_node
+    assert Cluster.from_json(changed.to_json().encode(), "again") == changed
+    assert changed != cluster == cluster.replace()
+    written = {"bandwidth": "1Gbps", "latency": "3us", "racks": {"nodes_per_rack": 4, "oversubscription": 2.0}}
+    written["degraded"] = [{"link": "node1", "factor": 0.5}]
+    assert cluster.replace(efficiency=None).with_fields(json.dumps(written)) == changed
+
+
+def test_a_trace_with_other_fields_is_that_of_its_file():
+    trace = paceline.load_trace("resnet-50")
+    changed = trace.replace(name="other", batch=2, workers=trace.workers * 2, optimizer_bytes=12)
+    assert (changed.name, changed.batch, changed.worker_count, changed.optimizer_bytes) == ("other", 2, 2, 12)
+    assert Trace.from_json(changed.to_json().encode(), "again") == changed
+    assert changed != trace == trace.replace() == Trace.from_json(trace.to_json().encode(), "again")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bandwidth_bps": 0.0}, "bandwidth"),
+        ({"latency_s": -1.0}, "latency_s: -1 s is not between 0 and a day"),
+        ({"channel": "udp"}, "channel: 'udp' is not one of"),
+        ({"gpus_per_node": 0}, "gpus_per_node"),
+        ({"degraded": [Degraded("node1", 2.0)]}, "degraded"),
+        ({"racks": Racks(0, 1.0)}, "nodes_per_rack"),
+    ],
+    ids=str,
+)
+def test_wrong_values_name_their_field(fields, message):
+    with pytest.raises(paceline.InvalidArgumentError, match=message):
+        paceline.load_cluster("p3.16xlarge").replace(**fields)
+    with pytest.raises(TypeError, match="a cluster has no field 'speed'"):
+        paceline.load_cluster("p3.16xlarge").replace(speed=1)
