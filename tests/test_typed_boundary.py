@@ -66,7 +66,7 @@ def test_a_trace_with_other_fields_is_that_of_its_file():
         ({"latency_s": -1.0}, "latency_s: -1 s is not between 0 and a day"),
         ({"channel": "udp"}, "channel: 'udp' is not one of"),
         ({"gpus_per_node": 0}, "gpus_per_node"),
-        ({"degraded": [Degraded("node1", 2.0)]}, "degraded"),
+        ({"degraded": [Degraded("node1", 2.0)]}, r"degraded\[0\]\.factor: is 2 and must lie between 0 and 1"),
         ({"racks": Racks(0, 1.0)}, "nodes_per_rack"),
     ],
     ids=str,

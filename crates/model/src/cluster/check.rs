@@ -96,12 +96,13 @@ impl Cluster {
         {
             within("fabric.oversubscription", *oversubscription, &range::OVERSUBSCRIPTION)?;
         }
-        for one in &self.degraded {
-            check_name(one.link.clone()).map_err(at("degraded"))?;
-            within("degraded", one.factor, &range::LEFT)?;
+        for (number, one) in self.degraded.iter().enumerate() {
+            check_name(one.link.clone())
+                .map_err(|message| Problem::new(format!("degraded[{number}].link"), message))?;
+            within(&format!("degraded[{number}].factor"), one.factor, &range::LEFT)?;
         }
-        for &(_, factor) in &self.stragglers {
-            within("stragglers", factor, &range::SLOWER)?;
+        for (number, &(_, factor)) in self.stragglers.iter().enumerate() {
+            within(&format!("stragglers[{number}].factor"), factor, &range::SLOWER)?;
         }
         for costs in &self.compression_costs {
             check_name(costs.method.clone()).map_err(at("compression_costs"))?;
