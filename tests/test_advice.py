@@ -1,11 +1,13 @@
 """What an error advises works: the command that it names, or the option, the value or the name that it proposes."""
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from paceline.catalog.hardware import find_hardware
 from paceline.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -104,6 +106,85 @@ def test_what_an_error_advises_works(mistake):
     )
     for one in re.findall(r"`paceline ([a-z]+(?: --help)?)`", message):
         assert attempt(one.split()).exit_code == 0, one
+
+
+@pytest.mark.parametrize("gpu", ["h100", "rtx-4090", "NVIDIA A100-SXM4-40GB"])
+@pytest.mark.parametrize("trace", ["{tiny}", "resnet-50"])
+def test_what_forecasts_a_recording_on_a_gpu(gpu, trace, tmp_path):
+    words = ["simulate", trace.format(tiny=TINY), "--workers", "8"]
+    message = attempt([*words, "--gpu", gpu]).stderr
+    ways = [[*re.search(r"(--(?:cluster|gpus-per-node) \S+ --samples-per-s) N", message)[1].split(), "100"]]
+    ways += [one.split() for one in re.findall(r"(--device \S+), whose rate", message)]
+    assert len(ways) == 1 + (trace == "resnet-50" and gpu != "rtx-4090")
+    for way in ways:
+        result = attempt([*words, *way])
+        assert result.exit_code == 0, result.output
+    record = shlex.split(re.search(r"`paceline (record --on [^`]+)`", message)[1])
+    script = ROOT / "examples" / "gpt.py"
+    with_model = [*record[: record.index("--")], "--", "python", str(script)]
+    with_model[with_model.index("-o") + 1] = str(tmp_path / "mine.json")
+    assert record[record.index("--") + 1 :] == ["python", "train.py"] and script.exists()
+    assert find_hardware(with_model[2]) == find_hardware(gpu)
+
+
+def test_a_switch_of_a_built_in_cluster_that_can_add_up(tmp_path):
+    for cluster, strategy in (("fat-tree-k16", "sharp"), ("dgx-h100", "ps-multicast"), ("leaf-spine-25g", "sharp")):
+        words = ["simulate", TINY, "--workers", "16", "--strategy", strategy, "--cluster"]
+        message = attempt([*words, cluster]).stderr
+        command, wanted = re.search(r"`paceline (clusters [^`]+)`, set (.+) in its switch, and give", message).groups()
+        mine = tmp_path / f"{cluster}.json"
+        exported = attempt(command.replace("mine.json", str(mine)).split())
+        assert exported.exit_code == 0, exported.output
+        text = mine.read_text()
+        for able in wanted.split(" and "):
+            assert able.replace("true", "false") in text
+            text = text.replace(able.replace("true", "false"), able)
+        mine.write_text(text)
+        assert attempt([*words, str(mine)]).exit_code == 0
+    refused = attempt(["simulate", TINY, "--workers", "16", "--strategy", "sharp", "--cluster", "h100-rails"])
+    assert "not modelled in fabrics of this kind" in refused.stderr and "export" not in refused.stderr
+
+
+def test_what_clusters_prints_as_json_is_a_cluster(tmp_path):
+    one, every, none = tmp_path / "one.json", tmp_path / "all.json", tmp_path / "none.json"
+    one.write_text(attempt(["clusters", "dgx-h100", "--json"]).stdout)
+    every.write_text(attempt(["clusters", "--json"]).stdout)
+    none.write_text("[]")
+    words = ["simulate", TINY, "--workers", "16", "--json", "--cluster"]
+    results = [json.loads(attempt([*words, cluster]).stdout) for cluster in ("dgx-h100", str(one))]
+    assert results[0] == results[1]
+    refused = attempt([*words, str(every)])
+    assert refused.exit_code == 2
+    command = re.search(r"`paceline (clusters NAME --export mine.json)`", refused.stderr)[1]
+    mine = str(tmp_path / "mine.json")
+    assert attempt(command.replace("NAME", "dgx-h100").replace("mine.json", mine).split()).exit_code == 0
+    assert json.loads(attempt([*words, mine]).stdout) == results[0]
+    # An export gives the fields of its source alone: a copy of any cluster forecasts as much.
+    for cluster in ("flat", "p3.16xlarge", "tpu-v4-torus"):
+        assert attempt(["clusters", cluster, "--export", mine]).exit_code == 0
+        assert attempt([*words, mine]).stdout == attempt([*words, cluster]).stdout
+    assert "is a list of 0 clusters, and one is expected" in attempt([*words, str(none)]).stderr
+
+
+ONE_NODE = (
+    "gpt2-small --gpu rtx-4090 --gpus 8",
+    "resnet-50 --gpus-per-node 8 --gpus 8 --bandwidth 10Gbps",
+    "vgg-16 --gpus-per-node 4 --gpus 4 --strategy ring",
+    "bert-large --cluster flat --gpus-per-node 8 --gpus 8 --library horovod",
+)
+
+
+@pytest.mark.parametrize("words", ONE_NODE)
+@pytest.mark.parametrize("more", [[], ["--explain"]])
+def test_nothing_in_a_switch_is_advised_where_there_is_none(words, more):
+    def verdict(*others):
+        text = attempt(["simulate", *words.split(), *others, *more]).stdout
+        return re.sub(r"\n(?:ring-|ps-|sharp).*", "", text)  # without rows
+
+    for word in ("multicast", "aggregation", "sharp", "in the switch"):
+        assert word not in verdict(), verdict()
+    if more and "--cluster" not in words:
+        assert "in the switch" in verdict("--gpus", "16")
 
 
 def test_pages_of_errors_say_what_is_so():

@@ -37,6 +37,112 @@ def test_jobs_are_packed_spread_or_placed():
     assert spec.mix({**RACKS, "job": [job("a"), job("b", workers=1)]}, "jobs.toml").nodes == 8
 
 
+@pytest.mark.parametrize(
+    ("fabric", "switches"),
+    [
+        ({"cluster": "fat-tree-k16"}, (0, 8, 16, 24)),
+        ({"fabric": {"kind": "fat-tree", "radix": 4}}, (0, 2, 4, 6)),
+        ({"nodes": 8, "fabric": {"kind": "leaf-spine", "nodes_per_leaf": 2, "spines": 2}}, (0, 2, 4, 6)),
+        ({"cluster": "slingshot-dragonfly"}, None),
+        (RACKS | {"nodes": 16}, (0, 4, 8, 12)),
+    ],
+)
+def test_jobs_are_spread_over_the_switches_of_a_fabric(fabric, switches):
+    found = spec.mix({**fabric, "job": [job("a", nodes="spread"), job("b", nodes="packed")]}, "jobs.toml")
+    per_switch = found.cluster.nodes_per_switch
+    own, packed = nodes(found)["a"], nodes(found)["b"]
+    assert own == (switches or own)
+    assert len({node // per_switch for node in own}) == 4
+    assert len({node // per_switch for node in packed}) < 4 or per_switch == 2
+
+
+def test_a_spread_job_meets_others_where_packed_ones_do_not():
+    def worst(placed):
+        jobs = [job(name, nodes=placed, workers=16, trace="allreduce:64MB") for name in "ab"]
+        result = model.simulate_jobs(spec.mix({"cluster": "fat-tree-k16", "iterations": 2, "job": jobs}, "jobs.toml"))
+        return max(one.slowdown for one in result.jobs)
+
+    assert worst("packed") == 1.0 and worst("spread") > 1.5
+
+
+def test_a_job_without_a_strategy_has_that_of_its_library():
+    wanted = {"resnet-50": ("native", "ddp"), "allreduce:4MB/2": ("ring", "none"), "gpt2-small@a100": ("native", "ddp")}
+    for trace, (strategy, library) in wanted.items():
+        found = mix(job("a", trace=trace))
+        assert found.jobs[0].scenario.strategy.name == found.jobs[0].by_itself.strategy.name == strategy
+        assert found.jobs[0].by_itself.library.name == library
+        assert any(note.startswith(f"a: no strategy is named, so {strategy}") for note in found.notes)
+        assert paceline.simulate(trace, workers=4).strategy == strategy
+    assert mix(job("a", library="horovod-ddl", trace="resnet-50")).jobs[0].scenario.strategy.name == "hierarchical"
+    assert not any("no strategy" in note for note in mix(job("a", strategy="tree")).notes)
+
+
+ON_GPUS = {"cluster": "fat-tree-k16", "gpus_per_node": 8, "nodes": 2}
+
+
+def test_jobs_on_a_named_gpu_have_its_links():
+    one = job("a", trace="gpt2-xl@h100", workers=8)
+    open_ = spec.mix({**ON_GPUS, "iterations": 2, "job": [one]}, "jobs.toml")
+    assert "Assumed inside nodes: NVLink of 2.96 Tbit/s, as the H100 SXM5 80 GB has in dgx-h100" in open_.notes[0]
+    alone = paceline.simulate("gpt2-xl@h100", "fat-tree-k16", workers=8, gpus_per_node=8).iteration_s
+    [found] = model.simulate_jobs(open_).jobs
+    assert found.iteration_s == pytest.approx(alone, rel=1e-6)
+    assert found.bottleneck == "computation" and found.compute_s < found.iteration_s
+    slow = spec.mix({**ON_GPUS, "intra_bandwidth": "100Gbps", "iterations": 2, "job": [one]}, "jobs.toml")
+    assert not any("Assumed" in note for note in slow.notes)
+    result = model.simulate_jobs(slow)
+    assert result.jobs[0].bottleneck == "inside the node"
+    changes = {it.change: it.mean_speedup for it in result.what_if}
+    assert changes["twice the bandwidth inside nodes"] > 1.3 and changes["twice the bandwidth"] == 1.0
+    # On one node there is no switch that could do more.
+    assert not any("switch" in change for change in changes)
+    two = [one, job("b", trace="gpt2-xl@a100-80gb-pcie", workers=8)]
+    with pytest.raises(InvalidArgumentError, match=r"jobs.toml: intra_bandwidth: jobs are on .* give the rate"):
+        spec.mix({**ON_GPUS, "job": two}, "jobs.toml")
+
+
+PLACES = {"a": [0, 1, 4, 5], "b": [2, 3, 6, 7]}
+
+
+def test_what_bounds_a_job():
+    jobs = [job("net", trace="vgg-16"), job("sums", trace="resnet-50", bucket_size="25MB")]
+    result = model.simulate_jobs(mix(*jobs, bandwidth="1Gbps"))
+    assert {one.name: one.bottleneck for one in result.jobs} == dict.fromkeys(("net", "sums"), "network between nodes")
+    fast = model.simulate_jobs(mix(*jobs, bandwidth="400Gbps"))
+    assert {one.bottleneck for one in fast.jobs} == {"computation"}
+    for one in result.to_dict()["jobs"]:
+        trace = json.loads(paceline.load_trace(one["trace"]).summary())
+        assert one["compute_s"] == pytest.approx(trace["forward_s"] + trace["backward_s"] + trace["optimizer_s"])
+    # Alone computation bounds it, beside others the links that they share.
+    shared = mix(*(job(name, trace="resnet-50", nodes=at) for name, at in PLACES.items()), bandwidth="14Gbps", **RACKS)
+    assert {one.bottleneck for one in model.simulate_jobs(shared).jobs} == {"network between nodes"}
+
+
+def test_the_command_may_say_what_the_cluster_has(tmp_path):
+    file = tmp_path / "jobs.toml"
+    file.write_text('bandwidth = "1Gbps"\niterations = 2\n[[job]]\ntrace = "allreduce:4MB/2"\nworkers = 4\n')
+
+    def run(*words):
+        return CliRunner().invoke(main, ["simulate", "--jobs", str(file), *words], catch_exceptions=False)
+
+    as_is, faster = (json.loads(run("--json", *words).stdout) for words in ((), ("--bandwidth", "400Gbps")))
+    assert faster["cluster"]["bandwidth"] == "400Gbps"
+    assert faster["jobs"][0]["iteration_s"] < as_is["jobs"][0]["iteration_s"] / 100
+    written = spec.mix({"bandwidth": "400Gbps", "iterations": 2, "job": [job("a", workers=4)]}, "jobs.toml")
+    assert faster["jobs"][0]["iteration_s"] == model.simulate_jobs(written).jobs[0].iteration_s
+    for words in (
+        ("--gpus-per-node", "2"),
+        ("--cluster", "10g-ethernet"),
+        ("--network", "fluid"),
+        ("--iterations", "3"),
+    ):
+        assert run(*words).exit_code == 0
+    assert "--strategy has no effect with --jobs; write it into" in run("--strategy", "ring").output
+    for value, reason in (("fast", "is not a rate"), ("1Gbps,2Gbps", "is a list, and one value is expected")):
+        refused = run("--bandwidth", value)
+        assert refused.exit_code == 2 and f"--bandwidth: '{value}' {reason}" in refused.output
+
+
 def test_the_order_in_the_file_makes_no_difference():
     jobs = [job("a", nodes="spread"), job("b", strategy="sharp"), job("c", workers=2, start="1ms")]
     top = {"nodes": 12, **RACKS}
@@ -72,6 +178,18 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
         ({"job": [job("a", workers="many")]}, "jobs.toml: job 1 (a): workers: 'many' is not a number of ranks"),
         ({"job": [job("a", strategy="rign")]}, "jobs.toml: job 1 (a): strategy: unknown strategy 'rign'"),
         ({"job": [job("a", nodes="wide")]}, "jobs.toml: job 1 (a): nodes: 'wide' is neither"),
+        (
+            {"job": [job("a", nodes="spread")]},
+            'jobs.toml: job 1 (a): nodes: "spread" has no effect: one switch connects all nodes',
+        ),
+        (
+            {**RACKS, "nodes": 4, "job": [job("a", nodes="spread")]},
+            'jobs.toml: job 1 (a): nodes: "spread" has no effect: a rack or switch has 4 nodes',
+        ),
+        (
+            {"nodes": 4, "fabric": {"kind": "torus", "dimensions": [4, 4]}, "job": [job("a", nodes="spread")]},
+            'jobs.toml: job 1 (a): nodes: "spread" has no effect: every node has a switch of its own; leave it out',
+        ),
         ({"job": [job("a", nodes=[0, 1])]}, "jobs.toml: job 1 (a): nodes: 2 are given, but 4 workers with 1 GPU"),
         ({"job": [job("a", start="soon")]}, "jobs.toml: job 1 (a): start: 'soon' is not a time"),
         ({"job": [job("a", servers=2)]}, "jobs.toml: job 1 (a): servers: has no effect on ring"),

@@ -1,8 +1,11 @@
 """The nodes that are assumed of a GPU, and which GPU an unknown name suggests."""
 
+import json
+
 import paceline
 import pytest
 from click.testing import CliRunner
+from paceline._core import written_rate
 from paceline._internal.nearest import like_gpu
 from paceline.catalog.devices import NODES, all_rates
 from paceline.catalog.hardware import all_hardware, find_hardware
@@ -45,6 +48,64 @@ def test_nodes_of_every_gpu(gpu):
             assert 9e9 < inside < 63e9  # x16 slots of PCI Express 3.0 to 5.0
         else:
             assert 0.9 * device.bus_bandwidth < inside < device.link_bandwidth
+
+
+def forecast(*words):
+    told = CliRunner().invoke(main, ["simulate", *map(str, words), "--json"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    return json.loads(told.stdout)
+
+
+FABRIC = ("--cluster", "fat-tree-k16", "--gpus-per-node", 8, "--strategy", "native")
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100-40gb", "rtx-4090", "h800", "v100-16gb", "gb200"])
+def test_a_cluster_that_does_not_say_what_is_inside_has_the_links_of_the_gpu(gpu):
+    words = ("gpt2-small", "--gpu", gpu, "--gpus", 8)
+    inside = written_rate(nodes_of(find_hardware(gpu)).cluster.intra_bandwidth_bps)
+    [own] = forecast(*words, *FABRIC)
+    [alone] = forecast(*words, "--strategy", "native")
+    assert own["iteration_s"] == pytest.approx(alone["iteration_s"], rel=0.1)
+    note = next(note for note in own["notes"] if note.startswith("Assumed inside nodes: "))
+    assert "'fat-tree-k16' does not say; --intra-bandwidth takes another rate" in note
+    assert ("PCI Express" in note) == (find_hardware(gpu).link_bandwidth is None)
+    # What is given holds, and says nothing.
+    [given] = forecast(*words, *FABRIC, "--intra-bandwidth", "20Gbps")
+    assert given["iteration_s"] > 1.5 * own["iteration_s"]
+    [same] = forecast(*words, *FABRIC, "--intra-bandwidth", inside)
+    assert same["iteration_s"] == pytest.approx(own["iteration_s"], rel=0.1)
+    assert not any("Assumed" in note for note in given["notes"] + same["notes"])
+
+
+def test_who_says_what_is_inside(tmp_path):
+    words, one = ("gpt2-small", "--gpus", 8, "--strategy", "native", "--gpu", "h100"), tmp_path / "c.json"
+
+    def seconds_on(**fields):
+        one.write_text(json.dumps({"format": "paceline-cluster", "version": 1, "name": "mine", **fields}))
+        [result] = forecast(*words, "--cluster", one, "--gpus-per-node", 8)
+        return result["iteration_s"], any("Assumed" in note for note in result["notes"])
+
+    assumed, is_said = seconds_on(bandwidth="100Gbps")
+    assert is_said
+    # A file that an export wrote of nodes with one GPU says nothing; one of nodes with several, or another rate, does.
+    assert seconds_on(bandwidth="100Gbps", gpus_per_node=1, intra_bandwidth="100Gbps") == (assumed, True)
+    for fields in ({"gpus_per_node": 4, "intra_bandwidth": "100Gbps"}, {"intra_bandwidth": "120Gbps"}):
+        slower, is_said = seconds_on(bandwidth="100Gbps", **fields)
+        assert slower > 1.5 * assumed and not is_said
+    # The cluster's own GPU has its own links, whatever computes.
+    slow, is_said = seconds_on(bandwidth="100Gbps", gpus_per_node=8, gpu="L4")
+    assert slow > 1.5 * assumed and is_said
+    assert not any("Assumed" in note for one in forecast(*words, "--cluster", "fat-tree-k16") for note in one["notes"])
+    by_device = forecast("resnet-50", "--device", "H100", *FABRIC, "--gpus", 8)[0]
+    assert any("Assumed inside nodes: NVLink" in note for note in by_device["notes"])
+    cluster = paceline.load_cluster("fat-tree-k16")
+    both = [
+        paceline.simulate("gpt2-small@h100", it, "native", workers=8, gpus_per_node=8).iteration_s
+        for it in (cluster, "fat-tree-k16")
+    ]
+    assert both[0] == both[1]
+    said = paceline.load_cluster("fat-tree-k16", gpus_per_node=8, intra_bandwidth="100Gbps")
+    assert paceline.simulate("gpt2-small@h100", said, "native", workers=8).iteration_s > 1.5 * both[0]
 
 
 def test_every_device_of_a_rate_has_known_nodes():

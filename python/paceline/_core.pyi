@@ -455,6 +455,12 @@ class Cluster:
     @property
     def links(self) -> str:
         """What `degraded` may name, as patterns in which `N` stands for any number."""
+    @property
+    def nodes_per_switch(self) -> int | None:
+        """Nodes of a rack, or on a switch of the fabric; None if one switch connects all."""
+    @property
+    def most_nodes(self) -> int | None:
+        """The most nodes that the fabric can have; None if there is no limit."""
 
 class Graph:
     """The operations of one training step and their dependencies (docs/reference/coordinator-plan.md). Immutable."""

@@ -443,6 +443,17 @@ impl Cluster {
     }
 
     #[getter]
+    fn nodes_per_switch(&self) -> Option<u32> {
+        let racks = self.0.racks.map(|racks| racks.nodes_per_rack);
+        racks.or_else(|| self.0.fabric.as_ref().map(|fabric| fabric.nodes_per_switch()))
+    }
+
+    #[getter]
+    fn most_nodes(&self) -> Option<u64> {
+        self.0.fabric.as_ref().and_then(|fabric| fabric.capacity())
+    }
+
+    #[getter]
     fn name(&self) -> &str {
         &self.0.name
     }

@@ -239,18 +239,57 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
         raise InvalidArgumentError("the name of a cluster is empty; `paceline clusters` lists the built-in clusters")
-    return Cluster.read(_file_of("cluster", source, _CLUSTERS, "a file or a name"))
+    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    if _is_list(path):
+        return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
+    return Cluster.read(path)
+
+
+def cluster_text(source: str | Path) -> str:
+    """Return the file of a cluster, with the fields that it gives and no others: a copy of it means the same.
+
+    Raises InvalidArgumentError.
+    """
+    whole = _named_cluster(source).to_json()
+    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    if not path.is_file() or _is_list(path):
+        return whole
+    return json.dumps(read_json(path, _LARGEST_FILE), indent=1, ensure_ascii=False)
+
+
+def _is_list(path: Path) -> bool:
+    """Return whether a regular file begins as a JSON list, as `paceline clusters --json` prints it."""
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(1 << 12).lstrip().startswith(b"[")
+    return False
+
+
+def _only(path: Path) -> object:
+    """Return the only cluster of a list. Raises InvalidArgumentError for several."""
+    listed = read_json(path, _LARGEST_FILE)
+    if not isinstance(listed, list) or len(listed) != 1:
+        what = f"a list of {len(listed)} clusters" if isinstance(listed, list) else "no JSON object"
+        raise InvalidArgumentError(
+            f"{path!s:.200}: is {what}, and one is expected; write one: `paceline clusters NAME --export mine.json`"
+        )
+    return listed[0]
 
 
 def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
-    """Return which fields a cluster's file gives: `"0s"` counts. A `Cluster` and a pipe do not tell.
+    """Return which fields a cluster's file gives: `"0s"` counts. A `Cluster`, a pipe and a list do not tell.
+
+    A list is what `paceline clusters --json` prints, with all fields.
 
     The file is one that `load_cluster` has accepted.
     """
     if source is None or isinstance(source, Cluster):
         return frozenset()
     path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
-    return frozenset(read_json(path, _LARGEST_FILE)) if path.is_file() else frozenset()
+    if not path.is_file():
+        return frozenset()
+    return frozenset() if _is_list(path) else frozenset(read_json(path, _LARGEST_FILE))
 
 
 def totals(trace: Trace) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The nodes that are assumed of a GPU if no cluster is named: those in which it is sold, or else eight in a machine.
 
-Forecasts of one job and of several, of models and of recordings, ask here.
+Of a cluster that does not say what its nodes are inside, that part is assumed. Forecasts of one job and of several, of
+models and of recordings, ask here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline._core import Cluster, written_rate
@@ -14,8 +16,9 @@ from paceline._internal import units
 from paceline.catalog import channels, nccl
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import NODES
-from paceline.catalog.hardware import Hardware
-from paceline.catalog.library import load_cluster
+from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.catalog.library import fields_given, load_cluster
+from paceline.errors import InvalidArgumentError
 
 GPUS_PER_NODE = 8
 """Of a GPU that no built-in cluster has: servers and cloud instances have up to 8. A job of fewer has one node."""
@@ -30,6 +33,21 @@ _PCIE = {
 """The slot of a GPU without NVLink by its architecture: PCI Express 3.0, 4.0 and 5.0 x16."""
 
 
+_INSIDE = {
+    "gpu": "gpu",
+    "intra_bandwidth": "intra_bandwidth_bps",
+    "intra_link": "intra_link",
+    "intra_latency": "intra_latency_s",
+    "mesh": "mesh",
+    "node_contention": "node_contention",
+}
+"""Fields of a cluster's file that say what a node is inside, and what they are called in a `Cluster`."""
+_LINKS = frozenset({"intra_bandwidth", "intra_link", "mesh"})
+"""Those that say what connects its GPUs."""
+_DEFAULT_BPS = 100e9
+"""The rate inside nodes where a file gives none."""
+
+
 @dataclass(frozen=True)
 class Nodes:
     """The nodes that are assumed of a GPU."""
@@ -39,6 +57,11 @@ class Nodes:
     cluster: Cluster
     known: str | None = None
     """The built-in cluster whose nodes they are; None if none has this GPU."""
+
+    @property
+    def inside(self) -> tuple[float, str | None, bool]:
+        """What connects the GPUs of a node: its rate, its kind, and whether it is a mesh."""
+        return self.cluster.intra_bandwidth_bps, self.cluster.intra_link, self.cluster.mesh is not None
 
     def note(self, given: Collection[str] = (), spelling: dict[str, str] | None = None) -> str | None:
         """Return what is assumed, beside the fields of the cluster that were given; None if that is nothing.
@@ -62,6 +85,55 @@ class Nodes:
             f"no built-in cluster has the {self.title}: assuming {units.listed([assumed[name] for name in left])}; "
             f"{units.listed([names[name] for name in left])}, or {names['cluster']}, say what yours are"
         )
+
+
+def with_inside(
+    source: str | Path | Cluster,
+    cluster: Cluster,
+    settings: Mapping[str, Any],
+    nodes: Callable[[], Nodes | None],
+    remedy: str,
+) -> tuple[Cluster, list[str]]:
+    """Return a cluster with the inside of a GPU's nodes, and a note that says so, if nobody says what it is.
+
+    Args:
+        source: The name, file or object that the cluster is from.
+        cluster: The cluster, as it is before settings.
+        settings: Fields that are given beside it; None counts as not given.
+        nodes: The nodes that are assumed of the GPU; None if none is named.
+        remedy: How a setting gives another rate.
+    """
+    beside = {name for name, value in settings.items() if value is not None}
+    in_file = frozenset() if isinstance(source, Cluster) else fields_given(source)
+    # An object, like a pipe, does not tell what was given and what is a default.
+    stated = set(in_file or [name for name, field in _INSIDE.items() if getattr(cluster, field)])
+    if cluster.gpus_per_node == 1 and cluster.intra_bandwidth_bps == _DEFAULT_BPS:
+        # The default, written out for nodes that have no inside.
+        stated -= {"intra_bandwidth", "intra_latency"}
+    if (settings.get("gpus_per_node") or cluster.gpus_per_node) == 1 or _LINKS & (stated | beside):
+        return cluster, []
+    assumed = nodes()
+    if assumed is None:
+        return cluster, []
+    own = assumed.cluster
+    rate = own.intra_bandwidth_bps
+    slowest = own.intra_link is None and rate <= channels.constant("inside.pcie")
+    link = "PCI Express" if slowest or own.intra_link == "pcie" else "NVLink"
+    where = f" in {assumed.known}" if assumed.known is not None else ""
+    note = (
+        f"Assumed inside nodes: {link} of {units.rate(rate)}, as the {assumed.title} has{where}, because cluster "
+        f"'{cluster.name}' does not say; {remedy} takes another rate"
+    )
+    changes: Any = {field: getattr(own, field) for name, field in _INSIDE.items() if name not in stated | beside}
+    return cluster.replace(**changes), [note]
+
+
+def known_nodes(gpu: str) -> Nodes | None:
+    """Return the nodes of a GPU by its name, as cluster files have it; None if it is not a known one."""
+    try:
+        return nodes_of(find_hardware(gpu))
+    except InvalidArgumentError:
+        return None
 
 
 def nodes_of(gpu: Hardware) -> Nodes:

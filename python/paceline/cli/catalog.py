@@ -16,7 +16,15 @@ from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
-from paceline.catalog.library import cluster_document, cluster_names, load_cluster, load_trace, totals, trace_names
+from paceline.catalog.library import (
+    cluster_document,
+    cluster_names,
+    cluster_text,
+    load_cluster,
+    load_trace,
+    totals,
+    trace_names,
+)
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.completion import complete
 
@@ -89,7 +97,7 @@ def _rates(model: str) -> list[str]:
 @_export
 def clusters(name: str | None, as_json: bool, verbose: bool, export: Path | None) -> None:
     """List the built-in clusters, or show one: NAME or a file."""
-    if _exported(name, export, lambda source: load_cluster(source).to_json()):
+    if _exported(name, export, cluster_text):
         return
     found = [load_cluster(source) for source in ([name] if name else cluster_names())]
     entries = [cluster_document(cluster) for cluster in found]

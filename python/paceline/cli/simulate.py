@@ -263,17 +263,23 @@ def _of_collectives(
 
 
 def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | None) -> bool:
-    """Forecast several jobs on one network, whose options are in the file; return whether Ctrl-C did not end it."""
+    """Forecast several jobs on one network, whose options are in the file; return whether Ctrl-C did not end it.
+
+    Options of the cluster win over the file's.
+    """
     from paceline._internal.console import Bar, wrapped
     from paceline._internal.files import check_writable, replaced
     from paceline.forecast.jobs import plot as plotting
     from paceline.forecast.jobs import spec, table
     from paceline.forecast.jobs.model import simulate_jobs
 
-    ctx = click.get_current_context()
+    ctx, given = click.get_current_context(), {}
     for param in ctx.command.params:
         name = param.name or ""
         if name in ("jobs", "as_json", "timeline", "plot") or ctx.get_parameter_source(name) != _GIVEN:
+            continue
+        if name in spec.OF_THE_CLUSTER:
+            given[name] = ctx.params[name]
             continue
         is_trace = isinstance(param, click.Argument)
         word = "TRACE" if is_trace else param.opts[0]
@@ -283,7 +289,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
         plotting.check(plot)
     if timeline is not None:
         check_writable("--timeline", timeline)
-    mix = spec.read(path)
+    mix = spec.read(path, given)
     for note in mix.notes:
         remark(f"{note}")
     with Bar("simulating") as bar:

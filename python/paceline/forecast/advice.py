@@ -219,7 +219,8 @@ def _figures(result: Result) -> str:
 
 def _faster_still(group: Group, fastest: Result) -> list[str]:
     """Name a strategy that is faster, but needs what was not asked for."""
-    best = min(group.results, key=lambda result: result.iteration_s)
+    able = [one for one in group.results if _has_its_switch(_scenario(group, one))]
+    best = min(able, key=lambda one: one.iteration_s, default=fastest)
     gain = fastest.iteration_s / best.iteration_s
     if gain <= NOTEWORTHY:
         return []
@@ -229,6 +230,11 @@ def _faster_still(group: Group, fastest: Result) -> list[str]:
     return [f"{best.strategy}, with {units.listed(needs)}, would be {faster}."]
 
 
+def _has_its_switch(scenario: Scenario) -> bool:
+    """Whether there is a switch between workers, if the strategy needs one that can do something."""
+    return scenario.spans_nodes or not SWITCHES & scenario.strategy.knobs
+
+
 def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[str]:
     """Return the best of the other strategies, with the options of this one that they use."""
     able = [
@@ -236,6 +242,7 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         for strategy in feasible(all_strategies(), scenario.cluster)[0]
         if strategy.name != result.strategy
         and extras(strategy.name) <= meant
+        and _has_its_switch(scenario.under(strategy))
         and not compression.obstacle(scenario.options, strategy)
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]

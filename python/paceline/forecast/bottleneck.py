@@ -26,6 +26,8 @@ _COMPUTE, _NICS, _INSIDE, _UPLINKS = "computation", "NICs", "links inside the no
 _COORDINATOR, _BUFFER, _LATE = "the coordinator", "the fusion buffer", "late ranks"
 _CALLS, _SLOWED = "the library's calls", "what NCCL's kernels slow computation by"
 _HOST, _ADDITIONS, _LATENCY, _COMPRESSION = "host copies", "additions", "latency", "compression"
+BETWEEN, INSIDE = "network between nodes", "inside the node"
+"""Where an iteration may be bound, beside computation and the coordinator."""
 _LINKS, _NETWORK = "links inside and between nodes", "links of the nodes and between switches"
 _OVERHEAD, _COST = "message_overhead", "cost of messages"
 _STREAMS = "the library's connections"
@@ -113,6 +115,37 @@ class _Largest:
 
     def in_brackets(self) -> str:
         return f"{self.percent}{self.detail}"
+
+
+def bound_by(result: Result, spans_nodes: bool, iteration_s: float | None = None) -> str:
+    """Return where most of the critical path is.
+
+    `computation`, `network between nodes`, `inside the node`, `coordinator`, or another resource by its name, such as
+    `host copies`.
+
+    Args:
+        result: The forecast.
+        spans_nodes: Whether its ranks are on several nodes.
+        iteration_s: What an iteration takes beside other jobs, which make it wait for the network between nodes.
+    """
+    shares: dict[str, float] = {_COMPUTE: 0.0}
+    for part in result.critical_path:
+        where = _where(resource_of(part.part), spans_nodes=spans_nodes)
+        shares[where] = shares.get(where, 0.0) + part.seconds
+    if iteration_s is not None and iteration_s > result.iteration_s:
+        shares[BETWEEN] = shares.get(BETWEEN, 0.0) + iteration_s - result.iteration_s
+    return max(shares, key=lambda where: shares[where])
+
+
+def _where(resource: str, *, spans_nodes: bool) -> str:
+    if resource == _SLOWED:
+        return _COMPUTE
+    if resource in (_COORDINATOR, _BUFFER):
+        return "coordinator"
+    if resource == _INSIDE:
+        return INSIDE
+    is_network = resource in (_NICS, _UPLINKS, _LATENCY) or resource.endswith(" links")
+    return (BETWEEN if spans_nodes else INSIDE) if is_network else resource
 
 
 def _largest(result: Result) -> _Largest:

@@ -252,9 +252,7 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
         return _changes_of_a_plan(scenario, result, able)
     candidates: list[tuple[str, list[Scenario], str]] = [
         *([_over_rdma(scenario)] if result.channel == "tcp" else []),
-        _help_of_the_switch(scenario, "multicast"),
-        _help_of_the_switch(scenario, "aggregation"),
-        *_help_of_both(scenario),
+        *_helps_of_the_switch(scenario),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
         _without_the_slowest(scenario),
@@ -276,6 +274,14 @@ def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strate
     changes = [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
     sizes = _best("the best bucket size", _bucket_sizes(scenario), "", result)
     return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > NOTEWORTHY else [])]
+
+
+def _helps_of_the_switch(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
+    """Return what the switch between nodes could do; nothing on one node, whose GPUs use none."""
+    if not scenario.spans_nodes and not SWITCHES & scenario.strategy.knobs:
+        return []
+    each = [_help_of_the_switch(scenario, kind) for kind in ("multicast", "aggregation")]
+    return [*each, *_help_of_both(scenario)]
 
 
 def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:

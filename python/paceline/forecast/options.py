@@ -21,14 +21,24 @@ from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.hardware import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
-from paceline.catalog.library import NO_NETWORK, fields_given, load_cluster, load_trace
+from paceline.catalog.library import NO_NETWORK, cluster_names, fields_given, load_cluster, load_trace
 from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload, refuse_on_recording
 from paceline.catalog.models.workload import Workload
-from paceline.catalog.nodes import Nodes, nodes_of, nodes_of_device
+from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
 from paceline.catalog.placement import read_placement
-from paceline.catalog.strategies import KNOBS, Strategy, all_strategies, check_knobs, feasible, find_strategy, lacks
+from paceline.catalog.strategies import (
+    KNOBS,
+    SWITCHES,
+    Strategy,
+    all_strategies,
+    check_knobs,
+    feasible,
+    find_strategy,
+    lacks,
+    with_switch,
+)
 from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
@@ -227,9 +237,19 @@ class Sweep:
     def _cluster(self) -> Cluster | None:
         """Return the cluster given, or else the nodes that are assumed of the GPU; None if none is named."""
         if self.get("cluster") is not None:
-            return self._loaded()
+            return self._with_inside()[0]
         nodes = self.nodes()
         return None if nodes is None else nodes.cluster
+
+    def _with_inside(self) -> tuple[Cluster, list[str]]:
+        """Return the cluster given, with the inside of its GPU's nodes if it does not say, and the note on that."""
+        cluster = self._loaded()
+
+        def nodes() -> Nodes | None:
+            return self.nodes() if cluster.gpu is None else known_nodes(cluster.gpu)
+
+        settings = {**self.cluster_fields, **{name: self.get(name) for name in _CLUSTER}}
+        return with_inside(self.get("cluster"), cluster, settings, nodes, self.spelling("intra_bandwidth"))
 
     def nodes(self) -> Nodes | None:
         """Return the nodes that are assumed of the GPU of a model, of `--device` or of `record --on`."""
@@ -257,9 +277,9 @@ class Sweep:
             raise error.at("cluster") from None
 
     def nodes_note(self) -> list[str]:
-        """Return which nodes are assumed, if no cluster is given."""
+        """Return which nodes are assumed if no cluster is given, or what is assumed inside those of one."""
         if self.get("cluster") is not None:
-            return []
+            return self._with_inside()[1]
         settings = {name: self.spelling(name) for name in ("gpus_per_node", "bandwidth", "cluster")}
         if self.is_one_a_node:
             return [
@@ -483,7 +503,10 @@ def _prepared(sweep: Sweep) -> Prepared:
     own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
     meant = {extra for strategy in by_name for extra in extras(strategy.name)}
-    meant |= {extra for extra, given in ((SERVERS, "servers"), (SWITCH, "cluster")) if sweep.get(given) is not None}
+    meant |= {SERVERS} if sweep.get("servers") is not None else set()
+    # On one node, no switch is between workers.
+    several = max(sweep.workers) > machine.gpus_per_node
+    meant |= {SWITCH} if sweep.get("cluster") is not None and several else set()
     strategies, notes = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
     compression.check(sweep)
@@ -731,11 +754,26 @@ def _only_feasible(
     able, unable = feasible(strategies, cluster)
     for strategy in unable:
         if strategy in by_name:
-            raise InvalidArgumentError(f"{strategy.name} {lacks(strategy, cluster)}", setting="strategy")
+            reason = f"{strategy.name} {lacks(strategy, cluster)}{_able_remedy(strategy, cluster)}"
+            raise InvalidArgumentError(reason, setting="strategy")
     if not unable:
         return able, []
     names = units.listed([strategy.name for strategy in unable])
     return able, [f"left out {names}: the switch of cluster '{cluster.name}' does not support them"]
+
+
+def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
+    """Return how to make a built-in cluster whose switches can do what a strategy needs; empty if that is no remedy."""
+    needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not getattr(cluster.switch, kind)]
+    if not needs or cluster.name not in cluster_names():
+        return ""
+    if (able := with_switch(cluster, *needs)) is None or lacks(strategy, able):
+        return "; it is not modelled in fabrics of this kind"
+    changed = units.listed([f'"{kind}": true' for kind in needs])
+    return (
+        f"; `paceline clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give --cluster "
+        "mine.json"
+    )
 
 
 def _only_reachable(

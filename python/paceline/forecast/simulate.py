@@ -385,6 +385,11 @@ class Scenario:
         stages = 1 if self.workload is None else self.workload.pipeline
         return -(-self.workers // ranks_per_node) * stages
 
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether its workers are on several nodes, with a switch between them."""
+        return self._nodes(self.cluster.gpus_per_node) > 1
+
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline._core import Trace
 from paceline._internal.files import NO_SUCH_FILE
-from paceline._internal.nearest import alike, did_you_mean, nearest
+from paceline._internal.nearest import alike, did_you_mean, like_gpu, nearest
 from paceline._internal.units import shown
 from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
@@ -272,14 +272,28 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
             if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
                 raise _unknown(source)
             name = source.name if isinstance(source, Trace) else shown(source)
-            hint = ""
-            if option == "gpu":
-                hint = "; --device has published rates of recordings, and `paceline record --on GPU` estimates a script"
+            hint = "" if option != "gpu" else f"; leave it out, and {_instead(source, given['gpu'])}"
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
                 f"(`paceline models`){hint}",
                 setting=option,
             )
+
+
+def _instead(source: str | Path | Trace, gpu: str) -> str:
+    """Return what forecasts a recording on a GPU: a published rate, one that the user knows, or an estimate."""
+    from paceline.catalog.devices import rates_of
+    from paceline.catalog.library import load_trace
+
+    hardware = find_hardware(gpu)
+    rates = rates_of(load_trace(source).name)
+    near = like_gpu(hardware.name, {device: (device,) for device in rates})
+    published = "" if near is None else f"--device {near}, whose rate is published, or "
+    nodes = "--gpus-per-node 8" if hardware.node is None else f"--cluster {hardware.node}"
+    return (
+        f"give {published}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
+        f"for it: `paceline record --on {hardware.name} -o mine.json -- python train.py`"
+    )
 
 
 def _default_precision(hardware: Hardware) -> str:

@@ -20,7 +20,7 @@ from paceline._internal.units import listed
 from paceline.catalog.library import cluster_document
 from paceline.catalog.strategies import feasible, find_strategy, with_switch
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.bottleneck import with_faster_links
+from paceline.forecast.bottleneck import INSIDE, bound_by, with_faster_links
 from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.sharding import NONE
@@ -33,6 +33,7 @@ _MOST_MESSAGES = 10_000_000
 _FEW_NODES, _MOST_ON_FEW_NODES = 4, 50_000_000
 """On so few nodes, only where messages take half a minute."""
 _TICK_S = 0.1
+_TWICE_INSIDE = "twice the bandwidth inside nodes"
 # What each strategy becomes if the switch can do more.
 _WITH = {
     "multicast": {
@@ -72,6 +73,10 @@ class JobResult:
     alone_s: float | None
     """The same iterations on the same nodes without the other jobs."""
     samples_per_s: float
+    compute_s: float | None
+    """Computation of one worker alone, of that. None: stopped before it was known."""
+    bottleneck: str | None
+    """Where most of an iteration's critical path is, beside the other jobs; as `bottleneck.bound_by` says."""
     notes: tuple[str, ...]
 
     @property
@@ -262,7 +267,13 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     """
     jobs = mix.jobs
     everyone = range(len(jobs))
-    changes = _changes(mix)
+    pool = ThreadPoolExecutor(cores())
+    by_itself = {job.name: pool.submit(job.by_itself.result) for job in jobs}
+    try:
+        changes = _changes(mix, inside=_is_bound_inside(jobs, by_itself))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
     pairs = list(combinations(everyone, 2)) if len(jobs) > 2 else []
     mixes = [mix, *(changed for _, changed, _ in changes if changed is not None)]
     packed = [_packed(one) for one in mixes]
@@ -270,8 +281,8 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     runs = len(mixes) * (1 + len(jobs)) + len(pairs) + sum(map(len, packed))
     # Each to the end of the iterations wanted, after the first and what of the next is under way.
     simulations.total = runs * (mix.iterations + 2)
-    with ThreadPoolExecutor(cores()) as pool:
-        by_themselves = [{job.name: pool.submit(job.by_itself.result) for job in jobs}]
+    with pool:
+        by_themselves = [by_itself]
         futures = [pool.submit(simulations.run, mix, everyone, timeline=timeline)]
         futures += [pool.submit(simulations.run, mix, pair) for pair in pairs]
         futures += [pool.submit(simulations.run, changed, everyone) for changed in mixes[1:]]
@@ -331,6 +342,8 @@ class _Forecast:
     alone: dict[str, _Ran]
     scale: dict[str, float]
     """How many times longer an iteration of a job takes than its messages say."""
+    by_themselves: Mapping[str, Result]
+    """What `paceline simulate` says of each job that is known."""
 
     @classmethod
     def of(
@@ -350,7 +363,8 @@ class _Forecast:
             or otherwise.get(name, 1.0)
             for name, forecast in by_themselves.items()
         }
-        return cls(together, alone, scale)
+        known = {name: future.result() for name, future in by_themselves.items() if not future.cancelled()}
+        return cls(together, alone, scale, known)
 
     def iteration_s(self, name: str) -> float | None:
         """Return what an iteration takes beside the other jobs; None if it was stopped before that was known."""
@@ -381,7 +395,7 @@ def _packed(mix: Mix) -> dict[str, Mix]:
 def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
     together = forecast.together
     first, last = together.measured[job.name]
-    iteration_s = forecast.iteration_s(job.name)
+    iteration_s, by_itself = forecast.iteration_s(job.name), forecast.by_themselves.get(job.name)
     samples: float = job.scenario.workers * together.samples[job.name]
     if job.scenario.workload is not None:
         samples /= job.scenario.workload.context
@@ -398,6 +412,8 @@ def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
         iteration_s=iteration_s,
         alone_s=forecast.alone_s(job.name),
         samples_per_s=samples / iteration_s if iteration_s else 0.0,
+        compute_s=None if by_itself is None else by_itself.compute_s,
+        bottleneck=None if by_itself is None else bound_by(by_itself, job.spans_nodes, iteration_s),
         notes=together.notes[job.name],
     )
 
@@ -413,8 +429,15 @@ def _gain(change: str, before: Sequence[JobResult], forecast: _Forecast, note: s
     return WhatIf(change, tuple(now for _, now in known), speedups, mean, note)
 
 
-def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
-    """Return what could be changed: its name, the mix with it or None, and a note."""
+def _is_bound_inside(jobs: Sequence[PlacedJob], by_itself: Mapping[str, Future[Result]]) -> bool:
+    return any(bound_by(by_itself[job.name].result(), job.spans_nodes) == INSIDE for job in jobs)
+
+
+def _changes(mix: Mix, *, inside: bool) -> list[tuple[str, Mix | None, str]]:
+    """Return what could be changed: its name, the mix with it or None, and a note.
+
+    `inside`: whether the links inside nodes bound a job.
+    """
     changes: list[tuple[str, Mix | None, str]] = []
     try:
         faster = _on(mix, _with_twice_the_bandwidth)
@@ -422,7 +445,16 @@ def _changes(mix: Mix) -> list[tuple[str, Mix | None, str]]:
         changes.append(("twice the bandwidth", replace(faster, jobs=jobs), ""))
     except InvalidArgumentError:
         changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
+    if inside:
+        try:
+            faster = _on(mix, _with_twice_inside)
+            jobs = tuple(job.changed(lambda one: with_faster_links(one, between=False)) for job in faster.jobs)
+            changes.append((_TWICE_INSIDE, replace(faster, jobs=jobs), ""))
+        except InvalidArgumentError:
+            changes.append((_TWICE_INSIDE, None, "more than the highest rate of a cluster"))
     changes += _less_oversubscribed(mix)
+    if not any(job.spans_nodes for job in mix.jobs):
+        return changes  # No switch carries what they exchange.
     for feature, becomes in _WITH.items():
         able = with_switch(mix.cluster, feature)
         if able is None:
@@ -456,6 +488,10 @@ def _with_twice_the_bandwidth(cluster: Cluster) -> Cluster:
     return cluster.replace(bandwidth_bps=float(round(2 * cluster.bandwidth_bps)))
 
 
+def _with_twice_inside(cluster: Cluster) -> Cluster:
+    return cluster.replace(intra_bandwidth_bps=float(round(2 * cluster.intra_bandwidth_bps)))
+
+
 def _less_oversubscribed(mix: Mix) -> list[tuple[str, Mix | None, str]]:
     """Return the change of racks or a fabric that have less than their nodes send."""
     racks, fabric = mix.cluster.racks, mix.cluster.fabric
@@ -484,6 +520,6 @@ def _on(mix: Mix, change: Callable[[Cluster], Cluster]) -> Mix:
 
 def _using(job: PlacedJob, becomes: Mapping[str, str]) -> PlacedJob:
     name = becomes.get(job.scenario.strategy.name)
-    if name is None or job.is_planned:
+    if name is None or job.is_planned or not job.spans_nodes:
         return job
     return job.changed(lambda one: one.under(find_strategy(name)))

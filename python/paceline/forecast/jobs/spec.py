@@ -22,6 +22,7 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
 from paceline.catalog.library import fields_given, load_cluster
 from paceline.catalog.models.workload import Workload
+from paceline.catalog.nodes import Nodes, known_nodes, with_inside
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
@@ -41,6 +42,8 @@ _NOT_OF_A_JOB = {
     *(*_CLUSTER, *_SHARED, "cluster", "stragglers", "degraded", "channel"),
     *("coordinator", "coordinator_constants", "executor", "critical_path", "add_module", "memory"),
 }
+OF_THE_CLUSTER = ("cluster", "bandwidth", "latency", "gpus_per_node", "intra_bandwidth", *_SHARED)
+"""Settings at the top of a file that the command may give, too."""
 SETTINGS_OF_FILES = frozenset(
     {*_CLUSTER, *_SHARED, "cluster", "degraded", *_OWN} | {one.name for one in of_place("report")} - _NOT_OF_A_JOB
 )
@@ -72,6 +75,11 @@ class PlacedJob:
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
         return _is_planned(json.dumps(self.scenario.core_options()))
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it sends anything over the network between nodes."""
+        return len({*self.nodes, *self.server_nodes}) > 1
 
     @property
     def packed(self) -> PlacedJob:
@@ -131,8 +139,11 @@ class Mix:
         return self.cluster.racks is None and self.cluster.fabric is None and not self.cluster.degraded
 
 
-def read(path: Path) -> Mix:
-    """Read the file and place the jobs. Raises InvalidArgumentError naming file, job and key."""
+def read(path: Path, given: Mapping[str, object] | None = None) -> Mix:
+    """Read the file and place the jobs. Raises InvalidArgumentError naming file, job and key.
+
+    `given`: settings of `OF_THE_CLUSTER` that win over those at the top of the file.
+    """
     try:
         document = tomllib.loads(read_small(path, _MOST_BYTES))
     except OSError as error:
@@ -141,6 +152,16 @@ def read(path: Path) -> Mix:
         raise InvalidArgumentError(f"--jobs {path}: is not TOML: {error}") from None
     except ValueError:  # Python's limit on the digits of an integer
         raise InvalidArgumentError(f"--jobs {path}: is not TOML: a number has too many digits") from None
+    for name, value in (given or {}).items():
+        source = SETTINGS[name].source("flag", value)
+        checked = SETTINGS[name].check(value, source, SIMULATE)
+        if isinstance(checked, list):
+            if len(checked) > 1:
+                raise InvalidArgumentError(
+                    "several jobs are forecast with one value; give one", setting=name, source=source
+                )
+            [checked] = checked
+        document[name] = checked
     return mix(document, str(path))
 
 
@@ -176,7 +197,7 @@ def mix(document: Mapping[str, Any], where: str) -> Mix:
     # What messages get of a link over the cluster's channel, as for one job.
     flow = lowered(drafts[0].scenario).flow_bps
     inside, notes = _inside(drafts, cluster)
-    notes = (*assumed, *notes, _libraries(drafts))
+    notes = (*assumed, *notes, _libraries(drafts), *_strategies(drafts, entries))
     notes += tuple(
         f"{draft.name}: a worker is a data-parallel rank of {draft.gpus_per_rank} GPUs"
         for draft in drafts
@@ -278,6 +299,20 @@ def _libraries(drafts: Sequence[_Draft]) -> str:
     )
 
 
+def _strategies(drafts: Sequence[_Draft], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a note on the strategies of jobs that name none."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for draft, entry in zip(drafts, entries, strict=True):
+        if "strategy" not in entry:
+            own = draft.by_itself
+            names.setdefault((own.strategy.name, own.library.name), []).append(draft.name)
+    return [
+        f"{units.listed(sorted(jobs))}: no strategy is named, so {strategy}"
+        + (f", as {library} does by itself" if library != NONE else "")
+        for (strategy, library), jobs in sorted(names.items())
+    ]
+
+
 def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> tuple[Cluster, Cluster, list[str]]:
     """Return the cluster of bare schedules, the same as it was given, and notes on what is assumed of its nodes."""
     source = document.get("cluster")
@@ -286,8 +321,8 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
     fields = {name: document[name] for name in (*_CLUSTER, *_FIELDS) if name in document}
     if "servers_on" in fields:
         fields["servers"] = fields.pop("servers_on")
-    base, notes = (source, []) if source is not None else _assumed(where, document, entries)
     try:
+        base, notes = _nodes_of_jobs(where, source, fields, document, entries)
         found = load_cluster(base, **fields)
         given = fields_given(source) | set(fields)
         return with_channel(found, bare=True, given=given), found, notes
@@ -295,9 +330,42 @@ def _cluster(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
         raise InvalidArgumentError(f"{where}: {error}") from None
 
 
-def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> tuple[Cluster | None, list[str]]:
-    """Return the nodes that `paceline simulate` assumes of the jobs' GPUs, and the notes that say so."""
-    found: list[tuple[Cluster, list[str], str]] = []
+def _nodes_of_jobs(
+    where: str,
+    source: str | None,
+    fields: Mapping[str, Any],
+    document: Mapping[str, Any],
+    entries: Sequence[Any],
+) -> tuple[Cluster | None, list[str]]:
+    """Return the cluster, of which `paceline simulate` would assume as much, and notes on what is assumed."""
+    assumed = _assumed(where, document, entries)
+    if len(assumed) > 1 and source is None:
+        titles = units.listed([nodes.title for nodes, _ in assumed])
+        raise InvalidArgumentError(
+            f"cluster: jobs are on {titles}, whose nodes differ; name the cluster that they share"
+        )
+    if source is None:
+        return (assumed[0][0].cluster, assumed[0][1]) if assumed else (None, [])
+    cluster = load_cluster(source)
+
+    def nodes() -> Nodes | None:
+        if cluster.gpu is not None:
+            return known_nodes(cluster.gpu)
+        inside = {nodes.inside: nodes for nodes, _ in assumed}
+        if len(inside) > 1:
+            titles = units.listed([nodes.title for nodes in inside.values()])
+            raise InvalidArgumentError(
+                f"intra_bandwidth: jobs are on {titles}, whose nodes differ, and the cluster does not say what its "
+                "nodes are inside; give the rate that they share"
+            )
+        return next(iter(inside.values()), None)
+
+    return with_inside(source, cluster, fields, nodes, "intra_bandwidth")
+
+
+def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) -> list[tuple[Nodes, list[str]]]:
+    """Return the nodes that `paceline simulate` assumes of the jobs' GPUs, with the notes that say so."""
+    found: list[tuple[Nodes, list[str]]] = []
     allowed = [one.name for one in of_place("report") if one.name not in _NOT_OF_A_JOB]
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry.get("trace"), str):
@@ -310,14 +378,9 @@ def _assumed(where: str, document: Mapping[str, Any], entries: Sequence[Any]) ->
             notes = sweep.nodes_note()
         except InvalidArgumentError:
             continue
-        if assumed is not None and all(cluster != assumed.cluster for cluster, *_ in found):
-            found.append((assumed.cluster, notes, assumed.title))
-    if len(found) > 1:
-        titles = units.listed([title for _, _, title in found])
-        raise InvalidArgumentError(
-            f"{where}: cluster: jobs are on {titles}, whose nodes differ; name the cluster that they share"
-        )
-    return next(((cluster, notes) for cluster, notes, _ in found), (None, []))
+        if assumed is not None and all(nodes.cluster != assumed.cluster for nodes, _ in found):
+            found.append((assumed, notes))
+    return found
 
 
 def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster) -> _Draft:
@@ -334,8 +397,8 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise InvalidArgumentError(f"{where}: workers: {shown(workers, repr)} is not a number of ranks, such as 8")
-    strategy = entry.get("strategy", "ring")
-    if not isinstance(strategy, str) or strategy == "all" or "," in strategy:
+    strategy = entry.get("strategy")
+    if "strategy" in entry and (not isinstance(strategy, str) or strategy == "all" or "," in strategy):
         raise InvalidArgumentError(f"{where}: strategy: {shown(strategy, repr)} is not one strategy, such as 'ring'")
     gpus = entry.get("gpus_per_node", min(cluster.gpus_per_node, max(workers, 1)))
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= cluster.gpus_per_node:
@@ -350,11 +413,14 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
             "simulated; leave it out, and forecast the job by itself"
         )
     used = load_cluster(own, gpus_per_node=gpus) if "gpus_per_node" in entry else own
-    given |= {"workers": workers, "strategy": strategy}
+    given["workers"] = workers
     try:
-        forecasts = prepare(Sweep.of(trace, given | {"cluster": used}, SIMULATE, "key", where=where)).scenarios
+        # Without a strategy, that of its library, as for one job.
+        own_sweep = Sweep.of(trace, given | {"cluster": used}, SIMULATE, "key", where=where, one_strategy=True)
+        forecasts = prepare(own_sweep).scenarios
         if len(forecasts) != 1:
             raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
+        given["strategy"] = forecasts[0].strategy.name
         bare = given | {"cluster": load_cluster(cluster, gpus_per_node=gpus), "library": NONE}
         if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
             fused = forecasts[0].bucket_size
@@ -413,11 +479,16 @@ def _start(where: str, start: object) -> float:
 
 
 def _nodes(where: str, given: object, drafts: Sequence[_Draft], cluster: Cluster) -> int:
-    """Return the number of nodes: as given, otherwise as many as the jobs need, in whole racks."""
+    """Return the number of nodes: as given, or else as many as the jobs need, in whole racks.
+
+    Jobs that are spread have all switches of a fabric of a known size.
+    """
     needed = sum(draft.count + draft.servers for draft in drafts if isinstance(draft.nodes, str))
     needed += sum(draft.servers for draft in drafts if not isinstance(draft.nodes, str))
     needed += len({node for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes[: draft.count]})
     highest = max((node + 1 for draft in drafts if not isinstance(draft.nodes, str) for node in draft.nodes), default=0)
+    if given is None and cluster.most_nodes is not None and any(draft.nodes == SPREAD for draft in drafts):
+        return max(needed, highest, min(cluster.most_nodes, _MOST_NODES))
     if given is None:
         rack = 1 if cluster.racks is None else cluster.racks.nodes_per_rack
         # In whole racks, unless these are larger than a cluster can be.
@@ -433,7 +504,10 @@ def _nodes(where: str, given: object, drafts: Sequence[_Draft], cluster: Cluster
 
 def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[PlacedJob]:
     """Place jobs: first those with given nodes, then the others by start and name."""
-    per_rack = nodes if cluster.racks is None else cluster.racks.nodes_per_rack
+    per_switch = cluster.nodes_per_switch or nodes
+    for draft in drafts:
+        if draft.nodes == SPREAD and (why := _why_not_spread(cluster, nodes)):
+            raise InvalidArgumentError(f'{draft.where}: nodes: "spread" has no effect: {why}')
     free = dict.fromkeys(range(nodes))
     placed: list[PlacedJob] = []
     for draft in drafts:
@@ -450,7 +524,7 @@ def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[Place
             free.pop(node, None)
 
     def take(count: int, *, spread: bool) -> list[int]:
-        found = _chosen(list(free), count, per_rack, spread=spread)
+        found = _chosen(list(free), count, per_switch, spread=spread)
         for node in found:
             del free[node]
         return found
@@ -477,16 +551,28 @@ def _place(drafts: Sequence[_Draft], nodes: int, cluster: Cluster) -> list[Place
     return placed
 
 
-def _chosen(free: list[int], count: int, per_rack: int, *, spread: bool) -> list[int]:
-    """The first free nodes, or one from each rack in turn."""
+def _why_not_spread(cluster: Cluster, nodes: int) -> str:
+    """Return why nodes cannot be taken of several racks or switches; empty if they can."""
+    per_switch = cluster.nodes_per_switch
+    if per_switch is None:
+        return "one switch connects all nodes; leave it out, or give racks or a fabric"
+    if per_switch == 1:
+        return "every node has a switch of its own; leave it out, or give a list of nodes"
+    if per_switch >= nodes:
+        return f"a rack or switch has {per_switch} nodes, and there are {nodes}; leave it out, or give more at the top"
+    return ""
+
+
+def _chosen(free: list[int], count: int, per_switch: int, *, spread: bool) -> list[int]:
+    """Return the first free nodes, or one from each rack or switch of a fabric in turn."""
     if not spread:
         return free[:count]
     turns: dict[int, int] = {}
     keyed = []
     for node in free:
-        rack = node // per_rack
-        keyed.append((turns.setdefault(rack, 0), rack, node))
-        turns[rack] += 1
+        switch = node // per_switch
+        keyed.append((turns.setdefault(switch, 0), switch, node))
+        turns[switch] += 1
     return [node for _, _, node in sorted(keyed)[:count]]
 
 

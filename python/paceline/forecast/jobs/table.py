@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
+from paceline.forecast.bottleneck import BETWEEN
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
 from paceline.forecast.sharding import NONE
 
@@ -13,6 +14,7 @@ _MOST_LINKS = 8
 _NOTICED = 0.005
 _UNKNOWN = "?"
 """It was stopped before this was known."""
+_SHORT = {BETWEEN: "network"}
 
 
 def table(result: JobsResult) -> list[str]:
@@ -50,6 +52,8 @@ def _jobs(result: JobsResult) -> list[str]:
         Column(f"alone\n{time[1]}"),
         Column("slowdown"),
         Column("samples/s"),
+        Column(f"computes\n{time[1]}"),
+        Column("bound by", left=True),
     ]
     rows = [
         [
@@ -63,6 +67,8 @@ def _jobs(result: JobsResult) -> list[str]:
             _UNKNOWN if job.alone_s is None else units.in_unit(job.alone_s, time),
             _times(job.slowdown),
             _UNKNOWN if job.iteration_s is None else units.digits(job.samples_per_s),
+            _UNKNOWN if job.compute_s is None else units.in_unit(job.compute_s, time),
+            _SHORT.get(job.bottleneck or "", job.bottleneck or _UNKNOWN),
         ]
         for job in result.jobs
     ]
