@@ -4,7 +4,7 @@ import json
 
 import pytest
 from paceline import InvalidArgumentError
-from paceline.catalog.models.config import Config, find_config
+from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.decoders import FAMILIES
 from paceline.catalog.models.families import default_context, model_of
 from paceline.catalog.models.memory import Computation, activation_bytes
@@ -148,3 +148,30 @@ def test_a_mixture_of_experts_is_outside_the_evidence():
     found = paceline.simulate("olmoe-1b-7b", **options)
     assert found.interval is None and "no measurement is of a mixture of experts" in found.evidence
     assert paceline.simulate("olmo-2-7b", **options).interval is not None
+
+
+def _one_of_each_kind():
+    kinds = {}
+    for config in built_in_configs().values():
+        kinds.setdefault(config.kind, config)
+    return list(kinds.values())
+
+
+@pytest.mark.parametrize("config", _one_of_each_kind(), ids=lambda config: config.kind)
+def test_an_error_about_a_changed_configuration_names_its_file_and_a_field_of_it(config, tmp_path):
+    path = tmp_path / "changed.json"
+    refused = 0
+    for field, own in config.fields.items():
+        for value in (2**31 - 1, "x"):
+            if type(own) is not int:
+                continue
+            path.write_text(json.dumps({**config.fields, field: value}))
+            try:
+                find_workload(path, gpu="h100").trace()
+            except InvalidArgumentError as error:
+                refused += 1
+                where, named, _ = str(error).split(": ", 2)
+                assert where == str(path)
+                assert named in config.fields, str(error)
+                assert "workers[" not in str(error) and "_bytes" not in str(error)
+    assert refused > 3

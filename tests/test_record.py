@@ -535,6 +535,8 @@ def test_distributed_data_parallel_of_one_rank(tmp_path):
         torch.distributed.destroy_process_group()
     assert layers(worker) == {"0": ["0.weight", "0.bias"], "1": [], "2": ["2.weight", "2.bias"]}
     assert recorder.trace["name"] == "Sequential"
+    # One rule, whatever the number of ranks.
+    assert recorder.trace["library"] == "ddp-gloo"
 
 
 class Block(nn.Sequential):

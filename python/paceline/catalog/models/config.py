@@ -20,6 +20,8 @@ _MOST = 2**31
 MOST_LAYERS = 2_000
 """Of an encoder or a decoder: ten times what published models have. A forecast takes time and memory for each."""
 _LARGEST_FILE = 10_000_000
+_NO_SIZES = ("position", "token", "length", "vocab", "theta", "window", "factor")
+"""Words in names of fields that may have large numbers and are no sizes of layers."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ class Config:
     def wrong(self, field: str, problem: str) -> InvalidArgumentError:
         """Return an error about a field."""
         return InvalidArgumentError(f"{self.where}: {self.prefix}{field}: {problem}")
+
+    def largest_size(self) -> str:
+        """Return the file, the field with the largest size of a layer, and that size; the file if there is none."""
+        sizes = {
+            field: value
+            for field, value in self.fields.items()
+            if type(value) is int and not any(word in field for word in _NO_SIZES)
+        }
+        field = max(sizes, key=lambda name: sizes[name], default=None)
+        return self.where if field is None else f"{self.where}: {self.prefix}{field}: {sizes[field]}"
 
     def whole(self, field: str, default: int | None = None, most: int = _MOST) -> int:
         """Return a whole number; `null` counts as missing. A number without default is at least 1."""

@@ -481,4 +481,5 @@ def _made(whole: Config, sequence: int | None) -> Model:
     notes = part.notes
     if head.is_assumed and not whole.source:
         notes = (*notes, f"{whole.where}: has no `architectures`: assuming {head.architecture}")
-    return Model(config.name, config.kind, layers, tokens, head.architecture, notes)
+    largest = "" if whole.source else config.largest_size()
+    return Model(config.name, config.kind, layers, tokens, head.architecture, notes, largest)

@@ -166,6 +166,8 @@ class Model:
     """The class that it is, which has its head."""
     notes: tuple[str, ...] = ()
     """What the file does not say, and what of it is left out."""
+    largest: str = ""
+    """The user's file and its field with the largest size, for errors about what the model takes; empty if built in."""
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every parameter once."""

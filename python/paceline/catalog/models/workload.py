@@ -513,18 +513,25 @@ class Workload:
     def trace(self, stage: int | None = None) -> Trace:
         """Return the trace of one iteration, of the slowest stage or of another one.
 
-        Raises InvalidArgumentError if an iteration takes longer than a day.
+        Raises InvalidArgumentError if an iteration takes longer than a day, or a layer more than a petabyte.
         """
         text = json.dumps(self.document(stage))
         try:
             return Trace.from_json(text.encode(), self.model.name)
         except InvalidArgumentError as error:
-            if "longer than a day" not in error.reason:
+            # Of names that the trace has inside, a reader knows none.
+            if "longer than a day" in error.reason:
+                takes = f"an iteration takes longer than a day on {self.hardware.title}"
+            elif "petabyte" in error.reason:
+                takes = "its tensors and activations take more than a petabyte"
+            else:
                 raise
             sizes = f"batch {self.batch}" + (f" of {self.tokens} tokens (seq)" if self.is_text else "")
-            raise InvalidArgumentError(
-                f"{self.model.name}: an iteration takes longer than a day on {self.hardware.title}; is {sizes} right?"
-            ) from None
+            if self.model.largest:
+                raise InvalidArgumentError(
+                    f"{self.model.largest}, the largest size of a model of which {takes}; is it right, and {sizes}?"
+                ) from None
+            raise InvalidArgumentError(f"{self.model.name}: {takes}; is {sizes} right?") from None
 
 
 def _seconds(value: float) -> float:

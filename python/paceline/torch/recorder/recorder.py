@@ -118,7 +118,7 @@ class Recorder:
         self._bare_before = 0
         self._logs: list[list[RawEvent]] = []
         self._remarks: list[str] = _remarks(model) if self._distributed else []
-        self._library = synchronising_library(model, optimizer) if self._distributed else ""
+        self._library = synchronising_library(model, optimizer) if simulation is None else ""
         if simulation is not None and isinstance(model, nn.parallel.DistributedDataParallel):
             self._library = "ddp"
         self._state_size: float | None = None
