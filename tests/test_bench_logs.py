@@ -57,6 +57,88 @@ def test_osu_latency_and_bandwidth():
 
 
 @pytest.mark.parametrize(
+    ("title", "what"),
+    [
+        ("OSU MPI Bi-Directional Bandwidth Test v5.8", "Bi-Directional Bandwidth"),
+        ("OSU MPI-CUDA Bi-Directional Bandwidth Test v7.0", "Bi-Directional Bandwidth"),
+        ("OSU MPI Bandwidth Test v7.4", "Bandwidth"),
+        ("OSU MPI Multiple Bandwidth / Message Rate Test v7.2", "Multiple Bandwidth / Message Rate"),
+        ("OSU MPI_Put Bandwidth Test v5.8", "MPI_Put Bandwidth"),
+        ("OSU MPI Latency Test v5.8", "Latency"),
+        ("OSU MPI Multi-threaded Latency Test v5.8", "Multi-threaded Latency"),
+        ("OSU MPI_Get latency Test v5.8", "MPI_Get latency"),
+        ("OSU MPI-CUDA Allreduce Latency Test v5.6.2", "Allreduce"),
+        ("OSU NCCL Allgather Latency Test v7.0", "Allgather"),
+        ("OSU MPI All-to-All Personalized Exchange Latency Test v3.6", "All-to-All Personalized Exchange"),
+        ("OSU MPI Non-blocking Allreduce Latency Test v7.0", "Non-blocking Allreduce"),
+        ("OSU OpenSHMEM Put Test v5.8", "Put"),
+    ],
+)
+def test_the_whole_name_of_an_osu_test(tmp_path, title, what):
+    log = tmp_path / "log"
+    column = "Bandwidth (MB/s)" if "Bandwidth" in title else "Latency (us)"
+    log.write_text(f"# {title}\n# Size      {column}\n1      3.20\n4194304       12000.00\n")
+    assert only(log).what == what
+
+
+PERFTEST = """
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF          Device         : mlx5_0
+ Number of qps   : 1            Transport type : IB
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      5000             23453.19            23451.10            0.375218
+---------------------------------------------------------------------------------------
+"""
+LATENCY = """
+                    Send Latency Test
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]
+ 2       1000          0.92           3.51         0.95               0.97           0.10
+"""
+IPERF3 = """Connecting to host 10.0.0.2, port 5201
+[  5] local 10.0.0.1 port 42712 connected to 10.0.0.2 port 5201
+[ ID] Interval           Transfer     Bitrate         Retr  Cwnd
+[  5]   0.00-1.00   sec  1.09 GBytes  9.39 Gbits/sec    0   1.52 MBytes
+iperf Done.
+"""
+IPERF2 = """Client connecting to 10.0.0.2, TCP port 5001
+[ ID] Interval       Transfer     Bandwidth
+[  3]  0.0-10.0 sec  10.9 GBytes  9.38 Gbits/sec
+"""
+IMB = """# Intel(R) MPI Benchmarks 2021.3, MPI-1 part
+# Benchmarking Allreduce
+# #processes = 4
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+            0         1000         0.03         0.03         0.03
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [
+        *[(PERFTEST, "perftest (ib_write_bw and the like)"), (LATENCY, "perftest (ib_write_bw and the like)")],
+        *[(IPERF3, "iperf"), (IPERF2, "iperf"), ('{"start": {}, "end": {"sum_sent": {"bytes": 1}}}', "iperf")],
+        ("tcp_bw:\n    bw  =  1.18 GB/sec\n", "qperf"),
+        ("MIGRATED TCP STREAM TEST from 0.0.0.0 port 0 AF_INET to 10.0.0.2\n", "netperf"),
+        ("sockperf: Summary: Latency is 5.1 usec\n", "sockperf"),
+        (IMB, "the Intel MPI Benchmarks"),
+    ],
+)
+def test_other_logs_are_named(tmp_path, text, tool):
+    log = tmp_path / "log"
+    log.write_text(text)
+    for prefix in ("", "[1,0]<stdout>:", "    "):
+        log.write_text("\n".join(f"{prefix}{line}" for line in text.splitlines()) + "\n")
+        refused = CliRunner().invoke(main, ["bench", "--read", str(log)])
+        if prefix.startswith("[") and tool == "qperf":
+            continue  # It is known by the begin of a line.
+        assert refused.exit_code == 2
+        assert f"--read {log}: is a log of {tool}, " in refused.output
+        assert "read are logs of nccl-tests, OSU's benchmarks and tf_cnn_benchmarks" in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize(
     ("name", "old", "new", "line", "says"),
     [
         ("tf_cnn.log", "10\timages/sec: 298.9", "10\timages/sec: many", 23, "'many' is not a number"),

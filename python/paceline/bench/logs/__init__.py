@@ -6,6 +6,7 @@
 | tf_cnn | tf_cnn_benchmarks, and the output of `paceline bench` for one engine |
 | nccl | nccl-tests (all_reduce_perf and the others) |
 | osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
+| others | nothing: names logs that are not read |
 | show | the tables |
 """
 
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from paceline._internal.documents import read_limited
 from paceline._internal.files import why_unread
-from paceline.bench.logs import nccl, osu, tf_cnn
+from paceline.bench.logs import nccl, osu, others, tf_cnn
 from paceline.bench.logs.contents import Read, ReadError
 from paceline.bench.logs.paste import cleaned, decoded
 from paceline.errors import InvalidArgumentError
@@ -51,6 +52,12 @@ def read_log(path: Path) -> list[Read]:
         ]
     except ReadError as error:
         raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
+    if not benchmarks and (other := others.named(lines)) is not None:
+        raise InvalidArgumentError(
+            f"--read {path}: is a log of {other}, which is not read; read are logs of nccl-tests, OSU's benchmarks and "
+            "tf_cnn_benchmarks. A rate or latency of the network is an option of forecasts: `paceline simulate "
+            "--bandwidth RATE --latency TIME`"
+        )
     if not benchmarks:
         raise InvalidArgumentError(
             f"--read {path}: has none of the headings of tf_cnn_benchmarks ('images/sec:'), nccl-tests"

@@ -10,8 +10,11 @@ from paceline.bench.logs.contents import Read, ReadError, Size, figure, finite, 
 from paceline.bench.logs.paste import shape
 
 _TITLE = re.compile(
-    r"# ?OSU (?:MPI|NCCL|OpenSHMEM|UPC|UPC\+\+)?\S* ?(.*?) (?:Latency |Bandwidth )?Test\b", re.IGNORECASE
+    r"# ?OSU (?:(?:MPI|NCCL|RCCL|OpenSHMEM|UPC\+\+|UPC)(?:-\S+)? )?(.*?) ?Test\b",
+    re.IGNORECASE,
 )
+_OF_PAIRS = re.compile(r"(?:latency|multi|one.sided|MPI_)", re.IGNORECASE)
+"""How names of tests between pairs begin, of which latency is one; of a collective, latency is the only test."""
 _HEADING = re.compile(r"(#)\s*Size\b.*")
 _COLUMN = re.compile(r"\((?:us|MB/s|%)\)|(?<!\()MB/s|Messages/s|Iterations")
 _COUNTED = {1: "the second column", 3: "the fourth column"}
@@ -50,7 +53,7 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
     for at, line in enumerate(lines, 1):
         table = tables[-1] if tables else None
         if match := _TITLE.search(" ".join(line.split())):
-            what, devices = match[1].strip() or "point-to-point", None
+            what, devices = _named(match[1].strip()), None
         if match := _PROCESSES.search(line):
             devices = int(match[1][:9])
             if table is not None and not table.read.sizes:
@@ -73,6 +76,11 @@ def read(lines: list[str], *, ended: bool) -> list[Read]:
             table.read.notes.append(f"{count(table.infinite, 'size')} with inf or nan instead of a figure")
         table.read.sizes.sort(key=lambda one: one.size_bytes)
     return full
+
+
+def _named(title: str) -> str:
+    """Return the name of a test: of a collective without `Latency`, which is what all are measured in."""
+    return (title if _OF_PAIRS.match(title) else title.removesuffix(" Latency")) or "point-to-point"
 
 
 def _table(prefix: str, heading: str, at: int, read: Read) -> _Table:
