@@ -11,7 +11,7 @@ ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 def check_trace(trace):
     """Assert what docs/reference/trace-format.md demands of a recorded trace; return its only worker."""
     required = {"format", "version", "name", "provenance", "batch", "dtype", "device", "workers"}
-    assert required <= set(trace) <= required | {"frozen", "optimizer_bytes"}
+    assert required <= set(trace) <= required | {"frozen", "library", "optimizer_bytes"}
     assert (trace["format"], trace["version"]) == ("paceline-trace", 1)
     assert trace["batch"] >= 1
     json.dumps(trace, allow_nan=False)
