@@ -207,7 +207,7 @@ def test_ctrl_c_during_the_imports():
         "import runpy\nrunpy.run_module('paceline', run_name='__main__')"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (130, "")
+    assert (ran.returncode, ran.stderr) == (130, "paceline: interrupted; there is no result\n")
 
 
 def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
@@ -219,6 +219,7 @@ def test_ctrl_c_ends_a_long_simulation_at_once(tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path, timeout=60, check=False)
     assert ran.returncode == 130
+    assert b"interrupted" in ran.stderr
     assert b"Traceback" not in ran.stderr
     assert not list(tmp_path.iterdir())
 

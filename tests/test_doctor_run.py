@@ -146,8 +146,8 @@ rank     ms     ms       ms        ms         ms         ms           ms        
         between hosts: more --streams, and the fastest --interface
    try: leave out --strategy, if it was given, so that Paceline tunes the algorithm for each message
         size
-   try: forecast a faster network: paceline run -np 1 --record mine.json -- python train.py;
-        paceline simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,50Gbps
+   try: forecast a faster network: paceline run -np 1 --record mine.json -- python SCRIPT; paceline
+        simulate mine.json --workers 2 --bandwidth 10Gbps,25Gbps,50Gbps
 
 2. straggler (10 ms, 17 %): rank 1 is the last in 6 of the 6 steps in which ranks wait, and the
    others wait 10 ms a step for it; its forward pass takes 12 ms, that of the others 2 ms.

@@ -525,7 +525,10 @@ def test_signals_end_all_ranks(begin, number, code):
     process.send_signal(number)
     assert process.wait(10) == code
     assert gone(pids, 0.5)
-    assert process.stderr.read() == ""
+    said = (
+        f"paceline: interrupted by {signal.Signals(number).name}; the ranks are stopped, and what they wrote is kept\n"
+    )
+    assert process.stderr.read() == said
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """What people write: tokens with a k, money, names of the hub, other programs' options, nccl-tests' sizes."""
 
 import re
+from pathlib import Path
 
 import click
 import paceline
@@ -232,3 +233,10 @@ def test_sizes_of_a_trace_are_the_same():
     assert paceline.load_trace("allreduce:64M").buckets() and as_nccl_tests("allreduce:64M/4") == "allreduce:64MiB/4"
     for word in ("resnet-50", "allreduce:64MB", "llama-3-8b@h100:seq=4k", "allreduce:x", "allreduce:"):
         assert as_nccl_tests(word) == word
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs Linux")
+def test_a_timeline_that_cannot_be_written_is_refused_at_the_start():
+    message = said("run", "-np", "1", "--timeline", "/proc/t.json", "--", "echo", "trained", status=2)
+    assert re.search(r"/proc/t\.json: nothing can be written to the folder /proc: .*; name another$", message)
+    assert "trained" not in message

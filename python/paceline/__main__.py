@@ -1,4 +1,4 @@
-"""The entry point of `paceline` and `python -m paceline`: Ctrl-C during the imports is as quiet as it is later."""
+"""The entry point of `paceline` and `python -m paceline`: Ctrl-C during the imports says what it says later."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ def main() -> None:
 
         run(prog_name="paceline")
     except KeyboardInterrupt:
+        sys.stderr.write("paceline: interrupted; there is no result\n")
         sys.exit(130)
 
 

@@ -208,13 +208,16 @@ fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agre
         };
         if let Some((what, a, b)) = known.terms.difference(&request.terms) {
             return Err(format!(
-                "tensor '{name}': the {what} is {a} on rank {} and {b} on rank {}",
-                called[other], called[rank]
+                "tensor '{name}': the {what} is {a} on rank {} and {b} on rank {}; {}",
+                called[other],
+                called[rank],
+                remedy(what)
             ));
         }
         if known.together != request.together {
             return Err(format!(
-                "tensor '{name}': ranks {} and {} have it in different groups of tensors",
+                "tensor '{name}': ranks {} and {} have it in different groups of tensors; group the same tensors on all \
+                 ranks",
                 called[other], called[rank]
             ));
         }
@@ -228,4 +231,17 @@ fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agre
         Vec::new()
     };
     Ok(Agreed { request, own })
+}
+
+/// What to do where ranks ask for different things under one name.
+fn remedy(what: &str) -> &'static str {
+    match what {
+        "operation" => "call the same operation for this name on all ranks, or give each its own name",
+        "shape" => "give it the same shape on all ranks: pad it, or use allgather, whose first dimension may differ",
+        "shape after the first dimension" => "only the first dimension may differ between ranks: pad the others",
+        "dtype" => "convert it to one dtype on all ranks",
+        "device" => "move it to the same kind of device on all ranks",
+        "root rank" => "give all ranks the same root_rank",
+        _ => "give the same on all ranks",
+    }
 }

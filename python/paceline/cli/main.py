@@ -107,7 +107,9 @@ class Commands(click.Group):
             return _fail(str(error), 1)
         except InternalError as error:
             return _fail(f"internal error: {error}; this is a bug in Paceline; please report it", 1)
-        except click.Abort:
+        except click.Abort as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):  # Otherwise the command has said it.
+                click.echo("paceline: interrupted; there is no result", err=True)
             leave_threads(130)
             return 130
         except OSError as error:

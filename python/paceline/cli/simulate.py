@@ -354,7 +354,8 @@ def _print(prepared: Prepared, results: list[Result], explanation: Explanation |
                 sentences = advise(groups)
         except KeyboardInterrupt:
             say(rows)
-            raise
+            click.echo("paceline: interrupted; the table is complete, its comparison is left out", err=True)
+            raise click.Abort from None
         lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
         lines = explanation.text(width())

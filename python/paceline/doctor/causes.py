@@ -606,8 +606,8 @@ def _straggler_remedies(rank: int, cause: str | None) -> list[str]:
 def _record(interface: Interface) -> str:
     """Return the command that records a script."""
     if interface is Interface.PLAIN:
-        return "paceline record -o mine.json -- python train.py"
-    return "paceline run -np 1 --record mine.json -- python train.py"
+        return "paceline record -o mine.json -- python SCRIPT"
+    return "paceline run -np 1 --record mine.json -- python SCRIPT"
 
 
 def less_often(analysis: Analysis) -> str:

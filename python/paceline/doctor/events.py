@@ -13,7 +13,7 @@ from paceline.errors import InvalidArgumentError
 
 Event = dict[str, Any]
 
-RECORD = "paceline run -np N --timeline RUN.json -- python train.py"
+RECORD = "paceline run -np N --timeline RUN.json -- python SCRIPT"
 _AT_ONCE = 4096
 """Lines that are parsed together, which takes a quarter of the time of parsing them one by one."""
 _MOST_AT_ONCE = 500_000_000

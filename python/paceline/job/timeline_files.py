@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,10 +94,16 @@ def _parts_of(name: str) -> re.Pattern[str]:
 
 
 def check(path: str) -> None:
-    """Raise InvalidArgumentError if this is a device, a pipe or a folder, or a file that is no timeline."""
+    """Raise InvalidArgumentError if this is a device, a pipe, a folder or no timeline, or cannot be written."""
     if Path(path).exists() and not Path(path).is_file():
         kind = "a folder" if Path(path).is_dir() else "a device or a pipe"
         raise InvalidArgumentError(f"{path} is {kind}; name a file, which the timeline replaces", setting="timeline")
+    folder = place(path).parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        why = f"nothing can be written to the folder {folder}: {error.strerror}; name another"
+        raise InvalidArgumentError(f"{path}: {why}", setting="timeline") from None
     with contextlib.suppress(OSError), Path(path).open("rb") as file:
         begins = file.read(1 << 12).lstrip()
         # Chrome's format has an object with events, or only these.

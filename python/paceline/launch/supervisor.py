@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import selectors
+import signal
 from collections.abc import Callable
 from types import FrameType
 
@@ -104,7 +105,13 @@ class Supervisor:
             if sum(outcome.failed for outcome in self.outcomes) > 1:
                 for line in table(outcome for outcome in self.outcomes if outcome.code):
                     click.echo(line, err=True)
-        if self.cause is not None:
+        if self.signal is not None:
+            name = signal.Signals(self.signal).name
+            with contextlib.suppress(OSError):  # After SIGHUP, there may be no terminal.
+                click.echo(
+                    f"paceline: interrupted by {name}; the ranks are stopped, and what they wrote is kept", err=True
+                )
+        elif self.cause is not None:
             click.echo(f"paceline: error: {self.cause}", err=True)
 
     # Signals

@@ -114,7 +114,8 @@ fn what_differs_is_refused_everywhere_with_both_values() {
     }
     for rank in 0..3 {
         let (name, reason) = &world.refused[rank][0];
-        assert_eq!((name.as_str(), reason.as_str()), ("w", "tensor 'w': the shape is [2] on rank 0 and [3] on rank 1"));
+        assert_eq!(name, "w");
+        assert!(reason.starts_with("tensor 'w': the shape is [2] on rank 0 and [3] on rank 1; give it the same"));
     }
     assert_eq!(world.begun[0].len(), 2);
 }
