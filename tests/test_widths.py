@@ -52,7 +52,7 @@ def too_wide(text, width):
     return [line for line in lines if len(line) > width and len(line.split()) > 1]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_outputs_keep_to_the_width(tmp_path, monkeypatch, command, width):
     monkeypatch.chdir(tmp_path)
