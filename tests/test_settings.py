@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline import InvalidArgumentError
+from paceline import InvalidArgumentError, _core
 from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, all_coordinators, all_strategies
 from paceline.cli import emulate, main, replay
@@ -39,7 +39,6 @@ from paceline.settings.table import (
     SWEEP,
     VARIABLES,
     find,
-    naming_core_errors,
     of_place,
 )
 
@@ -235,20 +234,31 @@ def test_errors_of_the_core_carry_their_setting():
 
 
 @pytest.mark.parametrize(
-    ("message", "setting", "reason"),
+    ("options", "setting", "reason"),
     [
-        ("iterations: give a number", "iterations", "give a number"),
-        ("gpus-per-node: 0 is too few", "gpus_per_node", "0 is too few"),
-        ("transport shm: rank 0 cannot", "transport", "shm: rank 0 cannot"),
-        ("multicast 239.7.0.0:47700: has no effect", "multicast", "239.7.0.0:47700: has no effect"),
-        ("rank 3: not a setting", None, "rank 3: not a setting"),
-        ("the communicator was destroyed", None, "the communicator was destroyed"),
+        ({"workers": 0}, "workers", "0 is too few"),
+        ({"iterations": 0}, "iterations", "give a number from 1"),
+        ({"strategy": "rign"}, "strategy", "unknown strategy 'rign'"),
+        ({"compute_speedup": 0.0}, "compute_speedup", "0 is not between"),
+        ({"iteration": {"sharding": "zero3", "sync_every": 2}}, "sync_every", "zero3 reduce-scatters its gradients"),
+        ({"spread": 3.0}, None, "spread: 3 is not between"),
+        ({"speed": 3.0}, None, "options: unknown field `speed`"),
     ],
+    ids=str,
 )
-def test_the_core_names_a_setting_first(message, setting, reason):
-    with pytest.raises(InvalidArgumentError) as caught, naming_core_errors():
-        raise InvalidArgumentError(message)
-    assert (caught.value.setting, caught.value.reason) == (setting, reason)
+def test_the_core_says_which_setting_is_wrong(options, setting, reason):
+    options = json.dumps({"strategy": "ring", "workers": 2} | options)
+    with pytest.raises(InvalidArgumentError) as caught:
+        _core.simulate(paceline.load_trace("resnet-18"), paceline.load_cluster(), options)
+    assert caught.value.setting == setting
+    assert caught.value.reason.startswith(reason)
+
+
+def test_the_core_says_which_place_of_a_document_is_wrong():
+    with pytest.raises(InvalidArgumentError) as caught:
+        paceline.load_cluster("p3.16xlarge").replace(degraded=[_core.Degraded("node1", 2.0)])
+    assert caught.value.place == "degraded[0].factor"
+    assert caught.value.reason == "cluster: degraded[0].factor: is 2 and must lie between 0 and 1"
 
 
 # The same by flag, variable, keyword and key.

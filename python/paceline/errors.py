@@ -44,6 +44,8 @@ class InvalidArgumentError(PacelineError, ValueError):
         reason: What is wrong and what to do about it, without the name of the setting.
         setting: The setting's name in `paceline.settings.table`, if the error is about one.
         source: Where its value came from. Without it, messages name the setting itself.
+        place: The place in a document that is wrong, such as `workers[0].gradients[2].bytes`, which the reason names,
+            too.
 
     Example:
         >>> import paceline
@@ -54,11 +56,14 @@ class InvalidArgumentError(PacelineError, ValueError):
         unknown trace 'resnet5' (did you mean 'resnet-50'?)...
     """
 
-    def __init__(self, reason: str, *, setting: str | None = None, source: Source | None = None) -> None:
+    def __init__(
+        self, reason: str, *, setting: str | None = None, source: Source | None = None, place: str | None = None
+    ) -> None:
         """See the class."""
         super().__init__(reason)
         self.setting = setting
         self.source = source
+        self.place = place
         self.context: tuple[str, ...] = ()
 
     @property

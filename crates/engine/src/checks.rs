@@ -35,11 +35,14 @@ pub(super) fn check_place(rank: u32, size: u32, settings: &Settings) -> Result<(
 pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], shared_with: &[bool]) -> Result<()> {
     let without = (0..peers.len()).find(|&peer| peer != rank as usize && !shared_with[peer]);
     match (settings.transport, without) {
-        (Transport::Shm, Some(peer)) => Err(RunError::Usage(format!(
-            "transport shm: rank {rank} and {} cannot share memory; they must run on the same host, in the same \
+        (Transport::Shm, Some(peer)) => Err(RunError::Setting(
+            "transport",
+            format!(
+                "shm: rank {rank} and {} cannot share memory; they must run on the same host, in the same \
              container and as the same user. Use transport auto or tcp",
-            peers[peer].describe()
-        ))),
+                peers[peer].describe()
+            ),
+        )),
         _ => Ok(()),
     }
 }
@@ -48,7 +51,7 @@ pub(super) fn check_transport(rank: u32, settings: &Settings, peers: &[Peer], sh
 pub(super) fn check_cuda(settings: &Settings, devices: Option<&DeviceSupport>) -> Result<()> {
     let refused = |why: &str| {
         let remedy = "use --cuda host, or leave it out";
-        Err(RunError::Usage(format!("cuda mpi: {why}; {remedy}")))
+        Err(RunError::Setting("cuda", format!("mpi: {why}; {remedy}")))
     };
     let native = settings.strategy.as_deref().and_then(find).is_some_and(|entry| entry.uses(Knob::Rates));
     match devices {
@@ -64,9 +67,9 @@ pub(super) fn check_cuda(settings: &Settings, devices: Option<&DeviceSupport>) -
 /// Rejects settings that have no effect with or without gRPC.
 pub(super) fn check_grpc(settings: &Settings) -> Result<()> {
     let transport = settings.transport;
-    let without = |knob: &str| {
+    let without = |knob| {
         let name = transport.name();
-        Err(RunError::Usage(format!("{knob}: has no effect with transport {name}; leave one of them out")))
+        Err(RunError::Setting(knob, format!("has no effect with transport {name}; leave one of them out")))
     };
     if settings.tls.is_some() && !transport.controls_by_grpc() {
         return without("tls");
@@ -82,11 +85,14 @@ pub(super) fn check_streams(rank: u32, settings: &Settings, hosts: &[u32], share
     let together = hosts.iter().all(|host| *host == hosts[0]);
     let all_shared = (0..hosts.len()).all(|peer| peer == rank as usize || shared_with[peer]);
     if settings.streams > 1 && hosts.len() > 1 && together && all_shared {
-        return Err(RunError::Usage(format!(
-            "streams: {} have no effect, because all ranks share the memory of one host; unset PACELINE_STREAMS, or set \
+        return Err(RunError::Setting(
+            "streams",
+            format!(
+                "{} have no effect, because all ranks share the memory of one host; unset PACELINE_STREAMS, or set \
              PACELINE_TRANSPORT=tcp",
-            settings.streams
-        )));
+                settings.streams
+            ),
+        ));
     }
     Ok(())
 }

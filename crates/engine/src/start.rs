@@ -216,13 +216,16 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
         } else {
             "give MPI and paceline the same ranks: unset RANK and WORLD_SIZE, or start with mpirun alone"
         };
-        return Err(RunError::Usage(format!(
-            "transport mpi: this process is rank {rank} of {size}, but for {} ({}) it is rank {} of {}; {remedy}",
-            about.version,
-            about.library.display(),
-            about.rank,
-            about.size
-        )));
+        return Err(RunError::Setting(
+            "transport",
+            format!(
+                "mpi: this process is rank {rank} of {size}, but for {} ({}) it is rank {} of {}; {remedy}",
+                about.version,
+                about.library.display(),
+                about.rank,
+                about.size
+            ),
+        ));
     }
     Ok(thread)
 }
@@ -230,8 +233,9 @@ fn open_library(rank: u32, size: u32, settings: &Settings) -> Result<Arc<mpi::Th
 /// The sockets of multicasts, if any are configured; ranks that train receive.
 fn open_port(rank: u32, size: u32, settings: &Settings, listener: &Listener) -> Result<Option<Port>> {
     let Some(address) = settings.multicast else { return Ok(None) };
-    let without =
-        |what: String| RunError::Usage(format!("multicast {address}: has no effect {what}; leave one of them out"));
+    let without = |what: String| {
+        RunError::Setting("multicast", format!("{address}: has no effect {what}; leave one of them out"))
+    };
     if !settings.transport.tensors_by_sockets() {
         return Err(without(format!("with transport {}", settings.transport.name())));
     }

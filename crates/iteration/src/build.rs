@@ -74,10 +74,13 @@ pub fn build(trace: &Trace, world: u32, options: &IterationOptions) -> Result<Pl
     let iterations = if world > 1 { options.sync_every } else { 1 };
     let round_s = worker.compute_time().seconds() * f64::from(iterations) * f64::from(options.accumulate);
     if iterations > 1 && round_s > LONGEST_ROUND_S {
-        return Err(IterationError(format!(
-            "sync-every: {iterations} iterations take {round_s:.0} s, longer than the {LONGEST_ROUND_S:.0} s that a \
+        return Err(IterationError::about(
+            "sync_every",
+            format!(
+                "{iterations} iterations take {round_s:.0} s, longer than the {LONGEST_ROUND_S:.0} s that a \
              round may take; give fewer"
-        )));
+            ),
+        ));
     }
     // What ranks exchange after several iterations are parameters.
     let legs = legs(trace, &buckets, world, options, if iterations > 1 { param } else { reduce })?;
@@ -203,20 +206,20 @@ fn described(
 }
 
 fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
-    let wrong = |message: String| Err(IterationError(message));
+    let wrong = |setting, reason: String| Err(IterationError::about(setting, reason));
     let sharding = options.sharding;
-    let idle = |option: &str, needs: &str| {
-        wrong(format!("{option}: has no effect with sharding {}, only with {needs}; leave it out", sharding.name()))
+    let idle = |setting, needs: &str| {
+        wrong(setting, format!("has no effect with sharding {}, only with {needs}; leave it out", sharding.name()))
     };
     if world == 0 {
-        return wrong("workers: 0 is too few; at least one worker trains".into());
+        return wrong("workers", "0 is too few; at least one worker trains".into());
     }
     if options.accumulate == 0 {
-        return wrong("accumulate: 0 passes are too few; give 1 or more".into());
+        return wrong("accumulate", "0 passes are too few; give 1 or more".into());
     }
     if !sharding.gathers_units() {
         if options.reshard_after_forward != Reshard::Yes {
-            return idle("reshard-after-forward", "zero3 and hsdp");
+            return idle("reshard_after_forward", "zero3 and hsdp");
         }
         if options.unit.is_some() {
             return idle("unit", "zero3 and hsdp");
@@ -226,54 +229,61 @@ fn check(world: u32, options: &IterationOptions) -> Result<(), IterationError> {
         return idle("prefetch", "zero1, zero2, zero3 and hsdp");
     }
     if options.synchronize.is_some() && options.accumulate == 1 {
-        return wrong("accumulate-sync: has no effect without accumulation; add --accumulate or leave it out".into());
+        return wrong("accumulate_sync", "has no effect without accumulation; add --accumulate or leave it out".into());
     }
     let plain = options.compression.method == Method::None;
     if options.sync_every == 0 {
-        return wrong("sync-every: 0 iterations are too few; give 1 or more".into());
+        return wrong("sync_every", "0 iterations are too few; give 1 or more".into());
     }
     if sharding != Sharding::None {
-        let what = if plain { "sync-every" } else { "compression" };
+        let (setting, what) = if plain { ("sync_every", "sync-every") } else { ("compression", "compression") };
         if !plain || options.sync_every > 1 {
-            return wrong(format!(
-                "{what}: {} reduce-scatters its gradients in every iteration, as they are; use --sharding none, or leave \
+            return wrong(
+                setting,
+                format!(
+                    "{} reduce-scatters its gradients in every iteration, as they are; use --sharding none, or leave \
                  {what} out",
-                sharding.name()
-            ));
+                    sharding.name()
+                ),
+            );
         }
     }
     if options.exchanges.are_background() && (!plain || options.sync_every > 1) {
-        let what = if plain { "sync-every" } else { "compression" };
-        return wrong(format!("{what}: needs exchanges that wait for each other; leave it out"));
+        let setting = if plain { "sync_every" } else { "compression" };
+        return wrong(setting, "needs exchanges that wait for each other; leave it out".into());
     }
     if options.sync_every > 1 && options.synchronize.is_some() {
         return wrong(
-            "accumulate-sync: has no effect with sync-every, which exchanges no gradients; leave it out".into(),
+            "accumulate_sync",
+            "has no effect with sync-every, which exchanges no gradients; leave it out".into(),
         );
     }
     if options.reduce_dtype.is_some() && (!plain || options.sync_every > 1) {
         let what =
             if plain { "sync-every, which exchanges parameters" } else { "compression, which says what is sent" };
-        return wrong(format!("reduce-dtype: has no effect with {what}; leave it out"));
+        return wrong("reduce_dtype", format!("has no effect with {what}; leave it out"));
     }
     if options.group.is_some() && !sharding.has_groups() {
-        return wrong(format!("sharding: {} has no groups; use zero1, zero2 or hsdp", sharding.name()));
+        return wrong("sharding", format!("{} has no groups; use zero1, zero2 or hsdp", sharding.name()));
     }
     check_experts(world, options)?;
     let group = options.group.unwrap_or(world);
     if group == 0 || !world.is_multiple_of(group) {
-        return wrong(format!(
-            "sharding: {}:{group} does not fit {world} workers; the ranks of a group must divide them",
-            sharding.name()
-        ));
+        return wrong(
+            "sharding",
+            format!("{}:{group} does not fit {world} workers; the ranks of a group must divide them", sharding.name()),
+        );
     }
     if let Reshard::Ranks(ranks) = options.reshard_after_forward
         && (ranks == 0 || !group.is_multiple_of(ranks))
     {
-        return wrong(format!(
-            "reshard-after-forward: groups of {ranks} ranks do not divide the {group} ranks over which parameters are \
+        return wrong(
+            "reshard_after_forward",
+            format!(
+                "groups of {ranks} ranks do not divide the {group} ranks over which parameters are \
              sharded"
-        ));
+            ),
+        );
     }
     Ok(())
 }
@@ -296,7 +306,7 @@ fn check_experts(world: u32, options: &IterationOptions) -> Result<(), Iteration
     if ways == 1 {
         return Ok(());
     }
-    let wrong = |message: String| Err(IterationError(format!("expert-parallel: {message}")));
+    let wrong = |reason: String| Err(IterationError::about("expert_parallel", reason));
     if ways == 0 || !world.is_multiple_of(ways) {
         return wrong(format!("{ways} ranks with a part of the experts each do not divide {world} workers"));
     }
@@ -343,11 +353,14 @@ fn legs(
         options.compression.legs(&tensors, trace.dtype, dtype, options.collective, world)
     };
     buckets.iter().map(of_bucket).collect::<Result<_, _>>().map_err(|name| {
-        IterationError(format!(
-            "compression: trace '{}' does not say the shape of {name}, which decides what PowerSGD sends; record it again, \
+        IterationError::about(
+            "compression",
+            format!(
+                "trace '{}' does not say the shape of {name}, which decides what PowerSGD sends; record it again, \
              or add \"shape\": [rows, columns] to its gradients",
-            trace.name
-        ))
+                trace.name
+            ),
+        )
     })
 }
 

@@ -1,9 +1,8 @@
 //! What a user decides about an iteration.
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
-use paceline_schedule::Collective;
+use paceline_schedule::{Collective, Refusal};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::compression::{Compression, Method};
 
@@ -248,6 +247,4 @@ pub fn is_of_experts(tensor: &str) -> bool {
 pub const DEFAULT_BUCKET: u64 = 25 * 1024 * 1024;
 
 /// Why there is no such plan; the message names the option and says what to do.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct IterationError(pub String);
+pub type IterationError = Refusal;

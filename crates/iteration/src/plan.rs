@@ -285,7 +285,7 @@ impl Plan {
     /// # Errors
     /// It is malformed, or its steps cannot be executed; the message names the place.
     pub fn from_json(text: &str, source: &str) -> Result<Plan, IterationError> {
-        let wrong = |message: String| IterationError(format!("{source}: {message}"));
+        let wrong = |message: String| IterationError::new(format!("{source}: {message}"));
         let plan: Plan = serde_json::from_str(text)
             .map_err(|error| wrong(format!("{error}; write it with `paceline simulate --plan-json FILE`")))?;
         if plan.format != FORMAT || plan.version != VERSION {

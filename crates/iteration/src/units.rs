@@ -505,11 +505,14 @@ fn matching<'a>(names: &[&'a str], pattern: &str) -> Result<Vec<Option<&'a str>>
         .collect();
     if found.iter().all(Option::is_none) {
         let some: Vec<_> = names.iter().filter(|name| !name.is_empty()).take(3).copied().collect();
-        return Err(IterationError(format!(
-            "unit: no layer's name begins with '{pattern}'; layers are called {}, …; write a name with * for what \
+        return Err(IterationError::about(
+            "unit",
+            format!(
+                "no layer's name begins with '{pattern}'; layers are called {}, …; write a name with * for what \
              differs, such as transformer.h.*",
-            some.join(", ")
-        )));
+                some.join(", ")
+            ),
+        ));
     }
     Ok(found)
 }
@@ -578,7 +581,7 @@ mod tests {
         let found = matching(&names, "model.n*").unwrap();
         assert_eq!(found, [None, None, Some("model.norm")]);
         let error = matching(&names, "transformer.h.*").unwrap_err();
-        assert!(error.0.contains("model.layers.0.mlp") && error.0.starts_with("unit: "));
+        assert!(error.reason.contains("model.layers.0.mlp") && error.setting == Some("unit"));
     }
 
     /// The plain definition, which takes exponential time.

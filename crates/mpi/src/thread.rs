@@ -92,9 +92,12 @@ impl Thread {
             return Ok(thread.clone());
         }
         if is_loaded(OTHERS) {
-            return usage(format!(
-                "transport mpi: this process has loaded {OTHERS}, an MPICH interface older than MPI 5, and cannot load another \
+            return Err(RunError::Setting(
+                "transport",
+                format!(
+                    "mpi: this process has loaded {OTHERS}, an MPICH interface older than MPI 5, and cannot load another \
                  MPI beside it; do not load an mpi4py built for it, or use Open MPI"
+                ),
             ));
         }
         let (library, abi) = load(named)?;
@@ -205,14 +208,20 @@ fn load(named: Option<&str>) -> Result<(PathBuf, Abi)> {
             Err(why) => tried.push(format!("{}: {why}", path.display())),
         }
     }
-    let remedy = if named.is_some() {
-        "PACELINE_MPI_LIBRARY: name libmpi_abi.so.1 of MPICH 5 or newer, libmpi.so.40 of Open MPI 5, or the folder \
-         that contains it (libmpi.so is a linker script in many installations)"
-    } else {
-        "transport mpi: no MPI library found; start with the mpirun of MPICH 5 or Open MPI 5, or set \
-         PACELINE_MPI_LIBRARY to libmpi_abi.so.1 or libmpi.so.40"
-    };
-    usage(format!("{remedy}. Tried: {}", tried.join("; ")))
+    let tried = tried.join("; ");
+    if named.is_some() {
+        return usage(format!(
+            "PACELINE_MPI_LIBRARY: name libmpi_abi.so.1 of MPICH 5 or newer, libmpi.so.40 of Open MPI 5, or the folder \
+         that contains it (libmpi.so is a linker script in many installations). Tried: {tried}"
+        ));
+    }
+    Err(RunError::Setting(
+        "transport",
+        format!(
+            "mpi: no MPI library found; start with the mpirun of MPICH 5 or Open MPI 5, or set PACELINE_MPI_LIBRARY to \
+             libmpi_abi.so.1 or libmpi.so.40. Tried: {tried}"
+        ),
+    ))
 }
 
 /// The library that a job over MPI would use, with name and version. It is loaded, but MPI is not initialised.

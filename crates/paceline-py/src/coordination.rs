@@ -1,5 +1,6 @@
 //! Python bindings for forecasts with a coordinator.
 use paceline_coordinator::PolicyKind;
+use paceline_schedule::Refusal;
 use paceline_simulator::coordination::{Constants, Coordination};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -17,9 +18,9 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    pub fn coordination(self) -> Result<Coordination, String> {
-        let coordinator =
-            PolicyKind::find(&self.coordinator).ok_or_else(|| format!("coordinator: no '{}'", self.coordinator))?;
+    pub fn coordination(self) -> Result<Coordination, Refusal> {
+        let coordinator = PolicyKind::find(&self.coordinator)
+            .ok_or_else(|| Refusal::about("coordinator", format!("no '{}'", self.coordinator)))?;
         let Spec { contention_s, graph_nodes, constants, .. } = self;
         Ok(Coordination { coordinator, contention_s, graph_nodes, constants })
     }

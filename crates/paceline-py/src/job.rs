@@ -19,6 +19,7 @@ use paceline_runtime::communicator::{CollectiveRequest, Communicator, OnDevice};
 use paceline_runtime::coordination;
 use paceline_runtime::job::Job;
 use paceline_runtime::server::Groups;
+use paceline_schedule::Refusal;
 use paceline_transport::error::RunError;
 use paceline_transport::header::Collective;
 use pyo3::import_exception;
@@ -26,7 +27,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::coordinator::PyCoordinator;
-use crate::{InvalidArgumentError, user_error};
+use crate::user_error;
 
 import_exception!(paceline.errors, JobError);
 
@@ -35,7 +36,8 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 pub(crate) fn python_error(error: RunError) -> PyErr {
     match error {
-        RunError::Usage(text) => InvalidArgumentError::new_err(text),
+        RunError::Usage(text) => user_error(text),
+        RunError::Setting(setting, reason) => user_error(Refusal::about(setting, reason)),
         RunError::Failed(text) => JobError::new_err(text),
     }
 }

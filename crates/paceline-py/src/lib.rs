@@ -15,13 +15,16 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_model::{Rate, Time, units};
+use paceline_model::units::UnitError;
+use paceline_model::{DocumentError, Rate, Time, units};
+use paceline_nccl::NcclError;
 use paceline_runtime::coordination::PolicyKind;
-use paceline_schedule::{Collective, Knobs, Stand, Topology};
+use paceline_schedule::{Collective, Knobs, Refusal, Stand, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use serde_json::json;
 
 use crate::cluster::Cluster;
@@ -34,8 +37,60 @@ import_exception!(paceline.errors, InternalError);
 /// What pickle takes: a function, and its arguments, here the JSON of a file and its name.
 type Reduced<'py> = (Bound<'py, PyAny>, (Vec<u8>, String));
 
-fn user_error(error: impl std::fmt::Display) -> PyErr {
-    InvalidArgumentError::new_err(error.to_string())
+/// The caller's mistake, with the setting or the place in a document that it is about.
+fn user_error(error: impl Into<Mistake>) -> PyErr {
+    let Mistake { refusal: Refusal { setting, reason }, place } = error.into();
+    Python::attach(|py| {
+        let about = PyDict::new(py);
+        let made = about
+            .set_item("setting", setting)
+            .and_then(|()| about.set_item("place", place))
+            .and_then(|()| py.get_type::<InvalidArgumentError>().call((reason,), Some(&about)));
+        made.map_or_else(|failed| failed, PyErr::from_value)
+    })
+}
+
+/// What an `InvalidArgumentError` says.
+struct Mistake {
+    refusal: Refusal,
+    place: Option<String>,
+}
+
+impl From<Refusal> for Mistake {
+    fn from(refusal: Refusal) -> Mistake {
+        Mistake { refusal, place: None }
+    }
+}
+
+impl From<String> for Mistake {
+    fn from(reason: String) -> Mistake {
+        Refusal::new(reason).into()
+    }
+}
+
+impl From<&str> for Mistake {
+    fn from(reason: &str) -> Mistake {
+        Refusal::new(reason).into()
+    }
+}
+
+impl From<UnitError> for Mistake {
+    fn from(error: UnitError) -> Mistake {
+        Refusal::new(error.0).into()
+    }
+}
+
+impl From<NcclError> for Mistake {
+    fn from(error: NcclError) -> Mistake {
+        Refusal::new(error.0).into()
+    }
+}
+
+impl From<DocumentError> for Mistake {
+    fn from(error: DocumentError) -> Mistake {
+        let place = Some(error.place()).filter(|place| !place.is_empty()).map(str::to_owned);
+        Mistake { refusal: Refusal::new(error.to_string()), place }
+    }
 }
 
 /// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given, of all

@@ -10,7 +10,7 @@ use paceline_simulator::nccl;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt};
 
-use crate::{Cluster, InvalidArgumentError, Trace, spec, user_error};
+use crate::{Cluster, Trace, spec, user_error};
 
 /// Adds classes and functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -220,13 +220,7 @@ impl PyMachine {
     /// Return a cluster as NCCL sees it. Raises InvalidArgumentError for links that this model does not know.
     #[staticmethod]
     fn of(py: Python<'_>, cluster: &Cluster) -> PyResult<PyMachine> {
-        nccl::machine(&cluster.0, rdma_latency_s(py)?).map(PyMachine).map_err(|error| {
-            let of = PyDict::new(py);
-            let made = of
-                .set_item("setting", "degraded")
-                .and_then(|()| py.get_type::<InvalidArgumentError>().call((error.to_string(),), Some(&of)));
-            made.map_or_else(|failed| failed, PyErr::from_value)
-        })
+        nccl::machine(&cluster.0, rdma_latency_s(py)?).map(PyMachine).map_err(user_error)
     }
 
     /// Return the machine with the network that slow links between switches leave to groups of ranks.

@@ -3,7 +3,7 @@ use paceline_iteration::{Compression, Cost, Group, IterationOptions, Method, Opt
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use paceline_nccl::NcclError;
-use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement};
+use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement, Refusal};
 use paceline_simulator::{CollectiveTime, Network, Options, Pull};
 use serde::Deserialize;
 
@@ -85,17 +85,17 @@ struct CostSpec {
 }
 
 impl CostSpec {
-    fn cost(self) -> Result<Cost, String> {
+    fn cost(self) -> Result<Cost, Refusal> {
         let CostSpec { bucket_s, tensor_s, element_s, received_s } = self;
         if let Some(wrong) = [bucket_s, tensor_s, element_s, received_s].iter().find(|it| !(0.0..=60.0).contains(*it)) {
-            return Err(format!("compression: a cost of {wrong} s is not between 0 and 60"));
+            return Err(Refusal::about("compression", format!("a cost of {wrong} s is not between 0 and 60")));
         }
         Ok(Cost { bucket_s, tensor_s, element_s, received_s })
     }
 }
 
 impl CompressionSpec {
-    fn compression(self) -> Result<Compression, String> {
+    fn compression(self) -> Result<Compression, Refusal> {
         let parameter = self.parameter.unwrap_or(0.0);
         let method = match self.method.as_str() {
             "fp16" => Method::Cast(Dtype::Float16),
@@ -103,7 +103,7 @@ impl CompressionSpec {
             "int8" => Method::Int8,
             "powersgd" if (1.0..=1e6).contains(&parameter) => Method::PowerSgd { rank: parameter as u64 },
             "topk" if parameter > 0.0 && parameter <= 1.0 => Method::TopK { density: parameter },
-            other => return Err(format!("compression: {other} with {parameter} is not known")),
+            other => return Err(Refusal::about("compression", format!("{other} with {parameter} is not known"))),
         };
         let (compress, between, decompress) = (self.compress.cost()?, self.between.cost()?, self.decompress.cost()?);
         Ok(Compression { method, compress, between, decompress })
@@ -131,7 +131,7 @@ struct IterationSpec {
 }
 
 impl IterationSpec {
-    fn options(self, options: &Options) -> Result<IterationOptions, String> {
+    fn options(self, options: &Options) -> Result<IterationOptions, Refusal> {
         let default = IterationOptions::new(self.sharding);
         let dtype = |name: Option<String>| {
             let known = |name: String| Dtype::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or(name);
@@ -158,7 +158,7 @@ impl IterationSpec {
     }
 }
 
-pub fn options(text: &str) -> Result<Options, String> {
+pub fn options(text: &str) -> Result<Options, Refusal> {
     let spec: Spec = serde_json::from_str(text).map_err(|e| format!("options: {e}"))?;
     let mut options = Options::new(&spec.strategy, spec.workers);
     options.collective = spec.collective.unwrap_or(options.collective);
@@ -187,7 +187,7 @@ pub fn options(text: &str) -> Result<Options, String> {
     options.collectives = times.transpose()?;
     options.slowdown = match spec.slowdown.unwrap_or(0.0) {
         share if (0.0..1.0).contains(&share) => share,
-        share => return Err(format!("slowdown: {share} is not a share below 1")),
+        share => return Err(format!("slowdown: {share} is not a share below 1").into()),
     };
     options.critical_path = spec.critical_path.unwrap_or(options.critical_path);
     options.detail = spec.detail.unwrap_or(options.detail);

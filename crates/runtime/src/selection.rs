@@ -4,8 +4,8 @@ use paceline_engine::settings::Settings;
 use paceline_os::net::SocketAddrV4;
 use paceline_os::sync::{Arc, OnceLock};
 use paceline_schedule::{
-    Chunk, ChunkBytes, Collective, Distribution, Inside, Knob, Knobs, Placement, Schedule, Topology, build_collective,
-    look_up,
+    Chunk, ChunkBytes, Collective, Distribution, Inside, Knob, Knobs, Placement, Refusal, Schedule, Topology,
+    build_collective, look_up,
 };
 use paceline_transport::error::{Result, RunError};
 
@@ -54,13 +54,16 @@ impl Algorithm {
     /// # Errors
     /// An unknown name, or the strategy of a library that is not available.
     pub fn named(name: &str, settings: &Settings) -> Result<Algorithm> {
-        let entry = look_up(name).map_err(|e| RunError::Usage(e.to_string()))?;
+        let entry = look_up(name).map_err(refused)?;
         if entry.uses(Knob::Rates) && !settings.transport.tensors_by_mpi() {
-            return Err(RunError::Usage(format!(
-                "strategy: {} runs in a communication library, which shared memory and TCP do not have; use ring or tree, \
+            return Err(RunError::Setting(
+                "strategy",
+                format!(
+                    "{} runs in a communication library, which shared memory and TCP do not have; use ring or tree, \
                  or transport mpi",
-                entry.name
-            )));
+                    entry.name
+                ),
+            ));
         }
         let cut = settings.chunk.filter(|_| entry.uses(Knob::Chunk));
         let default = Algorithm::new(entry.name, cut);
@@ -79,7 +82,7 @@ impl Algorithm {
         let chunk = self.cut.map(|cut| cut.in_elements(element).unwrap_or(Chunk::Elements(1)));
         let (inside, placement, distribution) = (self.inside, self.placement.clone(), self.distribution);
         let knobs = Knobs { chunk, inside, placement, distribution, ..Knobs::default() };
-        build_collective(collective, &self.strategy, topology, &knobs).map_err(|e| RunError::Usage(e.to_string()))
+        build_collective(collective, &self.strategy, topology, &knobs).map_err(refused)
     }
 
     /// The digest that ranks compare.
@@ -172,6 +175,14 @@ pub struct AlgorithmSelection {
 
 pub(crate) const KIB: u64 = 1 << 10;
 
+/// The schedules' refusals are the caller's mistakes.
+fn refused(error: Refusal) -> RunError {
+    match error.setting {
+        Some(setting) => RunError::Setting(setting, error.reason),
+        None => RunError::Usage(error.reason),
+    }
+}
+
 impl AlgorithmSelection {
     /// Before tuning: recursive doubling while latency dominates, then pieces that fit in the cache.
     pub(crate) fn new(settings: &Settings, topology: &Topology) -> Result<AlgorithmSelection> {
@@ -180,9 +191,10 @@ impl AlgorithmSelection {
             if let Some(chunk) = settings.chunk
                 && algorithm.cut.is_none()
             {
-                return Err(RunError::Usage(format!(
-                    "chunk {chunk:?}: strategy {name} does not cut its buckets; leave it out"
-                )));
+                return Err(RunError::Setting(
+                    "chunk",
+                    format!("{chunk:?}: strategy {name} does not cut its buckets; leave it out"),
+                ));
             }
             return Ok(AlgorithmSelection {
                 table: vec![(u64::MAX, BuiltAlgorithm::new(algorithm, topology)?)],
@@ -190,8 +202,10 @@ impl AlgorithmSelection {
             });
         }
         if settings.chunk.is_some() {
-            return Err(RunError::Usage(
-                "chunk: without a strategy, the chunk size is chosen by message size; name a strategy, or leave chunk out".into(),
+            return Err(RunError::Setting(
+                "chunk",
+                "without a strategy, the chunk size is chosen by message size; name a strategy, or leave chunk out"
+                    .into(),
             ));
         }
         let small = Algorithm::new("recursive-doubling", Some(ChunkBytes::Whole));

@@ -26,7 +26,7 @@ pub mod strategies;
 
 pub use collective::{Collective, shard};
 pub use plan::{
-    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Topology, build,
+    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Refusal, Topology, build,
     build_collective, find, look_up, registry,
 };
 pub use schedule::{Least, Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};

@@ -1,4 +1,5 @@
 //! Topology and knobs, the registry of strategies, and building a schedule.
+use std::fmt;
 use std::sync::Arc;
 
 use paceline_nccl::Release;
@@ -309,10 +310,44 @@ impl Entry {
     }
 }
 
-/// Why a strategy cannot be built, as a message for the user.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct PlanError(pub String);
+/// Why a request cannot be carried out as given, as a message for the user.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub struct Refusal {
+    /// The setting that it is about, by its name in Python; `None`: none, or several.
+    pub setting: Option<&'static str>,
+    /// What is wrong and what to do about it, without the setting's name.
+    pub reason: String,
+}
+
+/// Why a strategy cannot be built.
+pub type PlanError = Refusal;
+
+impl Refusal {
+    /// About no single setting.
+    pub fn new(reason: impl Into<String>) -> Refusal {
+        Refusal { setting: None, reason: reason.into() }
+    }
+
+    /// About a setting.
+    pub fn about(setting: &'static str, reason: impl Into<String>) -> Refusal {
+        Refusal { setting: Some(setting), reason: reason.into() }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Refusal {
+        Refusal::new(reason)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.setting {
+            None => f.write_str(&self.reason),
+            Some(setting) => write!(f, "{}: {}", setting.replace('_', "-"), self.reason),
+        }
+    }
+}
 
 /// All strategies, in the order in which tables list them.
 #[must_use]
@@ -333,7 +368,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
     find(name).ok_or_else(|| {
         let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
-        PlanError(format!("unknown strategy '{name}'; known are {}", names.join(", ")))
+        PlanError::new(format!("unknown strategy '{name}'; known are {}", names.join(", ")))
     })
 }
 
@@ -359,42 +394,50 @@ pub fn build_collective(
     knobs: &Knobs,
 ) -> Result<Box<dyn Schedule>, PlanError> {
     let entry = look_up(name)?;
-    let wrong = |message: &str| Err(PlanError(message.into()));
+    let wrong = |setting, reason: &str| Err(PlanError::about(setting, reason));
     if topology.workers == 0 {
-        return wrong("workers: 0 is too few; at least one worker trains");
+        return wrong("workers", "0 is too few; at least one worker trains");
     }
     if topology.workers > MAX_WORKERS || topology.servers > MAX_WORKERS {
-        return Err(PlanError(format!(
-            "workers: {} workers and {} servers are more than the {MAX_WORKERS} that can be scheduled",
-            topology.workers, topology.servers
-        )));
+        return Err(PlanError::about(
+            "workers",
+            format!(
+                "{} workers and {} servers are more than the {MAX_WORKERS} that can be scheduled",
+                topology.workers, topology.servers
+            ),
+        ));
     }
     if topology.ranks_per_node == 0 {
-        return wrong("gpus-per-node: 0 is too few; a node has at least one rank");
+        return wrong("gpus_per_node", "0 is too few; a node has at least one rank");
     }
     if topology.servers == 0 && entry.uses(Knob::Servers) {
-        return Err(PlanError(format!("servers: {name} needs at least one server")));
+        return Err(PlanError::about("servers", format!("{name} needs at least one server")));
     }
     if topology.racks.as_ref().is_some_and(|racks| racks.contains(&0) || racks.iter().sum::<u32>() != topology.nodes())
     {
-        return wrong("racks: a rack has at least one node, and every node is in one");
+        return Err(PlanError::new("racks: a rack has at least one node, and every node is in one"));
     }
     let racks = topology.racks.as_ref().map_or(0, |racks| racks.len() as u32);
     if topology.pods.as_ref().is_some_and(|pods| pods.contains(&0) || pods.iter().sum::<u32>() != racks) {
-        return wrong("pods: a pod has at least one rack, and every rack is in one");
+        return Err(PlanError::new("pods: a pod has at least one rack, and every rack is in one"));
     }
     if topology.switch_radix.is_some_and(|radix| radix < 2) {
-        return wrong("switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more");
+        return Err(PlanError::new(
+            "switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more",
+        ));
     }
     if knobs.chunk == Some(Chunk::Elements(0)) {
-        return wrong("chunk: a piece has at least one element");
+        return wrong("chunk", "a piece has at least one element");
     }
     match (collective, entry.halves) {
         (Collective::AllReduce, _) => (entry.build)(topology, knobs),
         (_, Some(halves)) => halves(collective, topology, knobs),
         (_, None) => {
             let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
-            Err(PlanError(format!("strategy: {} has no {}; use {}", entry.name, collective.name(), able.join(", "))))
+            Err(PlanError::about(
+                "strategy",
+                format!("{} has no {}; use {}", entry.name, collective.name(), able.join(", ")),
+            ))
         }
     }
 }

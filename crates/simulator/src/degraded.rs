@@ -147,8 +147,7 @@ fn left_of(trace: &Trace, slow: &Cluster, healthy: &Cluster, options: &Options) 
         (schedule, buckets) = (prepared.schedule, different(prepared.buckets, prepared.entry));
     }
     let fluid = options.network == Network::Fluid;
-    let network =
-        |cluster| NetworkLinks::for_schedule(cluster, &*schedule, fluid, options.seed).map_err(SimulationError);
+    let network = |cluster| NetworkLinks::for_schedule(cluster, &*schedule, fluid, options.seed);
     let (whole, slow) = (network(healthy)?, network(slow)?);
     let mut needs = Needs::none(&whole);
     needs.add_programs(&whole, &*schedule, &buckets, |role| role);
@@ -185,7 +184,7 @@ pub(crate) fn forecast(
     // Refuses links that there are not, and nodes that are cut off.
     let check = |cluster: &Cluster| {
         let network = NetworkLinks::of(cluster, roles, Vec::new(), None, false, options.seed);
-        network.map(|_| ()).map_err(SimulationError)
+        network.map(|_| ())
     };
     let by_trees = passes_by_trees(options)?;
     if options.collectives.is_some() && !entry.uses(Knob::Aggregation) {

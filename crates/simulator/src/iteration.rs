@@ -257,7 +257,7 @@ pub(crate) fn planned(
     options: &Options,
     iteration: &IterationOptions,
 ) -> Result<Plan, SimulationError> {
-    build(computed, options.workers, iteration).map_err(|e| SimulationError(e.0))
+    build(computed, options.workers, iteration)
 }
 
 /// The trace with the speed-up.
@@ -345,25 +345,29 @@ pub(crate) fn prepare_messages(
 }
 
 fn check(cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
-    let wrong = |message: String| Err(SimulationError(message));
+    let wrong = |setting, reason: String| Err(SimulationError::about(setting, reason));
     let entry = options.entry()?;
     let asked = options.iteration.as_ref().map_or("its plan", IterationOptions::asked);
     let is_hybrid = options.iteration.as_ref().is_some_and(|iteration| iteration.sharding == Sharding::Hsdp);
     let in_switches = entry.uses(Knob::Aggregation) && !is_hybrid;
     if entry.uses(Knob::Servers) || entry.uses(Knob::Multicast) || in_switches {
-        return wrong(format!(
-            "strategy: {} needs servers or a switch, and {asked} needs collectives between ranks; use native, ring, \
+        return wrong(
+            "strategy",
+            format!(
+                "{} needs servers or a switch, and {asked} needs collectives between ranks; use native, ring, \
              halving-doubling or hierarchical",
-            entry.name
-        ));
+                entry.name
+            ),
+        );
     }
     if options.coordination.is_some() {
-        return wrong(format!(
-            "coordinator: has no effect with {asked}, whose exchanges have a fixed order; leave it out"
-        ));
+        return wrong(
+            "coordinator",
+            format!("has no effect with {asked}, whose exchanges have a fixed order; leave it out"),
+        );
     }
     if options.iterations.is_some_and(|iterations| iterations > 1) && cluster.jitter.is_none() {
-        return wrong("iterations: all iterations of a plan are alike; leave it out".into());
+        return wrong("iterations", "all iterations of a plan are alike; leave it out".into());
     }
     Ok(())
 }

@@ -588,14 +588,14 @@ fn prepare_jobs(
     network: Network,
 ) -> Result<Vec<Prepared>, SimulationError> {
     if !cluster.stragglers.is_empty() {
-        return Err(SimulationError(
-            "cluster.stragglers: several jobs have several ranks of each number; leave them out".into(),
+        return Err(SimulationError::new(
+            "cluster.stragglers: several jobs have several ranks of each number; leave them out",
         ));
     }
     let mut used: HashMap<u32, (u32, usize)> = HashMap::new();
     let mut all = Vec::with_capacity(jobs.len());
     for (number, job) in jobs.iter().enumerate() {
-        let wrong = |message: String| SimulationError(format!("{}: {message}", job.name));
+        let wrong = |message: String| SimulationError::new(format!("{}: {message}", job.name));
         check_place(cluster, nodes, job).map_err(wrong)?;
         let ranks = |local: usize| job.ranks_per_node.min(job.options.workers - local as u32 * job.ranks_per_node);
         for (local, &node) in job.nodes.iter().enumerate() {
@@ -620,8 +620,8 @@ fn prepare_jobs(
         } else {
             prepare_in(&job.trace, &own, &options, within).map(|(prepared, _)| prepared)
         };
-        let prepared = prepared.map_err(|e| wrong(e.0))?;
-        check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.0))?;
+        let prepared = prepared.map_err(|e| wrong(e.to_string()))?;
+        check_switch_memory(&job.trace, cluster, &prepared).map_err(|e| wrong(e.to_string()))?;
         all.push(prepared);
     }
     Ok(all)
@@ -695,7 +695,7 @@ fn wires(
 ) -> Result<NetworkLinks, SimulationError> {
     let (placed, switches) = placed(cluster, nodes, jobs, prepared, places, total);
     let seed = jobs.first().map_or(0, |job| job.options.seed);
-    NetworkLinks::of(cluster, total, switches, Some(placed), network == Network::Fluid, seed).map_err(SimulationError)
+    NetworkLinks::of(cluster, total, switches, Some(placed), network == Network::Fluid, seed)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the parts of a mix, of which some jobs run")]
@@ -728,7 +728,7 @@ fn run<O: Observer>(
     let fluid = network == Network::Fluid;
     let mut simulation = Simulation::<(), Users<O>>::new(cluster, wires, running, all_workers, fluid, users);
     simulation.watch = watch;
-    simulation.run().map_err(SimulationError)?;
+    simulation.run().map_err(SimulationError::new)?;
     let outcomes: Vec<JobOutcome> = (jobs.iter().zip(prepared).zip(&simulation.jobs))
         .map(|((spec, prepared), job)| {
             outcome_of(spec, prepared, job.marks.iter().map(|mark| mark.time).collect(), job.marks_before)
@@ -766,7 +766,7 @@ fn places(prepared: &[&Prepared]) -> Result<(Vec<JobPlace>, Roles), SimulationEr
     let switches = switch - all_workers - all_servers;
     let total = Roles { workers: all_workers, servers: all_servers, switches };
     if total.total() > u32::from(u16::MAX) {
-        return Err(SimulationError(format!(
+        return Err(SimulationError::new(format!(
             "jobs: {} workers, servers and switches are more than the {} possible",
             total.total(),
             u16::MAX

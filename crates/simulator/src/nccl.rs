@@ -11,11 +11,6 @@ use crate::iteration::plan_of;
 use crate::network::left::left_for_rings;
 use crate::options::{Options, SimulationError};
 
-/// Degraded links that NCCL's model does not know, or without which NCCL would hang.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DegradedError(pub String);
-
 /// A collective of a plan, and how long it takes if no other runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedCollective {
@@ -35,7 +30,7 @@ pub struct PlannedCollective {
 ///
 /// # Errors
 /// Degraded links that are no NICs, outside of a fabric, and nodes without any NIC.
-pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, DegradedError> {
+pub fn machine(cluster: &Cluster, rdma_latency_s: f64) -> Result<Machine, SimulationError> {
     let (link_bps, gpus) = (cluster.intra_bandwidth.0, cluster.gpus_per_node);
     let mut assumed = Vec::new();
     let generation = Generation::of(&cluster.gpu).unwrap_or_else(|| {
@@ -90,7 +85,7 @@ fn is_nic(one: &Degraded) -> bool {
 /// The share of its NICs' rate that is left to the slowest node.
 ///
 /// NCCL cuts a buffer into equal parts for its channels, so that one slow NIC slows down all; a missing one is left out.
-fn left_of_nics(cluster: &Cluster, nics: u32) -> Result<f64, DegradedError> {
+fn left_of_nics(cluster: &Cluster, nics: u32) -> Result<f64, SimulationError> {
     let mut left: f64 = 1.0;
     for one in &cluster.degraded {
         let (link, factor) = (&one.link, one.factor);
@@ -98,12 +93,15 @@ fn left_of_nics(cluster: &Cluster, nics: u32) -> Result<f64, DegradedError> {
             if cluster.fabric.is_some() {
                 continue;
             }
-            return Err(DegradedError(format!(
-                "NCCL's model knows the NICs of nodes (node3) and, with several a node, of GPUs (worker3), not {link}"
-            )));
+            return Err(SimulationError::about(
+                "degraded",
+                format!(
+                    "NCCL's model knows the NICs of nodes (node3) and, with several a node, of GPUs (worker3), not {link}"
+                ),
+            ));
         }
         if factor == 0.0 && (link.starts_with("node") || nics == 1) {
-            return Err(DegradedError(format!("{link} has no NIC left; NCCL would hang")));
+            return Err(SimulationError::about("degraded", format!("{link} has no NIC left; NCCL would hang")));
         }
         left = left.min(if factor > 0.0 { factor } else { f64::from(nics - 1) / f64::from(nics) });
     }
@@ -120,7 +118,7 @@ pub fn behind_slow_links(
     cluster: &Cluster,
     (size, stride): (u32, u32),
     world: u32,
-) -> Result<Machine, String> {
+) -> Result<Machine, SimulationError> {
     if cluster.degraded.iter().all(is_nic) {
         return Ok(machine.clone());
     }
@@ -157,7 +155,7 @@ pub fn collective_times(
         let layout = layout(group.size, group.stride, machine.gpus_per_node, plan.world);
         let is_between = layout.nodes() > 1;
         let machine = if is_between {
-            behind_slow_links(&machine, cluster, (group.size, group.stride), plan.world).map_err(SimulationError)?
+            behind_slow_links(&machine, cluster, (group.size, group.stride), plan.world)?
         } else {
             machine.clone()
         };
@@ -167,7 +165,7 @@ pub fn collective_times(
             Collective::ReduceScatter => Kind::ReduceScatter,
         };
         let time = collective_time(&Request::new(kind, bytes, layout), &machine, calibration);
-        let seconds = time.map_err(|error| SimulationError(error.to_string()))?.seconds;
+        let seconds = time.map_err(|error| SimulationError::new(error.to_string()))?.seconds;
         let most = if is_between { machine.network_of(layout) } else { machine.link };
         let bus = if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 } * bus_factor(kind, layout.ranks);
         times.push(PlannedCollective {

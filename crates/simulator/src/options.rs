@@ -3,9 +3,8 @@ pub use paceline_iteration::Pull;
 use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
 use paceline_nccl::Release;
-use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, look_up};
+use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, Refusal, look_up};
 use serde::Deserialize;
-use thiserror::Error;
 
 use crate::coordination::Coordination;
 
@@ -136,7 +135,7 @@ impl Options {
     /// # Errors
     /// There is none of this name; the message says which one may be meant.
     pub fn entry(&self) -> Result<&'static Entry, SimulationError> {
-        look_up(&self.strategy).map_err(|e| SimulationError(format!("strategy: {e}")))
+        look_up(&self.strategy).map_err(|e| SimulationError::about("strategy", e.to_string()))
     }
 
     /// Whether all ranks follow one plan, whose steps are watched one by one.
@@ -151,6 +150,4 @@ impl Options {
 }
 
 /// Why a simulation cannot run; the message names the option and says what to do.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct SimulationError(pub String);
+pub type SimulationError = Refusal;

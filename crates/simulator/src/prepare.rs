@@ -35,8 +35,8 @@ pub(crate) struct Prepared {
 /// Events store roles in 16 bits.
 pub(crate) const MAX_ROLES: u32 = 65_535;
 
-fn wrong<T>(message: String) -> Result<T, SimulationError> {
-    Err(SimulationError(message))
+fn wrong<T>(setting: &'static str, reason: String) -> Result<T, SimulationError> {
+    Err(SimulationError::about(setting, reason))
 }
 
 /// Also returns the plan of the first recorded worker. Refuses what the event loop cannot hold.
@@ -66,7 +66,10 @@ pub(crate) fn prepare_in(
     let (prepared, plan) = plan_in(trace, cluster, options, within)?;
     let roles = prepared.schedule.roles().total();
     if roles > MAX_ROLES {
-        return wrong(format!("workers: {roles} workers, servers and switches are more than the {MAX_ROLES} possible"));
+        return wrong(
+            "workers",
+            format!("{roles} workers, servers and switches are more than the {MAX_ROLES} possible"),
+        );
     }
     check_size(prepared.schedule.as_ref(), &prepared.buckets, &prepared.names)?;
     Ok((prepared, plan))
@@ -88,8 +91,7 @@ pub(crate) fn schedule_of(
     if within.racks.is_some() {
         (topology.racks, topology.pods) = (within.racks, within.pods);
     }
-    let schedule =
-        build_collective(options.collective, entry.name, &topology, &knobs).map_err(|e| SimulationError(e.0))?;
+    let schedule = build_collective(options.collective, entry.name, &topology, &knobs)?;
     Ok((entry, schedule))
 }
 
@@ -149,56 +151,68 @@ pub(crate) fn computes(trace: &Trace) -> bool {
 pub(crate) fn check(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<(), SimulationError> {
     let entry = options.entry()?;
     if entry.uses(Knob::Multicast) && !cluster.switch.multicast {
-        return wrong(format!(
-            "strategy: {} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",
-            entry.name, cluster.name
-        ));
+        return wrong(
+            "strategy",
+            format!(
+                "{} needs a switch that multicasts, and cluster '{}' has none (switch.multicast)",
+                entry.name, cluster.name
+            ),
+        );
     }
     if entry.uses(Knob::Aggregation) && !cluster.switch.aggregation {
-        return wrong(format!(
-            "strategy: {} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
-            entry.name, cluster.name
-        ));
+        return wrong(
+            "strategy",
+            format!(
+                "{} needs a switch that aggregates, and cluster '{}' has none (switch.aggregation)",
+                entry.name, cluster.name
+            ),
+        );
     }
     if entry.uses(Knob::Aggregation) && entry.uses(Knob::Servers) && cluster.fabric.is_some() {
-        return wrong(format!(
-            "strategy: {} adds up in one switch, and those of cluster '{}' form a fabric; use sharp",
-            entry.name, cluster.name
-        ));
+        return wrong(
+            "strategy",
+            format!(
+                "{} adds up in one switch, and those of cluster '{}' form a fabric; use sharp",
+                entry.name, cluster.name
+            ),
+        );
     }
     if cluster.switch.cut_through && entry.uses(Knob::Aggregation) && options.network == Network::Fluid {
         return wrong(
-            "network: fluid has no model of a switch that forwards sums as they arrive (switch.cut_through); use fifo"
-                .into(),
+            "network",
+            "fluid has no model of a switch that forwards sums as they arrive (switch.cut_through); use fifo".into(),
         );
     }
     if options.collective != Collective::AllReduce
         && trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
     {
-        return wrong(format!(
+        return Err(SimulationError::new(format!(
             "collective: trace '{}' computes, and its gradients are all-reduced; {} is for exchanges alone",
             trace.name,
             options.collective.name()
-        ));
+        )));
     }
     if !(options.compute_speedup.is_finite() && (1e-6..=1e6).contains(&options.compute_speedup)) {
-        return wrong(format!(
-            "compute-speedup: {} is not between 0.000001 and 1000000; 2 makes all compute twice as fast",
-            options.compute_speedup
-        ));
+        return wrong(
+            "compute_speedup",
+            format!(
+                "{} is not between 0.000001 and 1000000; 2 makes all compute twice as fast",
+                options.compute_speedup
+            ),
+        );
     }
     if options.iterations.is_some_and(|n| n == 0 || n > 100_000) {
-        return wrong("iterations: give a number from 1 to 100000".into());
+        return wrong("iterations", "give a number from 1 to 100000".into());
     }
     if !(0.0..=2.0).contains(&options.spread) {
-        return wrong(format!("spread: {} is not between 0 and 2", options.spread));
+        return Err(SimulationError::new(format!("spread: {} is not between 0 and 2", options.spread)));
     }
     check_duration(trace, cluster, options)?;
     if let Some(&(rank, _)) = cluster.stragglers.iter().find(|(rank, _)| *rank >= options.workers) {
-        return wrong(format!(
+        return Err(SimulationError::new(format!(
             "cluster.stragglers: rank {rank} does not exist; {} workers are numbered from 0",
             options.workers
-        ));
+        )));
     }
     Ok(())
 }
@@ -276,12 +290,12 @@ fn check_duration(trace: &Trace, cluster: &Cluster, options: &Options) -> Result
     let network = 4.0 * bytes * 8.0 * through_one / rate;
     let iterations = f64::from(options.iterations.unwrap_or(2)) + 2.0;
     if (slowest + network) * iterations > 1e7 {
-        return wrong(format!(
+        return Err(SimulationError::new(format!(
             "'{}' could take {:.0} days on this cluster, and simulated time ends at 115 days; check the units of times, \
              sizes and rates, or ask for fewer iterations",
             trace.name,
             (slowest + network) * iterations / 86_400.0
-        ));
+        )));
     }
     Ok(())
 }
@@ -300,19 +314,25 @@ pub(crate) fn check_size(schedule: &dyn Schedule, buckets: &[Bucket], names: &[S
     let bytes = Lanes::bytes(schedule.roles().total(), lanes, schedule.slots(), schedule.senders());
     // Piece numbers have 32 bits.
     if lanes == u32::MAX || bytes > MAX_STATE_BYTES {
-        return wrong(format!(
-            "chunk: '{}' in {lanes} pieces or more needs over {} GB of memory; ask for larger pieces (--chunk) or fewer \
+        return wrong(
+            "chunk",
+            format!(
+                "'{}' in {lanes} pieces or more needs over {} GB of memory; ask for larger pieces (--chunk) or fewer \
              workers and servers",
-            names[bucket.id as usize],
-            bytes / 1_000_000_000
-        ));
+                names[bucket.id as usize],
+                bytes / 1_000_000_000
+            ),
+        );
     }
     let messages = buckets.iter().fold(0u64, |sum, bucket| sum.saturating_add(schedule.volume(bucket).messages));
     if messages > MAX_MESSAGES {
-        return wrong(format!(
-            "chunk: {messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated; fuse tensors \
+        return wrong(
+            "chunk",
+            format!(
+                "{messages} messages an iteration are more than the {MAX_MESSAGES} that can be simulated; fuse tensors \
              (--bucket-size), ask for larger pieces (--chunk) or fewer workers"
-        ));
+            ),
+        );
     }
     Ok(())
 }
@@ -321,14 +341,14 @@ fn knobs(options: &Options, element_bytes: u64, buckets: usize) -> Result<Knobs,
     let chunk = match options.chunk {
         None => None,
         Some(ChunkBytes::Size(bytes)) if bytes < element_bytes => {
-            return wrong(format!("chunk: {bytes} bytes are less than one element of {element_bytes}"));
+            return wrong("chunk", format!("{bytes} bytes are less than one element of {element_bytes}"));
         }
         Some(chunk) => chunk.in_elements(element_bytes),
     };
     if let Placement::Table(table) = &options.placement
         && table.len() != buckets
     {
-        return wrong(format!("placement: places {} buckets, but there are {buckets}", table.len()));
+        return wrong("placement", format!("places {} buckets, but there are {buckets}", table.len()));
     }
     Ok(Knobs {
         chunk,

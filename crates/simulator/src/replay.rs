@@ -42,7 +42,7 @@ pub fn replay(
 ) -> Result<Replay, SimulationError> {
     check(trace, cluster, options)?;
     let Some(mut played) = workers::<()>(trace, cluster, options).into_iter().nth(worker as usize) else {
-        return Err(SimulationError(format!("worker: {worker} is not below {}", options.workers)));
+        return Err(SimulationError::new(format!("worker: {worker} is not below {}", options.workers)));
     };
     let mut iteration = executed(trace, options)?;
     if options.is_planned() {

@@ -53,10 +53,10 @@ fn forecast(
     }
     if let Some(coordination) = &options.coordination {
         if options.workers > MAX_ROLES {
-            return Err(SimulationError(format!(
-                "workers: a coordinator is simulated with at most {MAX_ROLES}, not {}",
-                options.workers
-            )));
+            return Err(SimulationError::about(
+                "workers",
+                format!("a coordinator is simulated with at most {MAX_ROLES}, not {}", options.workers),
+            ));
         }
         return coordinate(trace, cluster, options, coordination, timeline.is_some());
     }
@@ -95,7 +95,7 @@ pub(crate) fn check_switch_memory(
             _ => bucket.len.div_ceil(lanes),
         } * prepared.element_bytes;
         if largest > memory {
-            return Err(SimulationError(format!(
+            return Err(SimulationError::new(format!(
                 "switch.memory: {memory} bytes cannot hold a message of {largest} bytes ('{}' of {}); cut it with \
                  --chunk SIZE",
                 prepared.names[bucket.id as usize], trace.name
@@ -136,8 +136,7 @@ fn run<C: Chain, O: Observer>(
     let iterations = options.iterations.unwrap_or(if options.barrier { 1 } else { 2 }) as usize;
     let fluid = options.network == Network::Fluid;
     let seen = with_least_latency(cluster, prepared);
-    let mut wires =
-        NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed).map_err(SimulationError)?;
+    let mut wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed)?;
     let mut start = Mark { time: 0, chain: C::default() };
     let (end, busy, observer);
     let ringed = if shortcuts && !O::ACTIVE && boundary == Boundary::Sums {
@@ -157,7 +156,7 @@ fn run<C: Chain, O: Observer>(
             cluster.switch.memory.map(|bytes| Memory::new(bytes, options.workers)),
         );
         let mut simulation = Simulation::<C, O>::new(cluster, wires, vec![job], workers, fluid, watching);
-        simulation.run().map_err(SimulationError)?;
+        simulation.run().map_err(SimulationError::new)?;
         let marks = &simulation.jobs[0].marks;
         if warm_up > 0 {
             start = marks[warm_up - 1];

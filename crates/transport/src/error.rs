@@ -7,6 +7,9 @@ pub enum RunError {
     /// The caller's mistake, or something this machine cannot do; the message says what to do.
     #[error("{0}")]
     Usage(String),
+    /// The caller's mistake in a setting: its name in Python, and what is wrong and to do, without that name.
+    #[error("{name}: {1}", name = .0.replace('_', "-"))]
+    Setting(&'static str, String),
     /// A rank died, does not answer, left, or called a different operation.
     #[error("{0}")]
     Failed(String),

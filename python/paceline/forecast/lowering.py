@@ -19,7 +19,6 @@ from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
 from paceline.forecast import compression, sharding
 from paceline.forecast.nccl.model import times_of
-from paceline.settings.table import naming_core_errors
 
 if TYPE_CHECKING:
     from paceline.forecast.simulate import Scenario
@@ -102,12 +101,11 @@ def _on_gpus(scenario: Scenario, options: dict[str, Any], *, known: bool) -> Non
     iteration is planned in another way.
     """
     bare = scenario.library.is_bare or scenario.library.name == DEFAULT
-    with naming_core_errors():
-        if not (known and bare and scenario.strategy.is_of_ranks) and not _core.is_planned(json.dumps(options)):
-            return
-        # Switches add up between nodes, and the other collectives of the iteration are NCCL's.
-        by_nccl = scenario.strategy.is_offloaded or sharding.sums_in_switches(scenario.strategy)
-        times = times_of(scenario.trace, options, scenario.cluster) if by_nccl else None
+    if not (known and bare and scenario.strategy.is_of_ranks) and not _core.is_planned(json.dumps(options)):
+        return
+    # Switches add up between nodes, and the other collectives of the iteration are NCCL's.
+    by_nccl = scenario.strategy.is_offloaded or sharding.sums_in_switches(scenario.strategy)
+    times = times_of(scenario.trace, options, scenario.cluster) if by_nccl else None
     if times is not None:
         options["collectives"] = times
     if known:

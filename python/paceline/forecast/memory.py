@@ -9,7 +9,6 @@ from typing import Any
 from paceline import _core
 from paceline.catalog.models.workload import Workload
 from paceline.forecast.sharding import NONE, Memory
-from paceline.settings.table import naming_core_errors
 
 
 def of_gpu(memory: Memory, workload: Workload) -> Memory:
@@ -38,7 +37,6 @@ def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
         options = {**options, "iteration": {"sharding": NONE, **options.get("iteration", {}), "accumulated": True}}
     found = []
     for stage in range(workload.pipeline):
-        with naming_core_errors():
-            text = _core.iteration_memory(workload.trace(stage), json.dumps(options))
+        text = _core.iteration_memory(workload.trace(stage), json.dumps(options))
         found.append(of_gpu(Memory(**json.loads(text)), workload))
     return max(found, key=lambda memory: memory.peak_bytes)

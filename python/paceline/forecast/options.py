@@ -47,7 +47,7 @@ from paceline.forecast.simulate import Scenario, used_by
 from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.kinds import PLACEMENTS
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names, naming_core_errors
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names
 
 CORE = (
     "placement",
@@ -423,11 +423,10 @@ class Sweep:
         workload = self.workload(named)
         trace = load_trace(named) if workload is None else workload.trace()
         if self.get("add_module") is not None:
-            with naming_core_errors():
-                try:
-                    trace = trace.with_modules(self.get("add_module"))
-                except InvalidArgumentError as error:
-                    raise error.at("add_module") from None
+            try:
+                trace = trace.with_modules(self.get("add_module"))
+            except InvalidArgumentError as error:
+                raise error.at("add_module") from None
         if workload is not None:
             if self.get("device") is not None:
                 raise InvalidArgumentError(

@@ -27,7 +27,7 @@ from paceline.forecast.lowering import lowered
 from paceline.forecast.memory import of_gpu, of_workload
 from paceline.forecast.sharding import Sharded
 from paceline.settings.keywords import CoreOptions, SimulateOptions
-from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors
+from paceline.settings.table import SETTINGS, SIMULATE
 
 SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
@@ -335,9 +335,8 @@ class Scenario:
     def most_messages(self) -> int:
         """About how many messages its simulation has at most: a ring's; few of a plan, timed by collective if large."""
         low = lowered(self)
-        with naming_core_errors():
-            if {"collectives", "slowdown"} & low.options.keys() or _core.is_planned(json.dumps(low.options)):
-                return self.workers
+        if {"collectives", "slowdown"} & low.options.keys() or _core.is_planned(json.dumps(low.options)):
+            return self.workers
         return 2 * self.workers**2 * len(self.trace.buckets(low.bucket_size))
 
     def core_options(self) -> dict[str, Any]:
@@ -351,8 +350,7 @@ class Scenario:
                 "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out"
             )
         low = lowered(self)
-        with naming_core_errors():
-            return _core.iteration_plan(self.trace, json.dumps(low.options))
+        return _core.iteration_plan(self.trace, json.dumps(low.options))
 
     def _sharded(self, found: Result, options: Mapping[str, Any]) -> Sharded | None:
         """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank.
@@ -393,14 +391,12 @@ class Scenario:
     def unreachable(self) -> str | None:
         """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
         low = lowered(self)
-        with naming_core_errors():
-            return _core.unreachable(self.trace, low.cluster, json.dumps(low.options))
+        return _core.unreachable(self.trace, low.cluster, json.dumps(low.options))
 
     def result(self, ranks: int | None = None) -> Result:
         """Simulate it, without the GIL; `ranks` limits the timeline to the first ones. Raises InvalidArgumentError."""
         low = lowered(self)
-        with naming_core_errors():
-            text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline, ranks)
+        text = _core.simulate(self.trace, low.cluster, json.dumps(low.options), self.timeline, ranks)
         found = Result.from_json(text)
         cluster = self.cluster
         question = Question(

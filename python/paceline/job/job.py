@@ -21,7 +21,6 @@ from paceline.job.failure import joining, patience_s, tell_launcher
 from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import OVER_MPI, Settings
 from paceline.settings.keywords import JobSettings
-from paceline.settings.table import naming_core_errors
 
 _MEET_S = 20.0
 """Time limit for ranks to connect once all have been given a place: one that does not is dead, and the driver knows."""
@@ -211,11 +210,9 @@ def _join(known: Settings) -> Job:
 
 
 def _start(place: RankEnvironment, known: Settings, exchange: Callable[[bytes], list[bytes]] | None) -> Job:
-    with naming_core_errors():
-        engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
+    engine = Engine.start(place.rank, place.size + known.helpers, known.to_json(), exchange)
     try:
-        with naming_core_errors():
-            world = engine.world()
+        world = engine.world()
     except BaseException:
         engine.close()
         raise

@@ -16,7 +16,6 @@ from paceline._core import Engine
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job import timeline_files
 from paceline.job.settings import LONGEST_TIMEOUT_S, Settings
-from paceline.settings.table import naming_core_errors
 
 
 def main() -> int:
@@ -49,8 +48,7 @@ def serve() -> NoReturn:
         name = "switch" if settings.switch_processes == 1 else f"switch {number - settings.server_processes}"
     while True:
         try:
-            with naming_core_errors():
-                engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
+            engine = Engine.start(workers + number, workers + settings.helpers, settings.to_json())
         except InvalidArgumentError as error:
             raise error.within(name) from None
         except JobError as error:

@@ -7,10 +7,8 @@ docs/reference/settings.md are all derived from this table.
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -1095,26 +1093,6 @@ def renamed(name: str) -> str:
     if name in ALIASES:
         warnings.warn(f"the setting {name} is now called {ALIASES[name]}", FutureWarning, stacklevel=4)
     return ALIASES.get(name, name)
-
-
-# The native core begins a message about a setting with its name, or its name and value.
-_FROM_CORE = re.compile(r"([a-z_-]+)(?: (\S+))?: (.*)", re.DOTALL)
-
-
-@contextmanager
-def naming_core_errors() -> Iterator[None]:
-    """In this block, errors of the native core about a setting carry it in `setting` instead of in their reason.
-
-    The core says `iterations: give a number from 1 to 100`, or `timeline run.json: cannot be written`.
-    """
-    try:
-        yield
-    except InvalidArgumentError as error:
-        match = _FROM_CORE.fullmatch(error.reason) if error.setting is None else None
-        if match is not None and (name := match[1].replace("-", "_")) in SETTINGS:
-            error.args = (f"{match[2]}: {match[3]}" if match[2] else match[3],)
-            error.at(name)
-        raise
 
 
 def as_text(value: object) -> str:

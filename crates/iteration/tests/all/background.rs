@@ -105,7 +105,7 @@ fn workers_have_their_own_order_or_the_first_ones() {
 fn what_needs_an_order_is_refused() {
     let often = IterationOptions { sync_every: 2, ..options(Exchanges::Background) };
     let error = build(&model(), 4, &often).unwrap_err();
-    assert!(error.0.starts_with("sync-every: needs exchanges that wait for each other"), "{error}");
+    assert!(error.to_string().starts_with("sync-every: needs exchanges that wait for each other"), "{error}");
 }
 
 proptest! {

@@ -171,7 +171,7 @@ fn a_round_exchanges_once_after_its_last_update() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    let refused = |trace: &Trace, options: &IterationOptions| build(trace, 4, options).unwrap_err().0;
+    let refused = |trace: &Trace, options: &IterationOptions| build(trace, 4, options).unwrap_err().to_string();
     let sharded = IterationOptions { sharding: Sharding::Zero3, ..options(Method::Int8) };
     assert!(refused(&trace(true), &sharded).starts_with("compression: zero3 reduce-scatters its gradients"));
     let rarely = IterationOptions { sync_every: 2, ..IterationOptions::new(Sharding::Zero1) };

@@ -109,7 +109,7 @@ fn experts_that_no_other_rank_has_stay() {
 
 #[test]
 fn what_is_not_modelled_is_refused() {
-    let refused = |world, options: &IterationOptions| build(&model(), world, options).unwrap_err().0;
+    let refused = |world, options: &IterationOptions| build(&model(), world, options).unwrap_err().to_string();
     assert!(refused(6, &options(Sharding::None, 4)).contains("do not divide 6 workers"));
     let hsdp = IterationOptions { group: Some(4), ..options(Sharding::Hsdp, 4) };
     assert!(refused(8, &hsdp).contains("expert-parallel: is not modelled with hsdp"));

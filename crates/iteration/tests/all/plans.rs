@@ -212,7 +212,7 @@ fn a_pass_begins_when_the_exchanges_of_the_one_before_have_ended() {
 
 #[test]
 fn errors_name_the_option_and_the_remedy() {
-    let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().0;
+    let error = |options: IterationOptions| build(&model(2, 64), 8, &options).unwrap_err().to_string();
     let bad = IterationOptions { group: Some(3), ..options(Sharding::Hsdp) };
     assert!(error(bad).starts_with("sharding: hsdp:3 does not fit 8 workers"));
     let bad = IterationOptions { group: Some(4), ..options(Sharding::Zero3) };
@@ -228,8 +228,13 @@ fn errors_name_the_option_and_the_remedy() {
     let plan = build(&model(1, 64), 8, &options(Sharding::Zero3)).unwrap();
     let text = plan.to_json();
     let broken = text.replacen("\"after\": []", "\"after\": [4000000]", 1);
-    assert!(Plan::from_json(&broken, "x.json").unwrap_err().0.starts_with("x.json: steps[0].after"));
-    assert!(Plan::from_json(&text.replace("version\": 1", "version\": 2"), "x").unwrap_err().0.contains("version 2"));
+    assert!(Plan::from_json(&broken, "x.json").unwrap_err().to_string().starts_with("x.json: steps[0].after"));
+    assert!(
+        Plan::from_json(&text.replace("version\": 1", "version\": 2"), "x")
+            .unwrap_err()
+            .to_string()
+            .contains("version 2")
+    );
 }
 
 proptest! {

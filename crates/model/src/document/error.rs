@@ -9,18 +9,27 @@ const MAX_NAME: usize = 60;
 
 /// Why a document could not be read: one line that names the source and the place in it, and says what to do.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct DocumentError(String);
+#[error("{text}")]
+pub struct DocumentError {
+    text: String,
+    place: String,
+}
 
 impl DocumentError {
     /// An error at a place; an empty `place` means the whole document.
     pub(crate) fn at(source: &str, place: &str, message: &str) -> DocumentError {
         let source = if source.is_empty() { "document".into() } else { shorten(source, MAX_SOURCE) };
         let message = shorten(message, MAX_MESSAGE);
-        if place.is_empty() {
-            return DocumentError(format!("{source}: {message}"));
-        }
-        DocumentError(format!("{source}: {}: {message}", shorten(place, MAX_PLACE)))
+        let place = shorten(place, MAX_PLACE);
+        let text =
+            if place.is_empty() { format!("{source}: {message}") } else { format!("{source}: {place}: {message}") };
+        DocumentError { text, place }
+    }
+
+    /// The place in the document, such as `workers[0].batch`; empty: all of it.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
     }
 }
 

@@ -54,25 +54,25 @@ fn build(
     // A multicast reaches all workers at once, so there is no order among them to choose.
     let block = knobs.distribution == Distribution::Block && !multicast;
     if block && !knobs.barrier {
-        return Err(PlanError(
-            "distribution: block sends everything to one worker before the next, which needs the barrier; \
-             leave out --no-barrier or use round-robin"
-                .into(),
+        return Err(PlanError::about(
+            "distribution",
+            "block sends everything to one worker before the next, which needs the barrier; \
+             leave out --no-barrier or use round-robin",
         ));
     }
     if knobs.placement == Placement::Even && knobs.chunk.is_some() {
-        return Err(PlanError(
-            "chunk: placement even already cuts every tensor into servers x workers pieces; leave one of them out"
-                .into(),
+        return Err(PlanError::about(
+            "chunk",
+            "placement even already cuts every tensor into servers x workers pieces; leave one of them out",
         ));
     }
     if let Placement::Table(table) = &knobs.placement
         && let Some(server) = table.iter().find(|&&server| server >= topology.servers)
     {
-        return Err(PlanError(format!(
-            "placement: server {server} does not exist; {} servers are numbered from 0",
-            topology.servers
-        )));
+        return Err(PlanError::about(
+            "placement",
+            format!("server {server} does not exist; {} servers are numbered from 0", topology.servers),
+        ));
     }
     let group = topology.switch_radix.unwrap_or(u32::MAX).min(topology.workers);
     Ok(Box::new(Ps {

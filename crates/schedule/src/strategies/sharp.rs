@@ -32,7 +32,7 @@ fn build(topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanEr
     };
     let fits = topology.switch_memory.map_or(u64::MAX, |memory| (memory / SUMS_IN_MEMORY).max(1));
     if topology.switch_memory == Some(0) {
-        return Err(PlanError("switch.memory: a sum of one element does not fit; give more".into()));
+        return Err(PlanError::new("switch.memory: a sum of one element does not fit; give more"));
     }
     let tree = switches(topology);
     Ok(Box::new(Sharp {

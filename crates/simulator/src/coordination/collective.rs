@@ -100,16 +100,19 @@ impl<'a> Collective<'a> {
         let known = made.closed_form(largest).is_some() && !made.needs_events();
         made.by_events = workers <= MOST_RANKS && messages <= if known { FEW_MESSAGES } else { MOST_MESSAGES };
         if !made.by_events && !known {
-            return Err(SimulationError(format!(
-                "strategy: {} has no closed form {}, and {messages} messages of a bucket between {workers} workers are more \
+            return Err(SimulationError::about(
+                "strategy",
+                format!(
+                    "{} has no closed form {}, and {messages} messages of a bucket between {workers} workers are more \
                  than are simulated ({MOST_MESSAGES}, {MOST_RANKS}); use native, ring or hierarchical, or fewer workers",
-                made.strategy,
-                if made.needs_events() {
-                    "on such a network (racks, fabric, degraded links, host copies, fluid)"
-                } else {
-                    "here"
-                },
-            )));
+                    made.strategy,
+                    if made.needs_events() {
+                        "on such a network (racks, fabric, degraded links, host copies, fluid)"
+                    } else {
+                        "here"
+                    },
+                ),
+            ));
         }
         Ok(made)
     }
@@ -158,7 +161,8 @@ impl<'a> Collective<'a> {
 
     fn simulated(&mut self, bytes: u64) -> Result<Alone, SimulationError> {
         self.spent += self.messages(bytes);
-        let mut trace = Trace::all_reduce(bytes.next_multiple_of(4), 1).map_err(|e| SimulationError(e.to_string()))?;
+        let mut trace =
+            Trace::all_reduce(bytes.next_multiple_of(4), 1).map_err(|e| SimulationError::new(e.to_string()))?;
         trace.dtype = self.trace.dtype;
         for tensor in &mut trace.tensors {
             (tensor.bytes, tensor.pull_bytes) = (bytes, bytes);

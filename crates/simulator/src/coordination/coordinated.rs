@@ -184,30 +184,33 @@ pub fn unreachable(trace: &Trace, cluster: &Cluster, options: &Options) -> Resul
     plan(trace, cluster, options)?;
     let largest = Workload::new(trace, cluster, options).largest();
     let collective = Collective::new(largest, trace, cluster, options, options.workers, &coordination.constants);
-    Ok(collective.err().map(|error| error.0))
+    Ok(collective.err().map(|error| error.to_string()))
 }
 
 fn check(trace: &Trace, options: &Options, coordination: &Coordination) -> Result<(), SimulationError> {
-    let wrong = |message: String| Err(SimulationError(message));
-    coordination.constants.check().map_err(SimulationError)?;
+    let wrong = |setting, reason: String| Err(SimulationError::about(setting, reason));
+    coordination.constants.check().map_err(SimulationError::new)?;
     if options.workers == 0 {
-        return wrong("workers: there must be at least one".into());
+        return wrong("workers", "there must be at least one".into());
     }
     if options.iterations.is_some_and(|it| !(1..=MOST_ITERATIONS).contains(&it)) {
-        return wrong(format!("iterations: give a number from 1 to {MOST_ITERATIONS}"));
+        return wrong("iterations", format!("give a number from 1 to {MOST_ITERATIONS}"));
     }
     if trace.tensors.iter().all(|tensor| tensor.bytes == 0) || trace.workers[0].gradients.is_empty() {
-        return wrong(format!("{}: has no gradients, so there is nothing to coordinate", trace.name));
+        return Err(SimulationError::new(format!(
+            "{}: has no gradients, so there is nothing to coordinate",
+            trace.name
+        )));
     }
     if let Some(seconds) = coordination.contention_s
         && !(0.0..=86_400.0).contains(&seconds)
     {
-        return wrong(format!("contention: {seconds} s is not between 0 and a day"));
+        return Err(SimulationError::new(format!("contention: {seconds} s is not between 0 and a day")));
     }
     if let Some(nodes) = coordination.graph_nodes
         && !(0.0..=1e9).contains(&nodes)
     {
-        return wrong(format!("graph_nodes: {nodes} is not between 0 and 1e9"));
+        return Err(SimulationError::new(format!("graph_nodes: {nodes} is not between 0 and 1e9")));
     }
     Ok(())
 }

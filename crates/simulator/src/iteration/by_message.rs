@@ -90,7 +90,7 @@ pub(super) fn exchange_alone(
     };
     // Ranks differ in what they compute, and here they exchange.
     let calm = Cluster { jitter: None, stragglers: Vec::new(), ..cluster.clone() };
-    let trace = Trace::all_reduce(4, 1).map_err(|e| SimulationError(e.to_string()))?;
+    let trace = Trace::all_reduce(4, 1).map_err(|e| SimulationError::new(e.to_string()))?;
     let (simulation, time) = run_job(&prepared, &trace, &calm, options)?;
     let usage = Usage { wires: &simulation.wires, workers: Vec::new(), iterations: 1.0 };
     let mut busy = [0.0; COUNT];
@@ -111,12 +111,12 @@ fn run_job<'a>(
 ) -> Result<(Simulation<'a, (), ()>, u64), SimulationError> {
     let fluid = options.network == Network::Fluid;
     let seen = with_least_latency(cluster, prepared);
-    let wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed).map_err(SimulationError)?;
+    let wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed)?;
     let workers = followers(trace, cluster, options);
     let place = JobPlace::alone(prepared.schedule.roles());
     let job = Job::new(prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), None);
     let mut simulation = Simulation::new(cluster, wires, vec![job], workers, fluid, ());
-    simulation.run().map_err(SimulationError)?;
+    simulation.run().map_err(SimulationError::new)?;
     let end = simulation.jobs[0].marks.last().map_or(0, |mark| mark.time);
     Ok((simulation, end))
 }

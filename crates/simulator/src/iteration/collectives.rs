@@ -68,7 +68,7 @@ impl<'a> Collectives<'a> {
         let wanted = (part.collective, part.group, bytes);
         let found = given.iter().find(|it| (it.collective, it.group, it.bytes) == wanted);
         let Some(found) = found else {
-            return Err(SimulationError(format!(
+            return Err(SimulationError::new(format!(
                 "collectives: the time of {:?} of {bytes} bytes between {} ranks is missing",
                 part.collective, part.group.size
             )));
@@ -96,13 +96,16 @@ impl<'a> Collectives<'a> {
                 found.links.iter_mut().for_each(|link| link.links *= self.world / ranks);
                 Ok(found)
             }
-            _ => Err(SimulationError(format!(
-                "strategy: {} has no closed form {}, and {messages} messages of one collective between {} workers are \
+            _ => Err(SimulationError::about(
+                "strategy",
+                format!(
+                    "{} has no closed form {}, and {messages} messages of one collective between {} workers are \
                  more than the {MOST_MESSAGES} between {MAX_ROLES} that are simulated; use ring, or fewer workers",
-                self.programs.entry.name,
-                if self.needs_events() { "on such a network" } else { "here" },
-                self.world
-            ))),
+                    self.programs.entry.name,
+                    if self.needs_events() { "on such a network" } else { "here" },
+                    self.world
+                ),
+            )),
         }
     }
 

@@ -7,8 +7,8 @@ use paceline_iteration::{Collective, Group, Plan, Work};
 use paceline_model::Cluster;
 use paceline_model::cluster::Fabric;
 use paceline_schedule::{
-    Bucket, Entry, Knob, Knobs, Least, Link, Links, Peers, PlanError, Roles, Schedule, Step, SwitchPlace, Topology,
-    Volume, build_collective, look_up,
+    Bucket, Entry, Knob, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, SwitchPlace, Topology, Volume,
+    build_collective, look_up,
 };
 
 use crate::options::{Options, SimulationError};
@@ -149,18 +149,21 @@ fn part(
     let leaves_node = topology.nodes() > 1;
     // Switches add up what all-reduces send between nodes; all else is the library's.
     let has_switches = entry.uses(Knob::Aggregation) && leaves_node && collective == Collective::AllReduce;
-    let entry = if entry.uses(Knob::Aggregation) && !has_switches { look_up(LIBRARY).map_err(wrong)? } else { entry };
+    let entry = if entry.uses(Knob::Aggregation) && !has_switches { look_up(LIBRARY)? } else { entry };
     if has_switches {
         let memory = cluster.switch.memory.map(|bytes| bytes / ELEMENT_BYTES / u64::from(world / group.size).max(1));
         topology = Topology { switch_radix: cluster.switch.radix, switch_memory: memory, ..topology };
         if let Some(each) = nodes_per_switch(cluster) {
             let apart = (group.stride / per_node).max(1);
             if each % apart != 0 {
-                return Err(SimulationError(format!(
-                    "strategy: {} adds up between nodes that are {apart} apart, and a switch has {each} nodes, which is no \
+                return Err(SimulationError::about(
+                    "strategy",
+                    format!(
+                        "{} adds up between nodes that are {apart} apart, and a switch has {each} nodes, which is no \
                      multiple; shard over other numbers of ranks (hsdp:RANKS), or use native",
-                    entry.name
-                )));
+                        entry.name
+                    ),
+                ));
             }
             let in_pods = cluster.fabric.as_ref().and_then(Fabric::switches_per_pod);
             topology = topology.in_racks(Some(each / apart)).in_pods(in_pods);
@@ -173,16 +176,12 @@ fn part(
         rates: Some(rates(cluster, ELEMENT_BYTES, options.nccl)),
         ..Knobs::default()
     };
-    let schedule = build_collective(collective, entry.name, &topology, &knobs).map_err(wrong)?;
+    let schedule = build_collective(collective, entry.name, &topology, &knobs)?;
     Ok(Part { collective, group, schedule, leaves_node, has_switches })
 }
 
 /// What sends the collectives that switches do not add up.
 const LIBRARY: &str = "native";
-
-fn wrong(error: PlanError) -> SimulationError {
-    SimulationError(error.0)
-}
 
 /// The programs of all groups, side by side.
 pub(super) struct Grouped {

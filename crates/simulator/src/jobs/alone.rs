@@ -175,7 +175,7 @@ fn simulated(site: &Site<'_>, bucket: Bucket) -> Result<Alone, SimulationError> 
     let calm = Cluster { jitter: None, stragglers: Vec::new(), ..site.cluster.clone() };
     let workers = site.place.first_worker + site.place.roles.workers;
     let options = Options { iteration: None, workers, ..site.options.clone() };
-    let trace = Trace::all_reduce(4, 1).map_err(|e| SimulationError(e.to_string()))?;
+    let trace = Trace::all_reduce(4, 1).map_err(|e| SimulationError::new(e.to_string()))?;
     let wires = (site.wires)()?;
     let spans = Spans { of: vec![Vec::new(); wires.links.len()] };
     let place = JobPlace { first_bucket: 0, ..site.place };
@@ -186,7 +186,7 @@ fn simulated(site: &Site<'_>, bucket: Bucket) -> Result<Alone, SimulationError> 
         Simulation::<(), Spans>::new(&calm, wires, vec![job], followers(&trace, &calm, &options), fluid, spans);
     // Its one iteration is none of the jobs'.
     (simulation.watch, simulation.rounds) = (Some(site.watch), usize::MAX);
-    simulation.run().map_err(SimulationError)?;
+    simulation.run().map_err(SimulationError::new)?;
     let time = simulation.jobs[0].marks.last().map_or(0, |mark| mark.time);
     let Simulation { wires, observer, .. } = simulation;
     let mut uses: Vec<Use> = Vec::new();

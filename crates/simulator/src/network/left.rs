@@ -10,6 +10,7 @@ use paceline_schedule::{Bucket, Schedule, Step};
 
 use super::fabric::SwitchKind;
 use super::topology::{LinkName, NetworkLinks, is_between};
+use crate::options::SimulationError;
 
 /// Whether all messages share what is left of the links between switches: their routes are adaptive, or, `by_trees`, they
 /// pass by trees of switches, which avoid slow links.
@@ -157,7 +158,12 @@ fn carried(wires: &NetworkLinks, needs: &Needs, nic: Rate) -> Vec<f64> {
 ///
 /// # Errors
 /// A link that does not exist, or nodes that are cut off.
-pub fn left_for_rings(cluster: &Cluster, world: u32, (size, stride): (u32, u32), seed: u64) -> Result<f64, String> {
+pub fn left_for_rings(
+    cluster: &Cluster,
+    world: u32,
+    (size, stride): (u32, u32),
+    seed: u64,
+) -> Result<f64, SimulationError> {
     let roles = paceline_schedule::Roles { workers: world, servers: 0, switches: 0 };
     let network = |cluster: &Cluster| NetworkLinks::of(cluster, roles, Vec::new(), None, false, seed);
     let between = cluster.degraded.iter().filter(|one| is_between(&one.link)).cloned().collect();

@@ -7,6 +7,7 @@ use paceline_schedule::{Roles, Schedule, Stand, SwitchPlace};
 
 use crate::event::Event;
 use crate::network::fabric::{Fabric, Graph, Middle, Switch};
+use crate::options::SimulationError;
 use crate::path::{COUNT, Chain, PARTS, Part};
 
 /// A link in one direction.
@@ -183,7 +184,7 @@ impl NetworkLinks {
     /// # Errors
     /// Nodes that do not fit or are cut off, or a degraded link that does not exist.
     #[cfg(test)]
-    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, String> {
+    pub fn new(cluster: &Cluster, roles: Roles, fluid: bool, seed: u64) -> Result<NetworkLinks, SimulationError> {
         NetworkLinks::of(cluster, roles, Vec::new(), None, fluid, seed)
     }
 
@@ -196,7 +197,7 @@ impl NetworkLinks {
         schedule: &dyn Schedule,
         fluid: bool,
         seed: u64,
-    ) -> Result<NetworkLinks, String> {
+    ) -> Result<NetworkLinks, SimulationError> {
         let roles = schedule.roles();
         let switches = (0..roles.switches).map(|number| schedule.switch_place(number)).collect();
         NetworkLinks::of(cluster, roles, switches, None, fluid, seed)
@@ -213,7 +214,7 @@ impl NetworkLinks {
         placed: Option<Placed>,
         fluid: bool,
         seed: u64,
-    ) -> Result<NetworkLinks, String> {
+    ) -> Result<NetworkLinks, SimulationError> {
         let colocated = cluster.servers == ServerPlace::Colocated;
         let (worker_nodes, nodes) = match &placed {
             // A server's node is like any other.
@@ -225,7 +226,9 @@ impl NetworkLinks {
         };
         let rails = cluster.has_rails();
         if rails && placed.is_some() {
-            return Err("fabric: rails are simulated for one job at a time; use leaf-spine for several".into());
+            return Err(SimulationError::new(
+                "fabric: rails are simulated for one job at a time; use leaf-spine for several",
+            ));
         }
         let (worker_cards, cards) = match (rails, colocated) {
             (false, _) => (worker_nodes, nodes),
@@ -272,11 +275,14 @@ impl NetworkLinks {
         let graph = match &cluster.fabric {
             Some(fabric) => {
                 if fabric.capacity().is_some_and(|most| u64::from(nodes) > most) {
-                    return Err(format!(
-                        "workers: {nodes} nodes do not fit into the {} of cluster '{}', which has {} (fabric)",
-                        fabric.shape.name(),
-                        cluster.name,
-                        fabric.capacity().unwrap_or_default()
+                    return Err(SimulationError::about(
+                        "workers",
+                        format!(
+                            "{nodes} nodes do not fit into the {} of cluster '{}', which has {} (fabric)",
+                            fabric.shape.name(),
+                            cluster.name,
+                            fabric.capacity().unwrap_or_default()
+                        ),
                     ));
                 }
                 let link = fabric.link_rate(cluster.bandwidth);
@@ -286,12 +292,12 @@ impl NetworkLinks {
                 let each = link.ps_per_byte() * whole;
                 let edges = Graph::edges(fabric, nodes, cluster.gpus_per_node);
                 if edges.saturating_mul(u64::from(channels)) > MOST_LINKS {
-                    return Err(format!(
+                    return Err(SimulationError::new(format!(
                         "fabric: the {} of cluster '{}' has {edges} links between switches, {channels} of a NIC's rate \
                          each, and at most {MOST_LINKS} are simulated; describe one with fewer switches",
                         fabric.shape.name(),
                         cluster.name
-                    ));
+                    )));
                 }
                 let graph = Graph::new(fabric, nodes, cluster.gpus_per_node);
                 for edge in &graph.edges {
@@ -352,10 +358,13 @@ impl NetworkLinks {
             let switch_of = (0..cards).map(|card| network.switch_of(description, card)).collect();
             let mut fabric = Fabric::new(description, graph, &numbers, switch_of, seed);
             if let Some((card, other)) = fabric.cut_off() {
-                return Err(format!(
-                    "degraded: {} is cut off from {}: all links between them are removed",
-                    network.card_name(card),
-                    network.card_name(other)
+                return Err(SimulationError::about(
+                    "degraded",
+                    format!(
+                        "{} is cut off from {}: all links between them are removed",
+                        network.card_name(card),
+                        network.card_name(other)
+                    ),
                 ));
             }
             let uses_trees = cluster.switch.aggregation || cluster.switch.multicast;
@@ -363,9 +372,9 @@ impl NetworkLinks {
                 fabric.prefer_fast_trees(|link| network.links[link as usize].ps_per_byte);
             }
             if uses_trees && fabric.tree(0).is_none() {
-                let message = "degraded: no switch is left that reaches all others, for multicasts and aggregation; remove \
+                let message = "no switch is left that reaches all others, for multicasts and aggregation; remove \
                                fewer links, or set switch.multicast and switch.aggregation to false";
-                return Err(message.into());
+                return Err(SimulationError::about("degraded", message));
             }
             network.fabric = Some(fabric);
         }
@@ -373,7 +382,7 @@ impl NetworkLinks {
     }
 
     /// Slows links down. Returns those that are removed.
-    fn degrade(&mut self, cluster: &Cluster) -> Result<Vec<u32>, String> {
+    fn degrade(&mut self, cluster: &Cluster) -> Result<Vec<u32>, SimulationError> {
         let mut removed = Vec::new();
         for one in &cluster.degraded {
             let wanted: String = one.link.chars().filter(|c| !c.is_whitespace()).collect();
@@ -396,8 +405,9 @@ impl NetworkLinks {
                 }
                 found = true;
                 if one.factor == 0.0 && !matches!(name, LinkName::Between { .. }) {
-                    return Err(format!(
-                        "degraded: {wanted} is cut off without its only link; leave it out, or give a factor above 0"
+                    return Err(SimulationError::about(
+                        "degraded",
+                        format!("{wanted} is cut off without its only link; leave it out, or give a factor above 0"),
                     ));
                 }
                 if one.factor == 0.0 {
@@ -412,13 +422,16 @@ impl NetworkLinks {
                 };
                 let racks = cluster.racks.map(|_| format!(", rack0 to rack{}", self.rack(self.nodes - 1)));
                 let between = cluster.fabric.as_ref().map(|fabric| format!(", {}, and switches", fabric.link_names()));
-                return Err(format!(
-                    "degraded: cluster '{}' has no link '{}' with {} workers; it has {nodes}{}{}",
-                    cluster.name,
-                    one.link,
-                    self.roles.workers,
-                    racks.unwrap_or_default(),
-                    between.unwrap_or_default()
+                return Err(SimulationError::about(
+                    "degraded",
+                    format!(
+                        "cluster '{}' has no link '{}' with {} workers; it has {nodes}{}{}",
+                        cluster.name,
+                        one.link,
+                        self.roles.workers,
+                        racks.unwrap_or_default(),
+                        between.unwrap_or_default()
+                    ),
                 ));
             }
         }

@@ -227,7 +227,7 @@ fn sharp_makes_its_pieces_fit_the_switchs_memory() {
     let lockstep = time(Some(262_144), None, chunk).unwrap().iteration_s;
     let piece = 2.0 * 262_144.0 * 8.0 / 25e9 + 10e-6;
     assert!((lockstep / (64.0 * piece) - 1.0).abs() < 0.05, "{lockstep} {}", 64.0 * piece);
-    assert!(time(Some(100_000), None, chunk).is_err_and(|error| error.0.starts_with("switch.memory")));
+    assert!(time(Some(100_000), None, chunk).is_err_and(|error| error.reason.starts_with("switch.memory")));
     let levels = time(None, Some(2), None).unwrap();
     assert!(levels.notes[0].contains("3 levels"), "{:?}", levels.notes);
 }
@@ -358,7 +358,7 @@ fn a_switch_with_little_memory_slows_the_aggregation_but_adds_up() {
     let mut small = cluster(25.0, 0, 0);
     small.switch.memory = Some(999_999);
     let error = simulate(&trace, &small, &Options::new("ps-aggregation", 8)).unwrap_err();
-    assert!(error.0.contains("--chunk"), "{error}");
+    assert!(error.reason.contains("--chunk"), "{error}");
 }
 
 /// A role's own processing of bytes is a link on the path between nodes: the narrowest one decides.

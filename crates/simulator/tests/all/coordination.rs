@@ -265,7 +265,7 @@ fn what_cannot_be_is_refused_with_a_remedy() {
     let refused = |change: fn(&mut Options, &mut Cluster)| {
         let (mut asked, mut cluster) = (options("negotiate", 4096), summit());
         change(&mut asked, &mut cluster);
-        simulate(&trace(), &cluster, &asked).unwrap_err().0
+        simulate(&trace(), &cluster, &asked).unwrap_err().to_string()
     };
     assert!(
         refused(|asked, _| (asked.workers, asked.strategy) = (24_576, "halving-doubling".into()))

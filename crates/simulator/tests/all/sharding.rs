@@ -141,7 +141,7 @@ fn errors_name_the_option() {
     let trace = model(3, ELEMENTS, MS);
     let error = |strategy: &str, iteration| {
         let options = Options { strategy: strategy.into(), ..options(8, iteration) };
-        simulate(&trace, &cluster(10.0), &options).unwrap_err().0
+        simulate(&trace, &cluster(10.0), &options).unwrap_err().to_string()
     };
     assert!(error("ps", sharded(Sharding::Zero3)).starts_with("strategy: ps needs servers"));
     let bad = IterationOptions { group: Some(3), ..sharded(Sharding::Hsdp) };

@@ -10,7 +10,7 @@ fn what_no_memory_holds_is_refused() {
     let even = Options { placement: Placement::Even, servers: 1000, distribution: block, ..Options::new("ps", 10_000) };
     let fine = Options { chunk: Some(ChunkBytes::Size(4)), ..Options::new("tree", 40_000) };
     for options in [even, fine] {
-        let error = simulate(&trace, &Cluster::default(), &options).unwrap_err().0;
+        let error = simulate(&trace, &Cluster::default(), &options).unwrap_err().to_string();
         assert!(error.starts_with("chunk: ") && error.contains("GB of memory"), "{error}");
     }
 }
@@ -18,7 +18,7 @@ fn what_no_memory_holds_is_refused() {
 #[test]
 fn what_takes_too_long_is_refused() {
     let trace = Trace::all_reduce(4_000_000_000, 1000).unwrap();
-    let error = simulate(&trace, &Cluster::default(), &Options::new("ring", 5000)).unwrap_err().0;
+    let error = simulate(&trace, &Cluster::default(), &Options::new("ring", 5000)).unwrap_err().to_string();
     assert!(error.contains("messages an iteration") && error.contains("--bucket-size"), "{error}");
 }
 

@@ -58,7 +58,7 @@ impl Port {
     /// # Errors
     /// The address is not a multicast address, the interface has no IPv4, or the system does not permit it.
     pub fn open(address: SocketAddrV4, interface: IpAddr, receives: bool) -> Result<Port> {
-        let wrong = |what: String| RunError::Usage(format!("multicast {address}: {what}"));
+        let wrong = |what: String| RunError::Setting("multicast", format!("{address}: {what}"));
         if !address.ip().is_multicast() || address.port() == 0 {
             return Err(wrong("is not a multicast address and port; use for example 239.77.0.0:47700".into()));
         }
@@ -153,7 +153,7 @@ mod tests {
 
     fn message(address: &str, interface: &str) -> String {
         match Port::open(address.parse().unwrap(), interface.parse().unwrap(), true) {
-            Err(RunError::Usage(message)) => message,
+            Err(RunError::Setting("multicast", message)) => message,
             other => panic!("{:?}", other.map(|port| port.payload)),
         }
     }

@@ -25,7 +25,6 @@ from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.sharding import NONE
 from paceline.forecast.simulate import Result
-from paceline.settings.table import naming_core_errors
 
 SCHEMA = 1
 _MOST_MESSAGES = 10_000_000
@@ -208,14 +207,13 @@ class _Simulations:
     def run(
         self, mix: Mix, which: Sequence[int], *, marks: list[int] | None = None, timeline: Path | None = None
     ) -> _Ran:
-        with naming_core_errors():
-            text = self._placed[id(mix)].run(
-                list(which),
-                iterations=self._iterations,
-                marks=marks,
-                by_collective=self.by_collective and timeline is None,
-                timeline=timeline,
-            )
+        text = self._placed[id(mix)].run(
+            list(which),
+            iterations=self._iterations,
+            marks=marks,
+            by_collective=self.by_collective and timeline is None,
+            timeline=timeline,
+        )
         ran = json.loads(text)
         return _Ran(
             {job["name"]: job["marks_ps"] for job in ran["jobs"]},
@@ -245,8 +243,7 @@ class _Simulations:
 def _placed(mix: Mix, watch: _core.JobsWatch) -> _core.JobsOnNetwork:
     described = {"nodes": mix.nodes, "network": mix.network, "jobs": [job.for_core(mix.seed) for job in mix.jobs]}
     traces = [job.scenario.trace for job in mix.jobs]
-    with naming_core_errors():
-        return _core.JobsOnNetwork(traces, mix.cluster, json.dumps(described), watch)
+    return _core.JobsOnNetwork(traces, mix.cluster, json.dumps(described), watch)
 
 
 def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = None) -> JobsResult:

@@ -28,7 +28,7 @@ from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.simulate import Scenario
-from paceline.settings.table import SETTINGS, SIMULATE, naming_core_errors, of_place
+from paceline.settings.table import SETTINGS, SIMULATE, of_place
 
 MOST_JOBS = 12
 """Each pair is simulated, and the table has a column for each job."""
@@ -430,8 +430,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         cores = [json.dumps(scenario.core_options()) for scenario in scenarios]
         for one, core in zip(scenarios, cores, strict=True):
             if _is_planned(core):
-                with naming_core_errors():
-                    _core.iteration_plan(one.trace, core)
+                _core.iteration_plan(one.trace, core)
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)

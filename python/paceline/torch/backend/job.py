@@ -20,7 +20,6 @@ from paceline.job.elastic_member import ADDRESS
 from paceline.job.failure import joining, patience_s
 from paceline.job.rank_environment import rank_environment
 from paceline.job.settings import Settings
-from paceline.settings.table import naming_core_errors
 from paceline.torch.backend.completion import Completion
 from paceline.torch.backend.store_exchange import StoreExchange
 from paceline.torch.recorder.marks import Marks
@@ -85,12 +84,10 @@ class Job:
                 life = exchange.life
                 secret = share_secret(exchange, settings.secret, among_strangers=group is not None)
                 settings = replace(settings, secret=secret)
-                with naming_core_errors():
-                    engine = Engine.start(rank, size, settings.to_json(), exchange)
+                engine = Engine.start(rank, size, settings.to_json(), exchange)
                 exchange.finish()
         try:
-            with naming_core_errors():
-                world = engine.world(group)
+            world = engine.world(group)
         except BaseException:
             engine.close()
             raise
@@ -207,8 +204,7 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
             "use them; make it the default group, with backend paceline"
         )
     settings = replace(settings, rendezvous=settings.rendezvous or place.rendezvous)
-    with naming_core_errors():
-        return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
+    return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
 
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()
