@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Calibrates the few parameters of the traces netop-* that the paper does not publish (netop_parameters.json).
 
-Least squares of the relative errors of the calibrated rows (paceline.studies.network_operator.published), per model,
+Least squares of the relative errors of the calibrated rows (paceline_lab.studies.network_operator.published), per model,
 by coordinate search over rounded values: deterministic, and no value has more digits than the rows justify.
 Needs paceline installed; `make_netop_traces.py` then writes the traces.
 
@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from make_netop_traces import PARAMETERS, Parameters, make_trace, read_parameters, to_text
 from paceline import Trace
-from paceline.studies.network_operator.published import MODELS, calibrated_rows
-from paceline.studies.network_operator.rows import value
-from paceline.studies.network_operator.runs import Simulations
+from paceline_lab.studies.network_operator.published import MODELS, calibrated_rows
+from paceline_lab.studies.network_operator.rows import value
+from paceline_lab.studies.network_operator.runs import Simulations
 
 ROWS = calibrated_rows()
 # Rows outside these errors weigh more: nine in ten should be within the first, all within the second.

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from paceline.catalog.constants import Constant, assuming
 from paceline.catalog.efficiency import all_efficiencies
-from paceline.studies.published.transformers import Case, cases, read_rows, spread
+from paceline_lab.studies.published.transformers import Case, cases, read_rows, spread
 
 _ROW = 0.03
 """Standard deviation of a row's logarithm: what repeated measurements and unknown versions leave."""

@@ -21,7 +21,7 @@ from paceline.forecast.coordination.constants import all_constants
 from paceline.forecast.coordination.networks import networks
 from paceline.forecast.simulate import Scenario
 from paceline.forecast.sweep import execute
-from paceline.studies.load_imbalance import runs
+from paceline_lab.studies.load_imbalance import runs
 
 CORE = (
     "preemption_per_node",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paceline.catalog.library import load_trace
 from paceline.forecast.coordination.networks import ITERATIONS, Network, networks
-from paceline.studies.load_imbalance import runs
+from paceline_lab.studies.load_imbalance import runs
 
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/coordination/networks.json"
 BASE = "resnet-50"

@@ -52,7 +52,7 @@ def train(batch: int, pixels: int) -> None:
 def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run, and the forecast from what it recorded."""
     import paceline
-    from paceline import emulate
+    from paceline_lab import emulate
     from paceline._core import parse_rate
     from paceline.catalog.strategies import find_strategy
 

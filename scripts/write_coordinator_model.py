@@ -13,9 +13,9 @@ from paceline._internal import units
 from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordination.constants import all_constants
 from paceline.forecast.coordination.networks import networks
-from paceline.studies.load_imbalance import run
-from paceline.studies.load_imbalance.result import LoadImbalance
-from paceline.studies.load_imbalance.runs import LARGEST, Point, contention_s, gain, parts
+from paceline_lab.studies.load_imbalance import run
+from paceline_lab.studies.load_imbalance.result import LoadImbalance
+from paceline_lab.studies.load_imbalance.runs import LARGEST, Point, contention_s, gain, parts
 from write_published import placed
 from write_studies import rows
 

@@ -14,7 +14,7 @@ import math
 import sys
 from pathlib import Path
 
-from paceline.studies.published import training, transformers
+from paceline_lab.studies.published import training, transformers
 
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/residuals-models.json"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline._internal import units
 from paceline.forecast.evidence import published_cases
-from paceline.studies.published import run
+from paceline_lab.studies.published import run
 
 PAGE = Path(__file__).parent.parent / "docs/results/published.md"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
-from paceline.studies.published.crossvalidation import leave_one_source_out
-from paceline.studies.published.data import BUILT_IN, Row, read
-from paceline.studies.published.engines import engine_of
+from paceline_lab.studies.published.crossvalidation import leave_one_source_out
+from paceline_lab.studies.published.data import BUILT_IN, Row, read
+from paceline_lab.studies.published.engines import engine_of
 
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/residuals.json"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from paceline._internal import units
-from paceline.studies import run_study
-from paceline.studies.report import Study, bounds_text
+from paceline_lab.studies import run_study
+from paceline_lab.studies.report import Study, bounds_text
 from write_published import placed
 
 PAGE = Path(__file__).parent.parent / "docs/results/studies.md"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 import paceline
-import paceline.emulate
+import paceline_lab.emulate
 import paceline.ray
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -96,7 +96,7 @@ def api() -> list[dict[str, object]]:
         attempt("plot", lambda: paceline.plot(one)),
         attempt("plan_tensorflow", lambda: paceline.plan_tensorflow("graph.pb")),
         attempt("RayExecutor", paceline.ray.RayExecutor(num_workers=1).start),
-        attempt("emulate.cluster", paceline.emulate.cluster(workers=2, bandwidth_bps=1e9).__enter__),
+        attempt("emulate.cluster", paceline_lab.emulate.cluster(workers=2, bandwidth_bps=1e9).__enter__),
     ]
 
 

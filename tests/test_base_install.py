@@ -157,7 +157,7 @@ def test_ranks_measure_their_network(python, tmp_path):
 
 @pytest.mark.process
 def test_ranks_that_replay_name_the_extra(python):
-    words = (python, "-m", "paceline.replay", "resnet-18", "--shrink", "100")
+    words = (python, "-m", "paceline_lab.replay", "resnet-18", "--shrink", "100")
     done = run(python, "paceline", "run", "-np", 2, "--", *words)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert extra_of(done.stderr) == "emulate"

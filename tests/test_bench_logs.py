@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
-from paceline.bench.logs import read_log
+from paceline.interop.logs import read_log
 from paceline.cli.main import main
 
 LOGS = Path(__file__).parent / "data" / "bench"

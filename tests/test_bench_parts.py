@@ -6,15 +6,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from paceline.bench import weights
-from paceline.bench.host_group import Alone
-from paceline.bench.places import arrange
-from paceline.bench.processes import EngineFailedError, Process, run
-from paceline.bench.ranks import data
-from paceline.bench.ranks.graph import UntranslatableError, layers_of
-from paceline.bench.ranks.models import build
-from paceline.bench.ranks.rank_spec import RankSpec
-from paceline.bench.ranks.stopwatch import Stopwatch
+from paceline_lab.bench import weights
+from paceline_lab.bench.host_group import Alone
+from paceline_lab.bench.places import arrange
+from paceline_lab.bench.processes import EngineFailedError, Process, run
+from paceline_lab.bench.ranks import data
+from paceline_lab.bench.ranks.graph import UntranslatableError, layers_of
+from paceline_lab.bench.ranks.models import build
+from paceline_lab.bench.ranks.rank_spec import RankSpec
+from paceline_lab.bench.ranks.stopwatch import Stopwatch
 
 
 def spec(tmp_path, **more):

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from paceline.bench.engines import Options, chosen
-from paceline.bench.engines.horovod import HorovodTensorFlow
-from paceline.bench.engines.tensorflow import Mirrored
-from paceline.bench.environments import TENSORFLOW, install_line
-from paceline.bench.logs import read_log
-from paceline.bench.report import ALIKE
+from paceline_lab.bench.engines import Options, chosen
+from paceline_lab.bench.engines.horovod import HorovodTensorFlow
+from paceline_lab.bench.engines.tensorflow import Mirrored
+from paceline_lab.bench.environments import TENSORFLOW, install_line
+from paceline.interop.logs import read_log
+from paceline_lab.bench.report import ALIKE
 
 pytest.importorskip("torchvision")
 

@@ -6,9 +6,9 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.bench.result import Measured, Result, Row, compare
-from paceline.bench.scaling import scale
-from paceline.bench.statistics import Interval, bootstrap, line, student, timing
+from paceline_lab.bench.result import Measured, Result, Row, compare
+from paceline_lab.bench.scaling import scale
+from paceline_lab.bench.statistics import Interval, bootstrap, line, student, timing
 
 SECONDS = st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=40)
 

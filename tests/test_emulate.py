@@ -24,8 +24,8 @@ from emulate_workers.here import (
 )
 from paceline import InvalidArgumentError, emulate
 from paceline.cli.main import main
-from paceline.emulate import plan, state
-from paceline.emulate.cluster import bring_up, let_go
+from paceline_lab.emulate import plan, state
+from paceline_lab.emulate.cluster import bring_up, let_go
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WHERE = "import socket;print(socket.gethostname());print([name for _, name in socket.if_nameindex()])"
@@ -144,7 +144,7 @@ def test_down_ends_what_runs_on_hosts_and_says_so(folder, up):
 
 MANAGER = """
 import subprocess, sys, time
-from paceline import emulate
+from paceline_lab import emulate
 with emulate.cluster(workers=3, bandwidth_bps=100e6, name="managed") as cluster:
     print(cluster.popen("worker0", ["sleep", "600"]).pid, flush=True)
     time.sleep(600)
@@ -341,5 +341,5 @@ def test_without_pyroute2_the_extra_is_named(monkeypatch):
 
 
 def test_the_rest_of_paceline_does_without_it():
-    code = "import sys, paceline.cli.emulate, paceline.emulate.job\nsys.exit('pyroute2' in sys.modules)"
+    code = "import sys, paceline_lab.cli.emulate, paceline_lab.emulate.job\nsys.exit('pyroute2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from emulate_workers.here import TESTS, call, skip_where_forbidden
 from paceline import InvalidArgumentError, emulate
-from paceline.emulate.fidelity import Fidelity, Load, Pattern
-from paceline.emulate.shaping import MTU, shape
+from paceline_lab.emulate.fidelity import Fidelity, Load, Pattern
+from paceline_lab.emulate.shaping import MTU, shape
 
 pytestmark = pytest.mark.process
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from paceline.catalog.libraries import find_library
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.explore import model_answers
-from paceline.explore.answers import answer, cluster_of, preset
-from paceline.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, parse, parse_of_model
+from paceline_lab.explore import model_answers
+from paceline_lab.explore.answers import answer, cluster_of, preset
+from paceline_lab.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, parse, parse_of_model
 
 for module in ("plotly", "starlette", "uvicorn"):
     pytest.importorskip(module)

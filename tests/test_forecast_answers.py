@@ -11,7 +11,7 @@ from paceline.forecast.explain import explain
 from paceline.forecast.options import Sweep, prepare
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import grouped
-from paceline.report import spec
+from paceline_lab.report import spec
 
 CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
 

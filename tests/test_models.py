@@ -25,8 +25,8 @@ from paceline.catalog.models.workload import Workload
 from paceline.cli.models import gpus, models
 from paceline.cli.simulate import simulate
 from paceline.forecast.evidence import coverage_of_models
-from paceline.studies.published.training import forecasts
-from paceline.studies.published.transformers import cases, read_rows, spread
+from paceline_lab.studies.published.training import forecasts
+from paceline_lab.studies.published.transformers import cases, read_rows, spread
 
 # As published with the weights: independent of the fields in models.json.
 PUBLISHED = {

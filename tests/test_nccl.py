@@ -19,7 +19,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl import Group, Machine, collective_time, estimates
 from paceline.forecast.nccl.model import bus_factor
 from paceline.forecast.nccl.request import parse
-from paceline.studies.published import collectives, run
+from paceline_lab.studies.published import collectives, run
 
 NODES = ("dgx-a100", "dgx-h100", "dgx-b200", "p4d", "p5", "p5en", "p6-b200", "internevo-a100", "dlperf-v100")
 MIB, GIB = 1 << 20, 1 << 30

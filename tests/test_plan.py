@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
 from paceline.cli.main import main
-from paceline.plan import Graph, plan_graph
+from paceline_lab.plan import Graph, plan_graph
 
 FIVE = Path(__file__).parent.parent / "examples" / "five-all-reduces.json"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "coordinator-plan.md"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
-from paceline.replay.clock import Clock
-from paceline.replay.player import Player
-from paceline.replay.worker_schedule import Factors, WorkerSchedule
+from paceline._internal.clock import Clock
+from paceline_lab.replay.player import Player
+from paceline_lab.replay.worker_schedule import Factors, WorkerSchedule
 
 MS = 1_000_000
 

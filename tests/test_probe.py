@@ -20,8 +20,8 @@ from paceline.probe.layout import Host, Layout
 from paceline.probe.measure import QUICK
 from paceline.probe.result import Sample, slope
 from paceline.probe.slow import slow
-from paceline.validate.cells import Cell
-from paceline.validate.here import why_not
+from paceline_lab.validate.cells import Cell
+from paceline_lab.validate.here import why_not
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 NO_STRATEGY = {"PACELINE_STRATEGY": ""}

@@ -7,7 +7,7 @@ import sys
 import paceline
 import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
-from paceline import emulate
+from paceline_lab import emulate
 
 pytestmark = pytest.mark.process
 
@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-m", "paceline.cli"]
 SLOWER = """
 from pyroute2 import IPRoute
 from pyroute2.netlink.rtnl import TC_H_ROOT
-from paceline.emulate import network, plan, shaping
+from paceline_lab.emulate import network, plan, shaping
 with IPRoute() as links:
     card = network._index(links, plan.CARD)
     links.tc("del", index=card, parent=TC_H_ROOT)

@@ -13,7 +13,7 @@ import paceline
 import pytest
 from job_workers.launch import clean
 
-LIGHT = ["paceline", "paceline.doctor", "paceline.emulate", "paceline.errors", "paceline.job", "paceline.plan"]
+LIGHT = ["paceline", "paceline.doctor", "paceline_lab.emulate", "paceline.errors", "paceline.job", "paceline_lab.plan"]
 LIGHT += ["paceline.ray", "paceline.ray.ps"]
 TORCH = ["paceline.torch", "paceline.torch.compression", "paceline.torch.hvd", "paceline.torch.hvd.elastic"]
 FRONTS = ["paceline.tensorflow", "paceline.tensorflow.elastic", "paceline.keras", "paceline.keras.callbacks"]
@@ -161,7 +161,7 @@ def test_examples(name, one_rank):
     pytest.importorskip("pandas")
     with paceline.job.join() as job:
         tried = run_examples(name, {"paceline": paceline, "np": numpy, "job": job})
-    assert tried or name in ("paceline.ray", "paceline.ray.ps", "paceline.doctor", "paceline.emulate")
+    assert tried or name in ("paceline.ray", "paceline.ray.ps", "paceline.doctor", "paceline_lab.emulate")
 
 
 @pytest.mark.parametrize("name", TORCH)

@@ -13,13 +13,13 @@ import pytest
 from job_workers.launch import TESTS, clean
 from paceline._core import Distributed
 from paceline.forecast.iteration_plan import BACKGROUND
-from paceline.replay.clock import Clock, Lateness
-from paceline.replay.exchange import JobExchange
-from paceline.replay.load import Load, load
-from paceline.replay.player import Iteration
-from paceline.replay.result import Played, boundary, measured
-from paceline.replay.traces import shrunk
-from paceline.replay.worker_schedule import WorkerSchedule
+from paceline._internal.clock import Clock, Lateness
+from paceline_lab.replay.exchange import JobExchange
+from paceline._internal.load import Load, load
+from paceline_lab.replay.player import Iteration
+from paceline_lab.replay.result import Played, boundary, measured
+from paceline_lab.replay.traces import shrunk
+from paceline_lab.replay.worker_schedule import WorkerSchedule
 from validate_workers.virtual import play
 
 TWO_ORDERS = {
@@ -275,7 +275,7 @@ def launch(*words, ranks=0, options=()):
     command = [sys.executable, "-m"]
     if ranks:
         command += ["paceline.cli", "run", "-np", str(ranks), *options, "--", sys.executable, "-m"]
-    command += ["paceline.replay", *words]
+    command += ["paceline_lab.replay", *words]
     return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=90, check=False)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
-from paceline.cli.report import report
+from paceline_lab.cli.report import report
 from paceline.errors import InvalidArgumentError
-from paceline.report.chapters import simulated
-from paceline.report.spec import read
+from paceline_lab.report.chapters import simulated
+from paceline_lab.report.spec import read
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from paceline import InvalidArgumentError, _core
 from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, all_coordinators, all_strategies
-from paceline.cli import emulate, main, replay
+from paceline.cli import main
+from paceline_lab.cli import emulate, replay
 from paceline.cli.simulate import simulate
 from paceline.errors import Source
 from paceline.forecast.options import CORE, Sweep, prepare

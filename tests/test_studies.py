@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from paceline.catalog.channels import constant
 from paceline.catalog.libraries import find_library
 from paceline.cli.main import main
-from paceline.cli.study import study
-from paceline.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
-from paceline.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
+from paceline_lab.cli.study import study
+from paceline_lab.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
+from paceline_lab.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
 # The study runs once, on one worker.
 pytestmark = pytest.mark.xdist_group("studies")

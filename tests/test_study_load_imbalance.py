@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from paceline.catalog.strategies import all_coordinators
 from paceline.forecast.coordination.networks import networks
-from paceline.studies import load_imbalance, run_study
-from paceline.studies.load_imbalance import figures, runs
+from paceline_lab.studies import load_imbalance, run_study
+from paceline_lab.studies.load_imbalance import figures, runs
 
 # The study runs once, on one worker.
 pytestmark = pytest.mark.xdist_group("study_load_imbalance")

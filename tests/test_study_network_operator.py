@@ -9,12 +9,12 @@ from pathlib import Path
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli.study import study
-from paceline.studies import run_study
-from paceline.studies.network_operator.assignment import byte_shares
-from paceline.studies.network_operator.published import INPUTS, MODELS
-from paceline.studies.network_operator.variants import SLICES, in_forward_order, sliced
-from paceline.studies.report import errors
+from paceline_lab.cli.study import study
+from paceline_lab.studies import run_study
+from paceline_lab.studies.network_operator.assignment import byte_shares
+from paceline_lab.studies.network_operator.published import INPUTS, MODELS
+from paceline_lab.studies.network_operator.variants import SLICES, in_forward_order, sliced
+from paceline_lab.studies.report import errors
 
 # The study runs once, on one worker.
 pytestmark = pytest.mark.xdist_group("study_network_operator")

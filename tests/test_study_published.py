@@ -14,11 +14,11 @@ from paceline.catalog.libraries import all_libraries, find_library
 from paceline.catalog.library import load_trace
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.studies import run_study
-from paceline.studies.published import run
-from paceline.studies.published.data import BUILT_IN, COLUMNS, Kind, parse_metric, read
-from paceline.studies.published.engines import CannotForecastError, channel_of, engine_of, servers_of
-from paceline.studies.published.rows import cluster_named, forecast
+from paceline_lab.studies import run_study
+from paceline_lab.studies.published import run
+from paceline_lab.studies.published.data import BUILT_IN, COLUMNS, Kind, parse_metric, read
+from paceline_lab.studies.published.engines import CannotForecastError, channel_of, engine_of, servers_of
+from paceline_lab.studies.published.rows import cluster_named, forecast
 
 # The study runs once, on one worker.
 pytestmark = pytest.mark.xdist_group("study_published")
@@ -274,7 +274,7 @@ def test_data_is_for_studies_that_take_it(tmp_path):
 @pytest.mark.slow
 def test_the_figure(tmp_path, result):
     pytest.importorskip("matplotlib")
-    from paceline.studies.published.figures import draw_all
+    from paceline_lab.studies.published.figures import draw_all
 
     (path,) = draw_all(result.rows, tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")

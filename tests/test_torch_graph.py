@@ -4,7 +4,7 @@ import pytest
 import torch
 import torchvision
 from paceline import InvalidArgumentError
-from paceline.plan import plan_graph
+from paceline_lab.plan import plan_graph
 from paceline.torch.recorder.autograd_graph import autograd_graph, observed_order
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -9,7 +9,7 @@ import time
 import pytest
 from emulate_workers.here import skip_where_forbidden
 from job_workers.launch import Ranks
-from paceline import emulate
+from paceline_lab import emulate
 
 pytestmark = [
     pytest.mark.process,

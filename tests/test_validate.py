@@ -8,14 +8,14 @@ import sys
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli import validate as cli_validate
+from paceline_lab.cli import validate as cli_validate
 from paceline.cli.main import main
-from paceline.validate import cells as all_cells
-from paceline.validate.cells import Network, Selection, auto_shrink, cells
-from paceline.validate.compare import ComparisonOptions, compare
-from paceline.validate.plot import figure
-from paceline.validate.real import MOST_RUNS
-from paceline.validate.timeline import both
+from paceline_lab.validate import cells as all_cells
+from paceline_lab.validate.cells import Network, Selection, auto_shrink, cells
+from paceline_lab.validate.compare import ComparisonOptions, compare
+from paceline_lab.validate.plot import figure
+from paceline_lab.validate.real import MOST_RUNS
+from paceline_lab.validate.timeline import both
 from validate_workers.clusters import Invented, Local
 
 RATE = 500e6

@@ -7,7 +7,7 @@ import sys
 import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from job_workers.launch import TESTS, clean
-from paceline import emulate
+from paceline_lab import emulate
 from paceline.catalog.strategies import find_strategy
 
 pytestmark = [
@@ -120,7 +120,7 @@ def test_bytes_on_each_link_are_those_of_the_formula(cluster, strategy):
         settings["servers"] = 1
     if "aggregation" in knobs:
         settings["switch"] = True
-    command = [sys.executable, "-m", "paceline.replay", f"allreduce:{SIZE}B", "--iterations", "3", "--warmup", "1"]
+    command = [sys.executable, "-m", "paceline_lab.replay", f"allreduce:{SIZE}B", "--iterations", "3", "--warmup", "1"]
     before, collected = carried(cluster), emulate.Collected()
     code = cluster.run(command, strategy=strategy, output=collected, **settings)
     assert code == 0, [collected.stderr(rank) for rank in range(WORKERS)]

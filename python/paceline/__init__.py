@@ -1,7 +1,7 @@
 """Paceline runs, measures, records and forecasts synchronous data-parallel training.
 
 `import paceline` is cheap: names are imported when they are first used. `paceline.job` joins a job and exchanges arrays
-between its ranks; `paceline.torch`, `paceline.ray` and `paceline.emulate` must be imported explicitly.
+between its ranks; `paceline.torch`, `paceline.ray` and `paceline_lab.emulate` must be imported explicitly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.forecast.plotting import plot
     from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
     from paceline.forecast.sweep import SweepInterrupted, sweep
-    from paceline.plan import plan_tensorflow
+    from paceline_lab.plan import plan_tensorflow
 
     UserError = InvalidArgumentError  # its old name
 
@@ -62,7 +62,7 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline.forecast.plotting": ["plot"],
             "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
             "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
-            "paceline.plan": ["plan_tensorflow"],
+            "paceline_lab.plan": ["plan_tensorflow"],
         },
         renamed={"UserError": "InvalidArgumentError"},
     )

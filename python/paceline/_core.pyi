@@ -496,7 +496,7 @@ class Graph:
     def to_json(self) -> str:
         """Return the graph in its file format."""
     def plan(self, fetches: Sequence[str], bucket_size: int, *, as_listed: bool = False) -> str:
-        """Return ids and buckets as JSON; `paceline.plan.plan_graph` is the typed form.
+        """Return ids and buckets as JSON; `paceline_lab.plan.plan_graph` is the typed form.
 
         Args:
             fetches: Names of the nodes that a step computes.

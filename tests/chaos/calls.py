@@ -12,7 +12,7 @@ from typing import Any
 from job_workers.chaos import CALLS
 from job_workers.launch import Ranks
 from paceline import InvalidArgumentError, emulate
-from paceline.emulate.plan import NETWORK
+from paceline_lab.emulate.plan import NETWORK
 
 from chaos.tally import Section
 

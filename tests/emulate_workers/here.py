@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from job_workers.launch import TESTS, clean
 from paceline import InvalidArgumentError, emulate
-from paceline.emulate import state
+from paceline_lab.emulate import state
 
 LIMIT_S = 90
 

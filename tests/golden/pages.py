@@ -9,16 +9,16 @@ _MOST = 40
 
 def of_trace(**state: Any) -> str:
     """Return the page of a recording for the positions of its sliders."""
-    from paceline.explore.answers import answer
-    from paceline.explore.state import parse
+    from paceline_lab.explore.answers import answer
+    from paceline_lab.explore.state import parse
 
     return _printed(answer(parse(json.dumps(state).encode())))
 
 
 def of_model(**state: Any) -> str:
     """Return the page of a model on GPUs for the positions of its sliders."""
-    from paceline.explore.model_answers import answer
-    from paceline.explore.state import parse_of_model
+    from paceline_lab.explore.model_answers import answer
+    from paceline_lab.explore.state import parse_of_model
 
     return _printed(answer(parse_of_model(json.dumps(state).encode())))
 

@@ -1,11 +1,11 @@
 """Ranks whose clocks differ and drift, like those of several machines, play a trace."""
 
 import paceline
-from paceline.replay.align import Common, offset
-from paceline.replay.clock import Clock
-from paceline.replay.play import ReplaySpec, gather, play
-from paceline.replay.result import measured
-from paceline.replay.traces import shrunk
+from paceline_lab.replay.align import Common, offset
+from paceline._internal.clock import Clock
+from paceline_lab.replay.play import ReplaySpec, gather, play
+from paceline_lab.replay.result import measured
+from paceline_lab.replay.traces import shrunk
 
 from job_workers.values import tell
 

@@ -1,1 +1,1 @@
-"""Stand-ins for emulated clusters in the tests of `paceline.replay` and `paceline.validate`."""
+"""Stand-ins for emulated clusters in the tests of `paceline_lab.replay` and `paceline_lab.validate`."""

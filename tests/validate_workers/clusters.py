@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from job_workers.launch import TESTS, clean
-from paceline.replay.clock import Lateness
-from paceline.replay.load import Load
-from paceline.replay.player import Iteration
-from paceline.replay.result import Played
+from paceline._internal.clock import Lateness
+from paceline._internal.load import Load
+from paceline_lab.replay.player import Iteration
+from paceline_lab.replay.result import Played
 
 
 class Collected:

@@ -3,8 +3,8 @@
 import threading
 
 from paceline.forecast.iteration_plan import BACKGROUND
-from paceline.replay.clock import Lateness
-from paceline.replay.player import Player
+from paceline._internal.clock import Lateness
+from paceline_lab.replay.player import Player
 
 LIMIT_S = 20
 

@@ -6,5 +6,5 @@
 | param_types | types of options: rates, sizes, lists of names |
 | job_options | the options that `run`, `emulate run` and `bench` share |
 | catalog | `traces`, `clusters`, `strategies` |
-| replay | `python -m paceline.cli.replay`, run by the ranks of `validate` |
+| replay | `python -m paceline_lab.cli.replay`, run by the ranks of `validate` |
 """

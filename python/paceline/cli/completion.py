@@ -79,13 +79,13 @@ def _compressions() -> Iterable[str]:
 
 
 def _studies() -> Iterable[str]:
-    from paceline.studies import STUDIES
+    from paceline_lab.studies import STUDIES
 
     return STUDIES
 
 
 def _engines() -> Iterable[str]:
-    from paceline.bench.engines import ALL, NAMES
+    from paceline_lab.bench.engines import ALL, NAMES
 
     return [ALL, *NAMES]
 

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from paceline._internal.system import cores
-from paceline.replay.clock import Clock
-from paceline.replay.load import load
+from paceline._internal.clock import Clock
+from paceline._internal.load import load
 
 PERIOD_NS = 2_000_000
 """From one wake-up to the next."""

@@ -41,7 +41,7 @@ def autograd_graph(loss: Tensor | Sequence[Tensor], model: nn.Module) -> Autogra
     """Return the graph of a loss before its backward pass, without computing anything.
 
     Nodes are in execution order, so that among gradients of equal depth the one that is ready
-    first has the lower id in a plan (`paceline.plan.plan_graph`).
+    first has the lower id in a plan (`paceline_lab.plan.plan_graph`).
 
     Args:
         loss: The loss, or several.

@@ -1,0 +1,69 @@
+"""Reads logs of other benchmarks, whose format is recognised from their contents.
+
+| module | reads |
+| --- | --- |
+| paste | lines, whatever launchers, loggers, terminals and mails put around them |
+| tf_cnn | tf_cnn_benchmarks, and the output of `paceline bench` for one engine |
+| nccl | nccl-tests (all_reduce_perf and the others) |
+| osu | the OSU micro-benchmarks: latency and bandwidth, of collectives and of pairs |
+| others | nothing: names logs that are not read |
+| show | the tables |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from paceline._internal.documents import read_limited
+from paceline._internal.files import why_unread
+from paceline.interop.logs import nccl, osu, others, tf_cnn
+from paceline.interop.logs.contents import Read, ReadError
+from paceline.interop.logs.paste import cleaned, decoded
+from paceline.errors import InvalidArgumentError
+
+__all__ = ["Read", "read_log"]
+
+_MOST = 64 << 20
+
+
+class _Reader(Protocol):
+    def __call__(self, lines: list[str], *, ended: bool) -> list[Read]: ...
+
+
+_FORMATS: tuple[tuple[Callable[[list[str]], bool], _Reader], ...] = (
+    (tf_cnn.recognised, tf_cnn.read),
+    (nccl.recognised, nccl.read),
+    (osu.recognised, osu.read),
+)
+
+
+def read_log(path: Path) -> list[Read]:
+    """Read the benchmarks of a log, at least one. Raises InvalidArgumentError with file, line and fault."""
+    try:
+        text = decoded(read_limited(path, _MOST))
+    except OSError as error:
+        raise InvalidArgumentError(f"--read {path}: {why_unread(error)}") from None
+    lines = cleaned(text)
+    try:
+        benchmarks = [
+            one for recognised, read in _FORMATS if recognised(lines) for one in read(lines, ended=text[-1] in "\r\n")
+        ]
+    except ReadError as error:
+        raise InvalidArgumentError(f"--read {path}:{error.line}: {error}") from None
+    if not benchmarks and (other := others.named(lines)) is not None:
+        raise InvalidArgumentError(
+            f"--read {path}: is a log of {other}, which is not read; read are logs of nccl-tests, OSU's benchmarks and "
+            "tf_cnn_benchmarks. A rate or latency of the network is an option of forecasts: `paceline simulate "
+            "--bandwidth RATE --latency TIME`"
+        )
+    if not benchmarks:
+        raise InvalidArgumentError(
+            f"--read {path}: has none of the headings of tf_cnn_benchmarks ('images/sec:'), nccl-tests"
+            " ('# size count type …') and OSU's benchmarks ('# OSU …'): neither a log of these nor a whole one"
+        )
+    benchmarks.sort(key=lambda one: one.line)
+    for one in benchmarks:
+        one.source, one.alone = str(path), len(benchmarks) == 1
+    return benchmarks

@@ -1,0 +1,65 @@
+"""The engines that `paceline bench` compares, one family per file.
+
+An engine reports what this machine lacks for it, describes what its ranks do, and lists its processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline._internal.nearest import nearest
+from paceline_lab.bench.engines.baidu import BaiduRing
+from paceline_lab.bench.engines.base import Engine, Options
+from paceline_lab.bench.engines.ddp import Ddp
+from paceline_lab.bench.engines.horovod import Horovod, HorovodTensorFlow
+from paceline_lab.bench.engines.paceline import Paceline, PacelineTensorFlow
+from paceline_lab.bench.engines.ray import RayServers
+from paceline_lab.bench.engines.tensorflow import Mirrored, Servers
+from paceline.errors import InvalidArgumentError
+
+__all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
+
+NAMES = (
+    *("paceline", "ddp-gloo", "ddp-nccl", "horovod", "tensorflow-ps", "tensorflow-mwm"),
+    *("paceline-tensorflow", "horovod-tensorflow", "ray-ps", "baidu-ring"),
+)
+ALL = "all"
+
+
+def chosen(names: Sequence[str], options: Options, strategies: Sequence[str | None]) -> list[Engine]:
+    """Return the engines of these names, in order; `paceline` once per strategy (None: chosen by message size).
+
+    Raises InvalidArgumentError.
+    """
+    for name in names:
+        if name not in NAMES and name != ALL:
+            near = nearest(name[:80], [*NAMES, ALL])
+            hint = f"did you mean {near}? " if near else ""
+            raise InvalidArgumentError(
+                f"--engine: unknown engine '{name[:80]}'; {hint}known are {', '.join(NAMES)} and all"
+            )
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None or (ALL in names and len(names) > 1):
+        raise InvalidArgumentError(
+            f"--engine: {f'{twice} is listed twice' if twice else 'all includes every engine'}; name each once"
+        )
+    found: list[Engine] = []
+    for name in NAMES if ALL in names else names:
+        if name in _OURS:
+            found += [_OURS[name](options, strategy) for strategy in strategies]
+        else:
+            found.append(_MAKERS[name](options))
+    return found
+
+
+_OURS = {"paceline": Paceline, "paceline-tensorflow": PacelineTensorFlow}
+_MAKERS = {
+    "ddp-gloo": lambda options: Ddp(options, "gloo"),
+    "ddp-nccl": lambda options: Ddp(options, "nccl"),
+    "horovod": Horovod,
+    "horovod-tensorflow": HorovodTensorFlow,
+    "tensorflow-ps": Servers,
+    "tensorflow-mwm": Mirrored,
+    "ray-ps": RayServers,
+    "baidu-ring": BaiduRing,
+}

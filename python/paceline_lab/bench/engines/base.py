@@ -1,0 +1,117 @@
+"""The base class of engines, and the environment and command of their ranks, as under `paceline run`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._internal.netif import addresses
+from paceline_lab.bench.places import Places, Slot, job_of
+from paceline_lab.bench.processes import Process
+from paceline_lab.bench.ranks import start
+from paceline_lab.bench.ranks.rank_spec import RankSpec
+from paceline.launch import variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The user's options for engines."""
+
+    transport: str | None = None
+    coordinator: str | None = None
+    servers: int = 1
+    fusion_bytes: int | None = None
+    """Fusion size in bytes, for every engine that has such an option."""
+    device: str = "cpu"
+    """Where engines of torch compute: cpu or cuda."""
+    python: str = sys.executable
+    secret: str = ""
+    """Secret of Paceline's ranks; random if empty."""
+
+
+class Engine(ABC):
+    """A way to train the model on several ranks."""
+
+    name: str
+    family: str
+    """The framework that computes: torch, tensorflow or ray."""
+    own_launcher = False
+    """Whether another program starts the ranks, on this host only."""
+
+    def __init__(self, options: Options) -> None:
+        """Take the options."""
+        self.options = options
+        self.secret = options.secret or secrets.token_hex(32)
+
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return self.name
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Return what this machine lacks for the engine, and the remedy; None if nothing is missing."""
+
+    @abstractmethod
+    def spec_fields(self) -> dict[str, Any]:
+        """Return this engine's own fields of `RankSpec`."""
+
+    @property
+    def servers(self) -> int:
+        """Number of server processes."""
+        return 0
+
+    @property
+    def strategy(self) -> tuple[str, dict[str, Any]] | None:
+        """The strategy and options of its forecast; None if the simulator has no such strategy."""
+        return None
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether it needs the model as a list of layers."""
+        return self.family == "tensorflow"
+
+    @abstractmethod
+    def processes(self, spec: RankSpec, places: Places) -> list[Process]:
+        """Return the processes of this host."""
+
+
+def missing_device(options: Options) -> str | None:
+    """Return the remedy if the ranks are to compute on devices of CUDA and torch sees none."""
+    import torch
+
+    if options.device == "cpu" or torch.cuda.is_available():
+        return None
+    return "needs a GPU, and torch with CUDA: pip install torch (https://pytorch.org)"
+
+
+def rank_words(python: str, module: str, spec: RankSpec) -> list[str]:
+    """Return the command of a rank."""
+    return [python, start.__file__, module, str(Path(spec.folder) / "spec.json")]
+
+
+def launcher_words(*words: str) -> list[str]:
+    """Return the command of a launcher that starts ranks itself."""
+    return [sys.executable, start.__file__, "exec", *words]
+
+
+def environments(places: Places, secret: str, more: dict[str, str] | None = None) -> list[tuple[Slot, dict[str, str]]]:
+    """Return this host's ranks and their environments: `paceline run`'s variables, those for the NIC, and `more`."""
+    job, go = job_of(places)
+    common = variables.base({**os.environ, **card(places)}, {**job, "secret": secret})
+    return [(slot, {**variables.of_rank(common, job, go, slot.local), **(more or {})}) for slot in places.own]
+
+
+def card(places: Places) -> dict[str, str]:
+    """Return variables that name this host's NIC, for NCCL and gloo, which would otherwise look up the host name."""
+    name = next((name for name, own in addresses().items() if _address(places) in own), None)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+
+
+def _address(places: Places) -> str:
+    return places.own[0].address if places.own else places.interface

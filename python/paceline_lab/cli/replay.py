@@ -1,0 +1,129 @@
+"""A rank that replays a trace: `paceline run -np 4 --strategy ring -- python -m paceline_lab.replay TRACE`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline._internal import units
+from paceline._internal.console import put, say
+from paceline._internal.extras import need
+from paceline.catalog.library import load_trace
+from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast import compression
+from paceline.forecast.sharding import OPTIONS
+from paceline.forecast.sharding import check as check_options
+from paceline.job import job
+from paceline_lab.replay import traces
+from paceline_lab.replay.result import Played, measured
+
+SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *compression.OPTIONS)
+"""Options of a plan that change what is exchanged."""
+
+
+@click.command()
+@click.argument("trace")
+@click.option("--scale", type=types.of_kind(types.SCALE), default="1", help="Multiply times by this.  [default: 1]")
+@click.option(
+    "--shrink", type=types.of_kind(types.SHRINK), default="1", help="Divide tensor sizes by this.  [default: 1]"
+)
+@types.option("replay", "iterations", filled=True)
+@click.option(
+    "--warmup", type=types.whole(1, 1000), default="2", help="Iterations before the measured ones.  [default: 2]"
+)
+@types.options("replay", "bucket_size", "pull", "barrier", "overlap")
+@types.options("replay", "sharding", *SHARDED)
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")
+@click.option("--json", "as_json", is_flag=True, help="Rank 0 prints the results of all ranks as JSON.")
+def main(
+    *,
+    trace: str,
+    scale: float,
+    shrink: float,
+    iterations: int,
+    warmup: int,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Replay TRACE as one rank of a job: sleep instead of computing, and exchange real gradients.
+
+    Strategy, servers and so on are settings of the job, set by options of `paceline run`. --scale 4 makes all times
+    four times as long; --shrink 4 sends a quarter of the bytes. Either one keeps the ratio of communication to
+    computation on a network that is four times slower than the intended one.
+    """
+    need("replaying", "emulate", "numpy")
+    from paceline_lab.replay.play import ReplaySpec, gather, play
+
+    if output is not None and not output.is_dir():
+        raise InvalidArgumentError(f"--output {output}: no such folder; create it before starting the ranks")
+    step = traces.shrunk(load_trace(trace), shrink)
+    flags = types.flags("replay", options)
+    sharded = {name: options.pop(name) for name in ("sharding", *SHARDED)}
+    sharded = {name: value for name, value in sharded.items() if value is not None}
+    with naming(flags):
+        check_options([sharded["sharding"]] if "sharding" in sharded else None, sharded)
+    with job.join_named() as ranks, naming(flags):
+        played = play(ranks, ReplaySpec(step, iterations, warmup, speedup=1 / scale, sharded=sharded, **options))
+        if output is not None:
+            (output / f"replay-rank-{ranks.rank}.json").write_text(json.dumps(played.to_dict()))
+        everybody = gather(ranks, played)
+    if everybody:
+        if as_json:
+            put(_json(everybody))
+        else:
+            say(_text(everybody, scale, shrink))
+
+
+def _json(ranks: Sequence[Played]) -> str:
+    values = {"iterations": [vars(one) for one in measured(ranks)], "ranks": [rank.to_dict() for rank in ranks]}
+    return json.dumps(values, indent=1)
+
+
+def _text(ranks: Sequence[Played], scale: float, shrink: float) -> list[str]:
+    first, iterations = ranks[0], measured(ranks)
+    times = sorted(one.seconds for one in iterations)
+    unit = units.time_unit(times)
+    median, *range_ = (units.in_unit(value, unit) for value in (statistics.median(times), times[0], times[-1]))
+    lines = [
+        f"{first.trace}, {first.strategy or 'strategies chosen by size'}, {units.count(first.size, 'worker')}",
+        f"an iteration: {median} {unit[1]} (median of {len(times)}, {range_[0]} to {range_[1]})",
+        f"wake-ups late by {units.duration(max(one.late_s for one in iterations))} at the most (99th percentile); "
+        f"{units.count(first.sums_checked, 'sum')} checked",
+    ]
+    if scale * shrink != 1:
+        lines.append(f"for a network {scale * shrink:g} times slower than the intended one: {_ratio(scale, shrink)}")
+    notes = dict.fromkeys(note for rank in ranks for note in rank.notes)
+    if error_s := max(rank.clock_error_s for rank in ranks):
+        notes[f"the clocks of several machines were aligned to {units.duration(error_s)}"] = None
+    return [*lines, *(f"note: {note}" for note in notes)]
+
+
+def _ratio(scale: float, shrink: float) -> str:
+    words = [f"times are multiplied by {scale:g}"] if scale != 1 else []
+    words += [f"bytes divided by {shrink:g}"] if shrink != 1 else []
+    return units.listed(words)
+
+
+def run() -> int:
+    """Run the command, with errors as one line each; return the exit code."""
+    try:
+        main.main(standalone_mode=False)
+    except click.ClickException as error:
+        print(f"paceline_lab.replay: error: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+    except InvalidArgumentError as error:
+        print(f"paceline_lab.replay: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,73 @@
+"""The command `paceline study`, which reproduces a published study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paceline._internal.console import put, say, width
+from paceline.cli import param_types as types
+from paceline.cli.completion import complete
+
+
+@click.command()
+@click.argument("name", metavar="NAME", required=False, shell_complete=complete)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
+@click.option("--csv", is_flag=True, help="Print the rows as CSV.")
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Also draw the study's figures as PNG in this folder.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="For `published` and `collectives`: your own measurements, with the columns of docs/results/published.md.",
+)
+@click.option(
+    "--anchor",
+    is_flag=True,
+    help="For `published` with --data: the row of fewest GPUs of each series sets its computation; it is not counted.",
+)
+def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, data: Path | None, anchor: bool) -> None:
+    """Simulate the published study NAME, and show published and simulated values side by side.
+
+    The error is simulated / published - 1. The claims of the study are tested, too.
+
+    \b
+    network-operator   M. A. Chang et al., "How to Train your DNN: The
+                       Network Operator Edition"
+    published          Published measurements of public systems, 2017 to 2020
+    collectives        Published bandwidths of NCCL's collectives on one node
+    ray-sgd            Ray distributed SGD, Horovod and Distributed TensorFlow
+    ddl-nccl           Horovod over NCCL and over IBM's DDL on Longhorn
+    cuda-aware-mpi     A. A. Awan et al., gRPC, NCCL and CUDA-aware MPI
+    load-imbalance     S. Pumma et al., Horovod's coordinator and four remedies
+    """
+    from paceline._internal.console import Bar
+    from paceline._internal.files import check_readable, make_folder
+    from paceline.forecast.plotting import need_matplotlib
+    from paceline_lab.studies import STUDIES, run_study
+
+    if name is None:
+        raise click.UsageError(f"name a study: {', '.join(STUDIES)}; `paceline study --help` says what each is")
+    if as_json and csv:
+        raise click.UsageError("--json and --csv cannot be combined")
+    if plots is not None:
+        need_matplotlib("--plots")
+        make_folder("--plots", plots)
+    if data is not None:
+        with types.naming_option("--data"):
+            check_readable(data)
+    with Bar("simulating") as bar:
+        result = run_study(name, plots, bar, data, anchor=anchor)
+    if as_json:
+        put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+    elif csv:
+        click.echo(result.to_csv(), nl=False)
+    else:
+        say(result.text(width()))

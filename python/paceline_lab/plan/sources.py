@@ -1,0 +1,65 @@
+"""Reading graphs: files in Paceline's format, and TensorFlow's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline._core import Graph
+from paceline.errors import InvalidArgumentError
+
+TENSORFLOW_ENDINGS = (".pb", ".pbtxt")
+
+
+@dataclass(frozen=True)
+class TensorflowOptions:
+    """How a TensorFlow graph is read."""
+
+    all_reduce: str | None = None
+    """Pattern, with * and ?, of operations or nodes that are all-reduces in addition to the known ones."""
+    unknown_size_bytes: int | None = None
+    """Size of an all-reduce whose shape the graph does not contain; without it, that is an error."""
+    signature: str | None = None
+    """Signature of a SavedModel whose outputs are fetched."""
+
+
+def read_graph(
+    path: Path, fetches: Sequence[str] | None = None, options: TensorflowOptions | None = None
+) -> tuple[Graph, list[str]]:
+    """Read a graph, and the names of the nodes to fetch.
+
+    Args:
+        path: A folder is a SavedModel. A file that ends in .pb or .pbtxt is a GraphDef, or a SavedModel if it is called
+            saved_model. Any other file is in the format of docs/reference/coordinator-plan.md.
+        fetches: Names of the nodes from which the graph is traversed backward; by default those that the file names.
+        options: How a TensorFlow graph is read.
+
+    Returns:
+        The graph, and the names of the nodes to fetch.
+
+    Raises:
+        InvalidArgumentError: The file is missing or malformed, names no fetches, or an option has no effect on it.
+    """
+    given = options or TensorflowOptions()
+    if path.is_dir() or path.suffix in TENSORFLOW_ENDINGS:
+        from paceline_lab.plan.tensorflow_files import read_tensorflow
+
+        return read_tensorflow(path, fetches, given)
+    named = {
+        "--all-reduce": given.all_reduce,
+        "--unknown-size": given.unknown_size_bytes,
+        "--signature": given.signature,
+    }
+    for option, value in named.items():
+        if value is not None:
+            raise InvalidArgumentError(
+                f"{option}: has no effect on {path}, which is not a TensorFlow graph; leave it out"
+            )
+    graph = Graph.read(path)
+    found = list(graph.fetches if fetches is None else fetches)
+    if not found:
+        raise InvalidArgumentError(
+            f"{path}: names no fetches; give --fetch NAME, the nodes from which it is traversed backward"
+        )
+    return graph, found

@@ -1,0 +1,106 @@
+"""The ranks' reports of a replay, and the iteration times over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from paceline.errors import InvalidArgumentError
+from paceline._internal.clock import Lateness
+from paceline._internal.load import Load
+from paceline_lab.replay.player import Iteration
+
+Boundary = Literal["start", "end", "handed"]
+"""The span that counts as an iteration; see docs/how-to/replay.md.
+
+start: from the moment at which all ranks begin to the last rank's end. end: from the last rank's end to the next such
+end. handed: from the moment at which the last rank hands over its last gradient to the next such moment.
+"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One rank's result."""
+
+    rank: int
+    size: int
+    host: str
+    clock: str
+    """The reference clock: that of the first rank."""
+    trace: str
+    strategy: str | None
+    boundary: Boundary
+    iterations: tuple[Iteration, ...]
+    warmup: int
+    sums_checked: int
+    notes: tuple[str, ...] = ()
+    clock_error_s: float = 0.0
+    """The possible error of this rank's moments, if its clock is not the first rank's."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Played:
+        """Return a result from JSON."""
+        iterations = tuple(
+            Iteration(**{**one, "late": Lateness(**one["late"]), "load": Load(**one["load"])})
+            for one in values["iterations"]
+        )
+        return cls(**{**values, "iterations": iterations, "notes": tuple(values["notes"])})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured iteration of all ranks."""
+
+    seconds: float
+    late_s: float
+    """The largest 99th percentile of a rank."""
+    involuntary_switches: int
+    """Of all ranks."""
+    cpu_s: float
+    """Of all ranks, without servers."""
+    steal_s: float
+    """Of the machine: the largest value that a rank saw."""
+
+
+def boundary(*, servers: bool, exchange_only: bool, barrier: bool) -> Boundary:
+    """Return how iterations are measured, as in the simulator."""
+    if servers and not exchange_only:
+        return "handed"
+    return "start" if barrier else "end"
+
+
+def measured(ranks: Sequence[Played]) -> list[Measured]:
+    """Return the iterations after the warm-up. Raises InvalidArgumentError for ranks with different clocks."""
+    if len({one.clock for one in ranks}) > 1:
+        raise InvalidArgumentError("replay: these ranks have no common clock; they belong to different runs")
+    first = ranks[0]
+    begin = max(first.warmup, 0 if first.boundary == "start" else 1)
+    return [_measured(ranks, number) for number in range(begin, len(first.iterations))]
+
+
+def _measured(ranks: Sequence[Played], number: int) -> Measured:
+    now = [rank.iterations[number] for rank in ranks]
+    return Measured(
+        seconds=_duration(ranks, number) * 1e-9,
+        late_s=max(one.late.p99_s for one in now),
+        involuntary_switches=sum(one.load.involuntary_switches for one in now),
+        cpu_s=sum(one.load.cpu_s for one in now),
+        steal_s=max(one.load.steal_s for one in now),
+    )
+
+
+def _duration(ranks: Sequence[Played], number: int) -> int:
+    now = [rank.iterations[number] for rank in ranks]
+    before = [rank.iterations[number - 1] for rank in ranks]
+    match ranks[0].boundary:
+        case "start":
+            return max(one.end for one in now) - max(one.begin for one in now)
+        case "end":
+            return max(one.end for one in now) - max(one.end for one in before)
+        case "handed":
+            return max(one.handed for one in now) - max(one.handed for one in before)

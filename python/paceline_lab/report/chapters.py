@@ -1,0 +1,86 @@
+"""The simulations of a chapter: its runs, their explanation, and the events of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline._internal import units
+from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
+from paceline.forecast import table as report
+from paceline.forecast.advice import advise
+from paceline.forecast.explain import Explanation, explain
+from paceline.forecast.simulate import Result, traced
+from paceline.forecast.sweep import execute
+from paceline_lab.report.lanes import MOST_LANES
+from paceline_lab.report.spec import Chapter, Spec
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A chapter's results. `events`: of the run `shown`, in Chrome's format."""
+
+    chapter: Chapter
+    groups: Sequence[report.Group]
+    results: Sequence[Result]
+    sentences: Sequence[str]
+    explanation: Explanation | None
+    shown: Result | None
+    events: Sequence[dict[str, Any]]
+
+    @property
+    def largest(self) -> report.Group:
+        """The configuration with the most workers; the first of several."""
+        return max(self.groups, key=lambda group: group.results[0].workers)
+
+
+def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) -> list[Simulated]:
+    """Simulate all chapters. Raises InvalidArgumentError naming the chapter."""
+    runs = [run for chapter in spec.chapters for run in chapter.prepared.scenarios]
+    results = execute(runs, progress)
+    made, begin = [], 0
+    for number, chapter in enumerate(spec.chapters, start=1):
+        end = begin + len(chapter.prepared.scenarios)
+        made.append(_simulated(number, chapter, results[begin:end]))
+        begin = end
+    return made
+
+
+def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
+    prepared = chapter.prepared
+    groups = report.grouped(prepared.scenarios, results, meant=prepared.meant)
+    shown, events = _timeline(number, chapter, groups)
+    notes = [f"Note: {note}" for note in [*prepared.notes, *report.notes(results)]]
+    return Simulated(
+        chapter=chapter,
+        groups=groups,
+        results=results,
+        sentences=[*advise(groups), *notes],
+        explanation=explain(groups) if chapter.explained else None,
+        shown=shown,
+        events=events,
+    )
+
+
+def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> tuple[Result | None, list[Any]]:
+    """Return the timeline of the requested run, or of the fastest on the fewest workers."""
+    if chapter.shown is None:
+        return None, []
+    strategy, workers = chapter.shown
+    pairs = [
+        (scenario, result) for group in groups for scenario, result in zip(group.scenarios, group.results, strict=True)
+    ]
+    if strategy is not None:
+        name = find_strategy(strategy).name
+        pairs = [pair for pair in pairs if pair[1].strategy == name]
+    count = workers if workers is not None else min((pair[1].workers for pair in pairs), default=0)
+    pairs = [pair for pair in pairs if pair[1].workers == count]
+    if not pairs:
+        wanted = units.listed([str(word) for word in (strategy, workers) if word is not None])
+        raise InvalidArgumentError(
+            f"chapter {number}: timeline: {wanted}: the chapter has no such run; name one of its runs"
+        )
+    scenario, result = min(pairs, key=lambda pair: pair[1].iteration_s)
+    return result, traced(scenario, MOST_LANES)[1]

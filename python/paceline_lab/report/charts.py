@@ -1,0 +1,146 @@
+"""A chapter's charts, narrow enough to be read on a phone: scaling, efficiency, ranking, breakdown, timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline._internal import units
+from paceline.forecast import plotting, style, table
+from paceline.forecast.simulate import Result
+from paceline_lab.report.chapters import Simulated
+from paceline_lab.report.lanes import draw as draw_lanes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Inches; at 96 pixels per inch, the width of a phone.
+_WIDTH = 4.4
+_TIMELINE_WIDTH = 5.6
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawn figure; `name` for its file, `says` for its alternative text."""
+
+    name: str
+    title: str
+    says: str
+    drawn: Figure
+
+
+def charts(chapter: Simulated) -> Iterator[Chart]:
+    """Return the charts of a chapter's runs."""
+    with style.context():
+        yield from _curves(chapter)
+        ranked = chapter.largest.fastest_first()
+        first = ranked[0]
+        at = f"{units.count(first.workers, 'worker')}, {units.rate(first.bandwidth_bps)}"
+        yield Chart(
+            "ranking",
+            f"Strategies: {at}",
+            f"Fastest first: {', '.join(f'{it.strategy} {units.duration(it.iteration_s)}' for it in ranked)}",
+            _untitled(plotting.bars(ranked, _WIDTH)),
+        )
+        yield Chart(
+            "breakdown",
+            f"What an iteration waits for: {at}",
+            f"Parts of the critical path; {first.strategy}: "
+            + ", ".join(f"{part.part} {units.duration(part.seconds)}" for part in first.critical_path),
+            _breakdown(ranked),
+        )
+        if chapter.shown is not None:
+            shown = chapter.shown
+            what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}, {units.rate(shown.bandwidth_bps)}"
+            yield Chart(
+                "timeline",
+                f"One iteration: {what}",
+                f"An iteration of {units.duration(shown.iteration_s)}; {units.duration(shown.exposed_communication_s)} "
+                "of it exposed communication",
+                draw_lanes(chapter.events, _TIMELINE_WIDTH),
+            )
+
+
+def _untitled(drawn: Figure) -> Figure:
+    """Remove the title, which the page has above the chart."""
+    drawn.suptitle("")
+    return drawn
+
+
+def _curves(chapter: Simulated) -> Iterator[Chart]:
+    """Draw throughput and efficiency for each bandwidth and compute speed-up, if workers vary."""
+    if len({result.workers for result in chapter.results}) < 2:
+        return
+    settings = dict.fromkeys((result.bandwidth_bps, result.compute_speedup) for result in chapter.results)
+    for number, (bandwidth, speedup) in enumerate(settings, start=1):
+        own = [it for it in chapter.results if (it.bandwidth_bps, it.compute_speedup) == (bandwidth, speedup)]
+        at = units.rate(bandwidth) + (f", compute {speedup:g} times as fast" if speedup != 1 else "")
+        suffix = f"-{number}" if len(settings) > 1 else ""
+        best = max(own, key=lambda result: (result.workers, -result.iteration_s))
+        says = f"With {units.count(best.workers, 'worker')} {best.strategy} takes {units.duration(best.iteration_s)}"
+        if any(result.compute_s > 0 for result in own):
+            yield Chart(f"scaling{suffix}", f"Throughput: {at}", says, _lines(own, "samples/s, all workers", _samples))
+            yield Chart(f"efficiency{suffix}", f"Scaling efficiency: {at}", says, _lines(own, "%", _efficiency))
+        else:
+            label, value = plotting.iteration_time(own)
+            yield Chart(f"scaling{suffix}", f"All-reduce: {at}", says, _lines(own, label, value))
+
+
+def _samples(result: Result) -> float | None:
+    return result.samples_per_s
+
+
+def _efficiency(result: Result) -> float | None:
+    return None if result.scaling_efficiency is None else 100 * result.scaling_efficiency
+
+
+def _lines(results: Sequence[Result], label: str, value: Callable[[Result], float | None]) -> Figure:
+    drawn = style.new_figure(_WIDTH, 4.6)
+    axes = drawn.add_subplot()
+    fastest = _fastest_servers(results)
+    entries = plotting.draw_lines(axes, fastest, "workers", 1.0, value)
+    if value is _samples:
+        entries += plotting.draw_ideal(axes, fastest, "workers", 1.0)
+    axes.set_ylabel(label)
+    log = style.x_axis(axes, [result.workers for result in results], "workers")
+    # Linear scaling is a line where both axes are of one kind.
+    style.y_axis(axes, [value(result) for result in results], log=log if value is _samples else None)
+    _legend(drawn, entries)
+    return drawn
+
+
+def _fastest_servers(results: Sequence[Result]) -> list[Result]:
+    """Keep the fastest number of servers for each number of workers, so that each way has one line."""
+    best: dict[tuple[str, int], Result] = {}
+    for result in results:
+        key = (table.distinct(result, results, servers=False), result.workers)
+        if key not in best or result.iteration_s < best[key].iteration_s:
+            best[key] = result
+    return list(best.values())
+
+
+def _legend(drawn: Figure, entries: Sequence[style.Entry]) -> None:
+    wide = any(len(label) > 24 for _, label in entries)
+    style.legend(drawn, entries, loc="outside lower center", ncols=1 if wide else 2)
+
+
+def _breakdown(ranked: Sequence[Result]) -> Figure:
+    """Draw the stacked parts of each strategy's critical path."""
+    unit, word = units.time_unit(result.iteration_s for result in ranked)
+    parts = list(dict.fromkeys(part.part for result in ranked for part in result.critical_path))
+    drawn = style.new_figure(_WIDTH, 1.9 + 0.36 * len(ranked))
+    axes = drawn.add_subplot()
+    left = [0.0] * len(ranked)
+    entries: list[style.Entry] = []
+    for name in parts:
+        widths = [sum(part.seconds for part in result.critical_path if part.part == name) / unit for result in ranked]
+        colour = style.PARTS["computation" if name == "compute" else name]
+        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colour), name))
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(ranked)), [table.distinct(result, ranked) for result in ranked])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"critical path ({word})")
+    style.grid(axes, "x")
+    _legend(drawn, entries)
+    return drawn

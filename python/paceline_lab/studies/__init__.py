@@ -1,0 +1,87 @@
+"""Published studies, reproduced and compared with the published results: one module or package each, see STUDIES."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from paceline._internal.nearest import nearest
+from paceline.errors import InvalidArgumentError
+
+# Called with the number of simulations done and the total.
+Progress = Callable[[int, int], None]
+# Name → the module with `run(plots, progress)`, and a description.
+STUDIES: dict[str, tuple[str, str]] = {
+    "network-operator": (
+        "paceline_lab.studies.network_operator",
+        'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition"',
+    ),
+    "ray-sgd": ("paceline_lab.studies.ray_sgd", "Ray distributed SGD, Horovod and Distributed TensorFlow"),
+    "ddl-nccl": ("paceline_lab.studies.ddl_nccl", "Horovod over NCCL and over IBM's DDL on Longhorn"),
+    "cuda-aware-mpi": ("paceline_lab.studies.cuda_aware_mpi", 'A. A. Awan et al., "… TensorFlow and CUDA-Aware MPI"'),
+    "load-imbalance": (
+        "paceline_lab.studies.load_imbalance",
+        'S. Pumma et al., "Alleviating Load Imbalance in Data Processing for Large-Scale Deep Learning"',
+    ),
+    "published": ("paceline_lab.studies.published", "Published measurements of public systems, 2017 to 2020"),
+    "collectives": ("paceline_lab.studies.published.collectives", "Published bandwidths of NCCL's collectives"),
+}
+# Studies that accept a file of measurements.
+WITH_DATA = frozenset({"published", "collectives"})
+
+
+def run_in_turn(steps: Sequence[Callable[[], list[Any]]], progress: Progress | None) -> list[list[Any]]:
+    """Return the result of each step, and report progress before and after each."""
+    results: list[list[Any]] = []
+    for done, step in enumerate(steps):
+        if progress is not None:
+            progress(done, len(steps))
+        results.append(step())
+    if progress is not None:
+        progress(len(steps), len(steps))
+    return results
+
+
+class StudyOutput(Protocol):
+    """The output of a study."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV."""
+
+    def text(self, width: int) -> list[str]:
+        """Return lines for people."""
+
+
+def run_study(
+    name: str,
+    plots: Path | None = None,
+    progress: Progress | None = None,
+    data: Path | None = None,
+    *,
+    anchor: bool = False,
+) -> StudyOutput:
+    """Simulate a study, and draw its figures into the folder `plots`. `data`: a file instead of the built-in one.
+
+    `anchor`: for `published` with rows of training, the row of fewest GPUs sets the computation of its series.
+
+    Raises InvalidArgumentError for an unknown name, and for data that cannot be read or does not apply to the study.
+    """
+    if name not in STUDIES:
+        near = nearest(name, list(STUDIES))
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InvalidArgumentError(f"unknown study '{name[:80]}'{hint}; there are: {', '.join(STUDIES)}")
+    if anchor and name != "published":
+        raise InvalidArgumentError(f"--anchor: has no effect on {name}; it is for published")
+    module = importlib.import_module(STUDIES[name][0])
+    if anchor:
+        return cast("StudyOutput", module.run(plots, progress, data, anchor=True))
+    if data is None:
+        return cast("StudyOutput", module.run(plots, progress))
+    if name not in WITH_DATA:
+        raise InvalidArgumentError(f"data: has no effect on {name}; it is for {', '.join(sorted(WITH_DATA))}")
+    return cast("StudyOutput", module.run(plots, progress, data))

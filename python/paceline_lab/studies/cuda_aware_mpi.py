@@ -1,0 +1,171 @@
+"""The study `cuda-aware-mpi`: gRPC, gRPC over other channels, and all-reduce with MPI and NCCL.
+
+A. A. Awan et al., "Scalable Distributed DNN Training using TensorFlow and CUDA-Aware MPI: Characterization, Designs,
+and Performance Evaluation". Only numbers in the abstract and text are compared; no values are read off the figures.
+Latencies: 16 GPUs, one per node, 100 Gbit/s InfiniBand. Training: Piz Daint, one P100 per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from paceline._core import Cluster, Trace
+from paceline.catalog.channels import with_channel
+from paceline.catalog.devices import rates_of
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
+from paceline_lab.studies import run_in_turn
+from paceline_lab.studies.curves import Panel, draw
+from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
+
+TITLE = (
+    'A. A. Awan et al., "Scalable Distributed DNN Training using TensorFlow and CUDA-Aware MPI": latency of '
+    "all-reduces, training on Piz Daint"
+)
+_SIZES = {"8 B": 8, "1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "16 MiB": 1 << 24, "256 MiB": 1 << 28}
+_SMALL = ("8 B", "1 KiB", "64 KiB")
+_RANKS = 16
+_GPUS = (2, 4, 8, 16, 32, 64)
+_BATCHES = (16, 32, 64, 128)
+
+
+# All-reduces by their strategy, whatever the library would choose by itself.
+DESIGNS = {
+    "NCCL2": ("horovod-uncached", "ring"),
+    "CUDA-aware MPI": ("horovod-mpi-gpu", "halving-doubling"),
+    "MPI through the host": ("horovod-mpi", "halving-doubling"),
+    "gRPC": ("tensorflow-grpc", "sharded-ps"),
+    "gRPC+Verbs": ("tensorflow-verbs", "sharded-ps"),
+    "gRPC+GDR": ("tensorflow-gdr", "sharded-ps"),
+}
+"""Library and strategy of each design."""
+ALL_REDUCES = ("NCCL2", "CUDA-aware MPI", "MPI through the host")
+
+
+def _scenario(name: str, trace: Trace, machine: Cluster, ranks: int) -> Scenario:
+    library, strategy = DESIGNS[name]
+    options: CoreOptions = {"servers": ranks} if strategy == "sharded-ps" else {}
+    return Scenario.of(trace, machine, strategy, ranks, library=library, **options)
+
+
+@lru_cache(maxsize=128)
+def latency(name: str, size: int) -> float:
+    """Return the latency in seconds of an all-reduce of `size` bytes over 16 ranks."""
+    machine = with_channel(load_cluster(None, bandwidth="100Gbps"), "rdma")
+    return _scenario(name, Trace.all_reduce(f"allreduce:{size}B"), machine, _RANKS).result().iteration_s
+
+
+@lru_cache(maxsize=256)
+def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
+    """Return images/s on Piz Daint, from the published rate of a P100, assumed to be the same at every batch size."""
+    device = rates_of(model)["P100"]
+    trace = load_trace(model).with_batch(batch or 64).scaled_to_rate(device.samples_per_s)
+    machine = with_channel(load_cluster("piz-daint"))
+    return gpus * (batch or 64) / _scenario(name, trace, machine, gpus).result().iteration_s
+
+
+def efficiency(name: str, model: str, gpus: int) -> float:
+    """Return the scaling efficiency."""
+    return rate(name, model, gpus) / gpus / rates_of(model)["P100"].samples_per_s
+
+
+def _forecasts() -> list[Prediction]:
+    values = [
+        Prediction("all-reduce over 16 GPUs", name, label, 1e6 * latency(name, size), "us")
+        for name in ALL_REDUCES
+        for label, size in _SIZES.items()
+    ]
+    for model in ("resnet-50", "mobilenet-v2"):
+        values += [
+            Prediction(f"{model} on Piz Daint", name, f"{gpus} GPUs", rate(name, model, gpus), "/s")
+            for name in DESIGNS
+            for gpus in _GPUS
+        ]
+    values += [
+        Prediction("resnet-50, 64 GPUs, by batch", name, f"batch {batch}", rate(name, "resnet-50", 64, batch), "/s")
+        for name in DESIGNS
+        for batch in _BATCHES
+    ]
+    return values
+
+
+def _rows() -> list[Compared]:
+    mpi, grpc = "CUDA-aware MPI", "gRPC"
+    large = latency(mpi, 1 << 28) / latency("NCCL2", 1 << 28)
+    ratio = {model: rate(mpi, model, 64) / rate(grpc, model, 64) for model in ("resnet-50", "mobilenet-v2")}
+    return [
+        Compared(
+            "abstract",
+            "efficiency of Horovod-MPI, 64 GPUs",
+            "ResNet-50",
+            90.0,
+            100 * efficiency(mpi, "resnet-50", 64),
+            "%",
+            False,
+        ),
+        Compared("abstract", "latency over NCCL2's, large messages", "256 MiB", 0.71, large, "x", False),
+        Compared("abstract", "throughput over gRPC's, Piz Daint", "ResNet-50", 1.8, ratio["resnet-50"], "x", False),
+        Compared("abstract", "throughput over gRPC's, Piz Daint", "MobileNet", 3.2, ratio["mobilenet-v2"], "x", False),
+    ]
+
+
+def _claims() -> list[ClaimResult]:
+    faster = {label: latency("NCCL2", size) / latency("CUDA-aware MPI", size) for label, size in _SIZES.items()}
+    beaten = {name: rate(name, "resnet-50", 64) / rate("gRPC", "resnet-50", 64) for name in DESIGNS if name != "gRPC"}
+    batch = {size: rate("CUDA-aware MPI", "resnet-50", 64, size) / 64 for size in (16, 128)}
+    return [
+        ClaimResult(
+            "CUDA-aware MPI is 5 to 17 times faster than NCCL2 for small and medium messages (to 64 KiB).",
+            all(5 <= faster[label] <= 17 for label in _SMALL),
+            {f"NCCL2 / MPI, {label}": faster[label] for label in faster},
+        ),
+        ClaimResult(
+            "Its latency is also lower for large messages, by 29 % (half of that suffices here).",
+            1 / faster["256 MiB"] <= 1 - 0.29 / 2,
+            {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
+        ),
+        ClaimResult(
+            "Systems without gRPC beat gRPC in most configurations.",
+            sum(ratio > 1 for ratio in beaten.values()) > len(beaten) / 2,
+            {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
+        ),
+        ClaimResult(
+            "Without gRPC, the all-reduce determines the training speed.",
+            rate("CUDA-aware MPI", "resnet-50", 64) > 1.05 * rate("MPI through the host", "resnet-50", 64),
+            {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
+        ),
+        ClaimResult(
+            "Larger batches scale better.",
+            batch[128] > batch[16],
+            {f"batch {size}, /s a GPU": value for size, value in batch.items()},
+        ),
+    ]
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+    """Simulate everything; draw the figures if a folder is given."""
+    rows, values, claims = run_in_turn((_rows, _forecasts, _claims), progress)
+    drawn: list[str] = []
+    if plots is not None:
+        latencies = [it for it in values if it.unit == "us"]
+        rates = [it for it in values if it.unit == "/s"]
+        of_latency = {"all-reduce over 16 GPUs": Panel("16 GPUs, one a node, InfiniBand", "size", "latency (us)")}
+        of_rates = {
+            "resnet-50 on Piz Daint": Panel("ResNet-50, batch 64", "GPUs", "images/s"),
+            "mobilenet-v2 on Piz Daint": Panel("MobileNet v2, batch 64", "GPUs", "images/s"),
+            "resnet-50, 64 GPUs, by batch": Panel("ResNet-50, 64 GPUs", "batch per GPU", "images/s"),
+        }
+        title = "All-reduces: MPI's latency is the lowest\n(simulated; only ratios are published)"
+        drawn = [str(draw(latencies, plots / "cuda-aware-mpi-latency.png", title, of_latency))]
+        title = "Piz Daint, one P100 a node: gRPC scales worst (simulated; only ratios are published)"
+        drawn.append(str(draw(rates, plots / "cuda-aware-mpi.png", title, of_rates)))
+    notes = (
+        "The channels gRPC+Verbs and gRPC+GDR are only forecast, not run.",
+        "The paper's MobileNet is version 1, the trace version 2: 14 MB of gradients instead of 17, at a rate "
+        "limited by a host (309 images/s at batch 12).",
+        "The number of servers is not published: one per node is assumed, sharing its NIC.",
+    )
+    return Study(TITLE, rows, claims, drawn, notes=notes, forecasts=values)

@@ -1,0 +1,112 @@
+"""The study `ddl-nccl`: Horovod over NCCL and over IBM's DDL on Longhorn, ResNet-50, batch 32, to 24 V100.
+
+Longhorn has 4 V100 and one 100 Gbit/s InfiniBand card per node. The runs used TensorFlow 2.1 with `--model resnet50
+--batch_size 32 --num_batches 100`: 1 to 4 GPUs with `--num_gpus` and no Horovod, then 4, 8, 16 and 24 with
+`--variable_update=horovod` and HOROVOD_FUSION_THRESHOLD=16777216. The published values are slopes of linear
+regressions, in images/s per GPU; DDL ran on at most two nodes. 2020-05-13.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from paceline._core import Trace
+from paceline.catalog.channels import with_channel
+from paceline.catalog.devices import rates_of
+from paceline.catalog.libraries import find_library
+from paceline.catalog.library import load_cluster, load_trace
+from paceline.forecast.simulate import Scenario
+from paceline.settings.keywords import CoreOptions
+from paceline_lab.studies.curves import Panel, draw
+from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
+
+TITLE = "DDL and NCCL under Horovod on Longhorn, 2020-05-13: ResNet-50, batch 32, slopes in images/s a GPU"
+_MODEL, _BATCH, _PER_NODE = "resnet-50", 32, 4
+_FUSION = 16_777_216
+SINGLE, NCCL, DDL = "one process", "Horovod, NCCL", "Horovod, DDL"
+_GPUS = {SINGLE: (1, 2, 3, 4), NCCL: (4, 8, 16, 24), DDL: (4, 8)}
+# Slopes: one process with `--num_gpus` in either container, then Horovod.
+_PUBLISHED = {
+    ("inside the node", "NCCL's container"): (SINGLE, 294.8),
+    ("inside the node", "DDL's container"): (SINGLE, 300.8),
+    ("between nodes", "NCCL"): (NCCL, 326.0),
+    ("between nodes", "DDL"): (DDL, 330.6),
+}
+
+
+@lru_cache(maxsize=1)
+def _step() -> Trace:
+    device = rates_of(_MODEL)["V100"]
+    return load_trace(_MODEL).with_batch(_BATCH).scaled_to_rate(device.samples_per_s)
+
+
+@lru_cache(maxsize=64)
+def rate(system: str, gpus: int) -> float:
+    """Return images/s."""
+    if gpus == 1:
+        return rates_of(_MODEL)["V100"].samples_per_s
+    options: CoreOptions = {"bucket_size": "none"} if system == SINGLE else {"bucket_size": _FUSION}
+    library = find_library("horovod-ddl" if system == DDL else "horovod@2.8")
+    machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE)))
+    strategy = "ring" if system == SINGLE else library.strategy
+    run = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)
+    return gpus * _BATCH / run.result().iteration_s
+
+
+def slope(system: str) -> float:
+    """Return images/s per GPU, by linear regression with an intercept."""
+    gpus = _GPUS[system]
+    return statistics.linear_regression(gpus, [rate(system, count) for count in gpus]).slope
+
+
+def _claims() -> list[ClaimResult]:
+    slopes = {system: slope(system) for system in _GPUS}
+    gain = slopes[DDL] / slopes[NCCL] - 1
+    return [
+        ClaimResult(
+            "DDL is faster than NCCL between nodes (published: +1.4 %).",
+            gain > 0,
+            {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
+        ),
+        ClaimResult(
+            "Under Horovod each GPU contributes more throughput than in one process.",
+            slopes[NCCL] > slopes[SINGLE],
+            {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
+        ),
+        ClaimResult(
+            "Throughput grows linearly to 24 GPUs (each GPU at least 95 % of its share on one node).",
+            rate(NCCL, 24) / 24 >= 0.95 * rate(NCCL, 4) / 4,
+            {"4 GPUs, /s each": rate(NCCL, 4) / 4, "24 GPUs, /s each": rate(NCCL, 24) / 24},
+        ),
+    ]
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+    """Simulate everything; draw the figure if a folder is given."""
+    points = [(system, gpus) for system, all_gpus in _GPUS.items() for gpus in all_gpus]
+    values = []
+    for done, (system, gpus) in enumerate(points):
+        if progress is not None:
+            progress(done, len(points))
+        values.append(Prediction("throughput", system, f"{gpus} GPUs", rate(system, gpus), "/s"))
+    if progress is not None:
+        progress(len(points), len(points))
+    values.sort(key=lambda it: int(it.model.split()[0]))
+    rows = [
+        Compared(table, row, "ResNet-50", published, slope(system), "/s/GPU", calibrated=False)
+        for (table, row), (system, published) in _PUBLISHED.items()
+    ]
+    drawn: list[str] = []
+    if plots is not None:
+        title = "DDL and NCCL under Horovod scale almost linearly\nResNet-50, batch 32 per GPU, 4 V100 a node"
+        panels = {"throughput": Panel("simulated; slopes are published, no throughput is", "GPUs", "images/s")}
+        drawn = [str(draw(values, plots / "ddl-nccl.png", title, panels))]
+    notes = (
+        "Base: one V100's published 329 images/s at batch 32 in PyTorch; the study gives no rate for one GPU here.",
+        "Without Horovod the two containers ran the same program: the 2.0 % between them is noise, and more than the "
+        "published difference between DDL and NCCL.",
+    )
+    return Study(TITLE, rows, _claims(), drawn, notes=notes, forecasts=values)

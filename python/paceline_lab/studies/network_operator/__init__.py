@@ -1,0 +1,48 @@
+"""The network-operator study: which in-network support speeds up data-parallel training, and by how much.
+
+M. A. Chang, D. Bottini, L. Jian, P. Kumar, A. Panda, S. Shenker, "How to Train your DNN: The Network Operator Edition".
+docs/results/network-operator.md describes the model, the calibration and the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline_lab.studies.network_operator.claims_detail import detail_claims
+from paceline_lab.studies.network_operator.claims_ranking import ranking_claims
+from paceline_lab.studies.network_operator.published import calibrated_rows, shown_rows
+from paceline_lab.studies.network_operator.rows import compared, skipped
+from paceline_lab.studies.network_operator.runs import Simulations
+from paceline_lab.studies.report import Study
+
+TITLE = (
+    'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": 32 workers, 25 Gbit/s, one server '
+    "unless the row says otherwise"
+)
+
+
+def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
+    """Simulate each configuration once; draw the figures if a folder is given."""
+    simulations, claims = Simulations(), [*ranking_claims(), *detail_claims()]
+    rows = [*calibrated_rows(), *shown_rows()]
+    wanted = [config for row in rows for config in row.configs()]
+    wanted += [config for claim in claims for config in claim.configs.values()]
+    if plots is not None:
+        from paceline_lab.studies.network_operator.figures import figure_configs
+
+        wanted += figure_configs()
+    simulations.prepare(wanted, progress)
+    drawn: list[str] = []
+    if plots is not None:
+        from paceline_lab.studies.network_operator.figures import draw_all
+
+        drawn = [str(path) for path in draw_all(simulations, plots)]
+    return Study(
+        title=TITLE,
+        rows=list(compared(rows, simulations)),
+        claims=[claim.tested(simulations) for claim in claims],
+        figures=drawn,
+        skipped=list(skipped(rows)),
+        simulations=len(simulations),
+    )
