@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Calibrates the few parameters of the traces netop-* that the paper does not publish (netop_parameters.json).
 
-Least squares of the relative errors of the calibrated rows (paceline_lab.studies.network_operator.published), per model,
-by coordinate search over rounded values: deterministic, and no value has more digits than the rows justify.
+Least squares of the relative errors of the calibrated rows (paceline_lab.studies.network_operator.published), per
+model, by coordinate search over rounded values: deterministic, and no value has more digits than the rows justify.
 Needs paceline installed; `make_netop_traces.py` then writes the traces.
 
     python scripts/calibrate_netop.py [--only PARAMETER] [--write]

@@ -52,9 +52,9 @@ def train(batch: int, pixels: int) -> None:
 def compare(strategy: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run, and the forecast from what it recorded."""
     import paceline
-    from paceline_lab import emulate
     from paceline._core import parse_rate
     from paceline.catalog.strategies import find_strategy
+    from paceline_lab import emulate
 
     knobs, path = find_strategy(strategy).knobs, folder / f"{strategy}.json"
     servers, switch = int("servers" in knobs), "aggregation" in knobs

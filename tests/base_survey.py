@@ -13,14 +13,14 @@ from pathlib import Path
 
 import click
 import paceline
-import paceline_lab.emulate
 import paceline.ray
+import paceline_lab.emulate
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
-from paceline.cli.main import COMMANDS, main
+from paceline.cli.main import all_commands, main
 
 REFUSED = ([], ["--no-such-option"], ["no-such-file"], ["no-such-file", "--json"], ["resnet-18"])
-FRONTS = ("torch", "tensorflow", "keras", "jax", "ray", "job", "emulate", "common", "as_gloo", "accelerate_backend")
+FRONTS = ("torch", "tensorflow", "keras", "jax", "ray", "job", "common", "as_gloo", "accelerate_backend")
 """What scripts import."""
 
 
@@ -70,6 +70,8 @@ def modules() -> list[str]:
         parts = path.relative_to(root).with_suffix("").parts
         if parts[0] in FRONTS and "inject" not in parts and parts[-1] != "__main__":
             names.append(".".join(("paceline", *parts)).removesuffix(".__init__"))
+    emulate = Path(paceline_lab.emulate.__path__[0])
+    names += [f"paceline_lab.emulate.{path.stem}" for path in sorted(emulate.glob("[!_]*.py"))]
     return [*names, "paceline.torch.elastic", "paceline.torch.mpi_ops", "paceline.tensorflow.keras.callbacks"]
 
 
@@ -103,7 +105,7 @@ def api() -> list[dict[str, object]]:
 def survey() -> dict[str, object]:
     Path("graph.pb").write_bytes(b"\x0a\x00")
     Path("spec.toml").write_text("title = 'a'\n[[chapter]]\ntitle = 'b'\ntrace = 'resnet-18'\n", encoding="utf-8")
-    every = [path for name in COMMANDS for path in paths(name)]
+    every = [path for name in all_commands() for path in paths(name)]
     calls = [call([*path, *words]) for path in every for words in (["--help"], *REFUSED)]
     os.environ |= {"RANK": "0", "WORLD_SIZE": "2"}
     as_rank = [call(words) for words in (["probe", "--compression", "fp16"], ["validate", "--here"])]

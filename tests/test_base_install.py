@@ -14,7 +14,7 @@ from pathlib import Path
 
 import base_environment
 import pytest
-from paceline.cli.main import COMMANDS
+from paceline.cli.main import all_commands
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -81,7 +81,7 @@ def test_the_environment_holds_nothing_else(python):
     assert done.stdout.strip() == "[None, None]"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", all_commands())
 def test_help_and_refusals(survey, command):
     calls = [one for one in survey["calls"] if one["words"][0] == command]
     assert len(calls) >= 6
@@ -114,7 +114,7 @@ def test_ranks_name_the_extra(survey):
 
 
 def test_completion(survey):
-    assert {name for one in survey["completions"][:1] for name in one["items"]} == set(COMMANDS)
+    assert {name for one in survey["completions"][:1] for name in one["items"]} == set(all_commands())
     for one in survey["completions"]:
         assert one["raised"] is None, one
         if one["words"][-1] == "--":

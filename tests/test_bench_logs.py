@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
-from paceline.interop.logs import read_log
 from paceline.cli.main import main
+from paceline.interop.logs import read_log
 
 LOGS = Path(__file__).parent / "data" / "bench"
 NAMES = ["tf_cnn.log", "nccl.log", "osu.log"]

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from paceline.interop.logs import read_log
 from paceline_lab.bench.engines import Options, chosen
 from paceline_lab.bench.engines.horovod import HorovodTensorFlow
 from paceline_lab.bench.engines.tensorflow import Mirrored
 from paceline_lab.bench.environments import TENSORFLOW, install_line
-from paceline.interop.logs import read_log
 from paceline_lab.bench.report import ALIKE
 
 pytest.importorskip("torchvision")

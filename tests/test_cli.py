@@ -1,15 +1,17 @@
 """The command line as a whole: commands, messages, exit codes, and how little it imports."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline.cli.main import COMMANDS, main
+from paceline.cli.main import added_commands, main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -62,10 +64,17 @@ def test_an_unknown_command_names_the_nearest(typed, meant):
 
 
 def test_a_command_that_is_not_installed_does_not_break_the_others(monkeypatch):
-    monkeypatch.setitem(COMMANDS, "study", ("paceline.not_there", "study", "Missing."))
-    assert "study" not in call("--help").output
-    assert call("study").exit_code == 2
-    assert call("strategies").exit_code == 0
+    broken = EntryPoint("lab", "paceline_not_there.commands:COMMANDS", "paceline.commands")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [broken])
+    added_commands.cache_clear()
+    try:
+        shown = call("--help")
+        assert "study" not in shown.stdout
+        assert "no commands of 'paceline_not_there.commands:COMMANDS': No module named" in shown.stderr
+        assert call("study").exit_code == 2
+        assert call("strategies").exit_code == 0
+    finally:
+        added_commands.cache_clear()
 
 
 def test_an_unknown_option_names_the_nearest():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
-from paceline.cli.main import COMMANDS, main
+from paceline.cli.main import all_commands, main
 
 PROGRAM = Path(sys.executable).with_name("paceline")
 
@@ -30,7 +30,7 @@ def test_the_script_is_one_that_the_shell_reads(shell, tmp_path):
 
 def test_commands_and_options_are_completed():
     names = [line.split(",")[1] for line in asked("bash_complete", "paceline ", 1).splitlines()]
-    assert set(names) == set(COMMANDS)
+    assert set(names) == set(all_commands())
     assert asked("bash_complete", "paceline simul", 1) == "plain,simulate\n"
     assert "plain,--bandwidth\n" in asked("bash_complete", "paceline simulate --b", 2)
 

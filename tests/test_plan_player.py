@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline._internal.clock import Clock
+from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline_lab.replay.player import Player
 from paceline_lab.replay.worker_schedule import Factors, WorkerSchedule
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
-from paceline_lab.cli.report import report
 from paceline.errors import InvalidArgumentError
+from paceline_lab.cli.report import report
 from paceline_lab.report.chapters import simulated
 from paceline_lab.report.spec import read
 

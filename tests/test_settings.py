@@ -18,7 +18,6 @@ from paceline import InvalidArgumentError, _core
 from paceline.catalog import names
 from paceline.catalog.strategies import KNOBS, all_coordinators, all_strategies
 from paceline.cli import main
-from paceline_lab.cli import emulate, replay
 from paceline.cli.simulate import simulate
 from paceline.errors import Source
 from paceline.forecast.options import CORE, Sweep, prepare
@@ -42,6 +41,7 @@ from paceline.settings.table import (
     find,
     of_place,
 )
+from paceline_lab.cli import emulate, replay
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "examples" / "tiny.json")

@@ -12,7 +12,7 @@ from paceline.catalog.library import as_nccl_tests
 from paceline.catalog.models.config import built_in_configs, find_config
 from paceline.catalog.models.spec import find_workload
 from paceline.cli.advise import _price
-from paceline.cli.main import COMMANDS, main
+from paceline.cli.main import all_commands, main
 from paceline.cli.meant import _BY_NAME, _MEANT, meant
 from paceline.forecast.nccl.request import parse
 from paceline.settings.table import SETTINGS
@@ -86,7 +86,7 @@ def test_names_that_are_not_built_in(tmp_path, monkeypatch):
 
 def commands():
     root = click.Context(main, info_name="paceline")
-    for name in COMMANDS:
+    for name in all_commands():
         command = main.get_command(root, name)
         context = click.Context(command, info_name=name, parent=root)
         if isinstance(command, click.Group):

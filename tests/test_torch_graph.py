@@ -4,8 +4,8 @@ import pytest
 import torch
 import torchvision
 from paceline import InvalidArgumentError
-from paceline_lab.plan import plan_graph
 from paceline.torch.recorder.autograd_graph import autograd_graph, observed_order
+from paceline_lab.plan import plan_graph
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -8,8 +8,8 @@ import sys
 import paceline
 import pytest
 from click.testing import CliRunner
-from paceline_lab.cli import validate as cli_validate
 from paceline.cli.main import main
+from paceline_lab.cli import validate as cli_validate
 from paceline_lab.validate import cells as all_cells
 from paceline_lab.validate.cells import Network, Selection, auto_shrink, cells
 from paceline_lab.validate.compare import ComparisonOptions, compare

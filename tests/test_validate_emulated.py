@@ -7,8 +7,8 @@ import sys
 import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from job_workers.launch import TESTS, clean
-from paceline_lab import emulate
 from paceline.catalog.strategies import find_strategy
+from paceline_lab import emulate
 
 pytestmark = [
     pytest.mark.process,

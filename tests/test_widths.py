@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline._internal.console import fitted
 from paceline._internal.tables import Column, render
-from paceline.cli.main import COMMANDS, main
+from paceline.cli.main import all_commands, main
 
 DATA = Path(__file__).parent / "data"
 JOBS = str(Path(__file__).parent.parent / "examples" / "three-jobs.toml")
@@ -63,7 +63,7 @@ def test_outputs_keep_to_the_width(tmp_path, monkeypatch, command, width):
     assert too_wide(shown.output, width) == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", all_commands())
 def test_help_keeps_to_the_width(command):
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(main, [command, "--help"])
     text = shown.output.replace("  paceline ", "\0paceline ")  # Commands to copy stay in one line.

@@ -1,7 +1,8 @@
 """Paceline runs, measures, records and forecasts synchronous data-parallel training.
 
 `import paceline` is cheap: names are imported when they are first used. `paceline.job` joins a job and exchanges arrays
-between its ranks; `paceline.torch`, `paceline.ray` and `paceline_lab.emulate` must be imported explicitly.
+between its ranks; `paceline.torch` and `paceline.ray` must be imported explicitly. The package `paceline_lab`, with
+studies, benchmarks and pages, stands on this one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from paceline.forecast.plotting import plot
     from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
     from paceline.forecast.sweep import SweepInterrupted, sweep
-    from paceline_lab.plan import plan_tensorflow
 
     UserError = InvalidArgumentError  # its old name
 
@@ -41,7 +41,6 @@ __all__ = [
     "job",
     "load_cluster",
     "load_trace",
-    "plan_tensorflow",
     "plot",
     "simulate",
     "sweep",
@@ -62,7 +61,7 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline.forecast.plotting": ["plot"],
             "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
             "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
-            "paceline_lab.plan": ["plan_tensorflow"],
+            "paceline.plan": ["plan_tensorflow"],  # its old place
         },
         renamed={"UserError": "InvalidArgumentError"},
     )

@@ -1,8 +1,8 @@
 """Ranks whose clocks differ and drift, like those of several machines, play a trace."""
 
 import paceline
-from paceline_lab.replay.align import Common, offset
 from paceline._internal.clock import Clock
+from paceline_lab.replay.align import Common, offset
 from paceline_lab.replay.play import ReplaySpec, gather, play
 from paceline_lab.replay.result import measured
 from paceline_lab.replay.traces import shrunk

@@ -2,8 +2,8 @@
 
 import threading
 
-from paceline.forecast.iteration_plan import BACKGROUND
 from paceline._internal.clock import Lateness
+from paceline.forecast.iteration_plan import BACKGROUND
 from paceline_lab.replay.player import Player
 
 LIMIT_S = 20

@@ -78,18 +78,6 @@ def _compressions() -> Iterable[str]:
     return ["none", "fp16", "bf16", "int8", "powersgd:", "topk:"]
 
 
-def _studies() -> Iterable[str]:
-    from paceline_lab.studies import STUDIES
-
-    return STUDIES
-
-
-def _engines() -> Iterable[str]:
-    from paceline_lab.bench.engines import ALL, NAMES
-
-    return [ALL, *NAMES]
-
-
 def _forecast() -> Iterable[str]:
     return [*_traces(), *_models()]
 
@@ -108,7 +96,6 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "coordinator_constants": _networks,
     "sharding": _shardings,
     "compression": _compressions,
-    "engines": _engines,
 }
 """By the name of an option or an argument."""
 _OF_COMMAND: dict[str, Callable[[], Iterable[str]]] = {
@@ -117,28 +104,46 @@ _OF_COMMAND: dict[str, Callable[[], Iterable[str]]] = {
     "gpus": _gpus,
     "clusters": _clusters,
     "libraries": _libraries,
-    "study": _studies,
     "explore": _forecast,
     "report": _forecast,
 }
 """What the argument of a command is."""
 
 
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+"""What click calls for the values of an option or an argument."""
+
+
+def completed(names: Callable[[], Iterable[str]]) -> Complete:
+    """Return what completes an option or an argument with these names, which are asked for when the key is pressed."""
+
+    def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return _items([*_alternatives(param), *names()], f"{before}{comma}", last, param)
+
+    return complete_names
+
+
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names that begin like the last item of an incomplete list; a file, if there is none."""
-    from click.shell_completion import CompletionItem
-
     before, comma, last = incomplete.rpartition(",")
     model, at, gpu = last.rpartition("@")
     if at and param.name in ("trace", "traces"):
         names, before, last = list(_gpus()), f"{before}{comma}{model}@", gpu
     else:
         names, before = [*_alternatives(param), *_known(ctx, param)], f"{before}{comma}"
+    return _items(names, before, last, param)
+
+
+def _items(names: Iterable[str], before: str, last: str, param: click.Parameter) -> list[CompletionItem]:
+    """Return what may follow `before`: the names that begin with `last`, or else a file."""
+    from click.shell_completion import CompletionItem
+
     given = before.split(",")
     items = [
         CompletionItem(before + name) for name in dict.fromkeys(names) if name.startswith(last) and name not in given
     ]
-    return items or ([CompletionItem(incomplete, type="file")] if _may_be_a_file(param) else [])
+    return items or ([CompletionItem(before + last, type="file")] if _may_be_a_file(param) else [])
 
 
 def _known(ctx: click.Context, param: click.Parameter) -> Iterable[str]:

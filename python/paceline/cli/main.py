@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
-import importlib.util
+import importlib.metadata
 import os
 import sys
 import threading
@@ -28,12 +29,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
     "advise": ("paceline.cli.advise", "advise", "Find the fastest configurations of a model that fit on given GPUs."),
     "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
-    "bench": ("paceline_lab.cli.bench", "bench", "Compare the images/s of training engines."),
-    "emulate": ("paceline_lab.cli.emulate", "emulate", "Emulate a cluster on this machine, with network namespaces."),
     "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
-    "validate": ("paceline_lab.cli.validate", "validate", "Compare measured and simulated iterations."),
     "doctor": ("paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
-    "plan": ("paceline_lab.cli.plan", "plan", "Plan a graph's all-reduces without negotiation."),
     "record": ("paceline.cli.record", "record", "Record a trace from training steps, or estimate one for a GPU."),
     "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
     "models": ("paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
@@ -45,11 +42,27 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "import-kineto": ("paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
     "import-chakra": ("paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
     "export-chakra": ("paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
-    "report": ("paceline_lab.cli.report", "report", "Write forecasts as one self-contained page."),
-    "explore": ("paceline_lab.cli.explore", "explore", "Serve a page with sliders that redraw a forecast."),
-    "study": ("paceline_lab.cli.study", "study", "Reproduce a published study."),
 }
 _LONGEST_MESSAGE = 1000
+_ENTRY_POINTS = "paceline.commands"
+"""The entry points of packages that add commands: each is a table as `COMMANDS`."""
+
+
+@functools.lru_cache(maxsize=1)
+def added_commands() -> dict[str, tuple[str, str, str]]:
+    """Return the commands of other packages, as `COMMANDS`; the lab's are among them."""
+    added: dict[str, tuple[str, str, str]] = {}
+    for point in importlib.metadata.entry_points(group=_ENTRY_POINTS):
+        try:
+            added |= point.load()
+        except ImportError as error:
+            click.echo(f"paceline: warning: no commands of '{point.value}': {printable(str(error))}", err=True)
+    return added
+
+
+def all_commands() -> dict[str, tuple[str, str, str]]:
+    """Return all commands, as `COMMANDS`."""
+    return {**COMMANDS, **added_commands()}
 
 
 class Commands(click.Group):
@@ -57,13 +70,14 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands that are installed."""
-        return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module)]
+        return list(all_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module."""
-        if cmd_name not in self.list_commands(ctx):
+        entry = COMMANDS.get(cmd_name) or added_commands().get(cmd_name)
+        if entry is None:
             return None
-        module, attribute, _ = COMMANDS[cmd_name]
+        module, attribute, _ = entry
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
@@ -72,15 +86,17 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, and suggest a similar command."""
         name = args[0]
-        if not name.startswith("-") and name not in self.list_commands(ctx):
+        if not name.startswith("-") and name not in COMMANDS and name not in added_commands():
             near = nearest(name, self.list_commands(ctx))
             raise click.UsageError(f"no such command '{name}'{f'; did you mean {near}?' if near else ''}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+        for title, commands in (("Commands", COMMANDS), ("Lab", added_commands())):
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([(name, entry[2]) for name, entry in commands.items()])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
         """Run, and exit with 0, 2 for invalid usage, 1 for a failed run, 130 after Ctrl-C."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from paceline._internal.system import cores
 from paceline._internal.clock import Clock
 from paceline._internal.load import load
+from paceline._internal.system import cores
 
 PERIOD_NS = 2_000_000
 """From one wake-up to the next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline._internal.console import say
+
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.plan import Plan
 from paceline_lab.bench.result import Row

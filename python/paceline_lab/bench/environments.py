@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-
 from paceline.errors import InvalidArgumentError
 
 TENSORFLOW, OPEN_MPI = "tensorflow", "openmpi"

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core import Cluster, Trace
+from paceline.catalog.library import load_cluster, load_trace, trace_names
+from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
+from paceline.forecast.simulate import simulate
+
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.engines.paceline import DDP_BUCKET
 from paceline_lab.bench.result import Result, Row
-from paceline.catalog.library import load_cluster, load_trace, trace_names
-from paceline.catalog.strategies import find_strategy
 from paceline_lab.emulate import state
 from paceline_lab.emulate.processes import MARK
-from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import simulate
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline._internal.netif import endpoint
 from paceline._internal.ports import free_ports
+
 from paceline_lab.bench.host_group import HostGroup
 
 LOOPBACK = "127.0.0.1"

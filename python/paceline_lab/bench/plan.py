@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from paceline_lab.bench.engines import Engine
 from paceline.errors import InvalidArgumentError
+
+from paceline_lab.bench.engines import Engine
 
 WEAK, STRONG = "weak", "strong"
 SHORTEST_ALONE, LONGEST_ALONE = 2, 3

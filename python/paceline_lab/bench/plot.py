@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
 from paceline._internal.units import listed
-from paceline.interop.logs import Read
-from paceline_lab.bench.plan import Plan
-from paceline_lab.bench.result import Result, Row
-from paceline_lab.bench.statistics import Interval
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import style
 from paceline.forecast.plotting import need_matplotlib, save
+from paceline.interop.logs import Read
+
+from paceline_lab.bench.plan import Plan
+from paceline_lab.bench.result import Result, Row
+from paceline_lab.bench.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

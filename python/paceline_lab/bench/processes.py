@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import PacelineError
+
 from paceline_lab.bench.host_group import HostGroup
 from paceline_lab.bench.ranks.start import PARENT
 from paceline_lab.bench.ranks.stopwatch import EVENTS
-from paceline.errors import PacelineError
 
 _LOOK_S = 0.2
 _GRACE_S = 3.0

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-
 from paceline._internal.console import on_terminal
 from paceline._internal.units import count, digits
+
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.plan import Plan
 

@@ -10,6 +10,7 @@ from paceline._internal.console import Column, render, wrapped
 from paceline._internal.units import count, digits, percent
 from paceline.interop.logs import Read
 from paceline.interop.logs.show import shown
+
 from paceline_lab.bench.plan import Plan
 from paceline_lab.bench.result import Result, Row
 from paceline_lab.bench.statistics import Interval

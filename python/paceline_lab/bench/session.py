@@ -10,6 +10,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from paceline.errors import InvalidArgumentError
+from paceline.job.rank_environment import rank_environment
+from paceline.job.settings import Settings
+from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
+
 from paceline_lab.bench import forecasts
 from paceline_lab.bench.classic import Steps
 from paceline_lab.bench.engines import Engine, Options, chosen
@@ -21,10 +26,6 @@ from paceline_lab.bench.ranks.models import SMALL
 from paceline_lab.bench.result import Result
 from paceline_lab.bench.runner import Runner, Watcher
 from paceline_lab.bench.scaling import scale
-from paceline.errors import InvalidArgumentError
-from paceline.job.rank_environment import rank_environment
-from paceline.job.settings import Settings
-from paceline.torch.recorder.torchvision import UnknownModelError, default_image_size, resolve
 
 _PATIENCE_S = 300.0
 """Time limit for a host of the job that does not answer because it exports a model or ends processes."""

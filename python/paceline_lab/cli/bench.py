@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-
 from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types
-from paceline.cli.completion import complete
+from paceline.cli.completion import completed
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS
 from paceline.settings import kinds
 
 if TYPE_CHECKING:
-    from paceline_lab.bench.engines import Engine
     from paceline.interop.logs import Read
+
+    from paceline_lab.bench.engines import Engine
     from paceline_lab.bench.plan import Plan
     from paceline_lab.bench.result import Result
 
@@ -30,6 +31,12 @@ _SCALING = click.Choice(("weak", "strong"))
 _CANNOT = 77
 
 
+def _engines() -> Iterable[str]:
+    from paceline_lab.bench.engines import ALL, NAMES
+
+    return [ALL, *NAMES]
+
+
 @click.command()
 @click.option("--model", metavar="NAME", help="A torchvision model, or mlp or cnn.  [default: resnet50]")
 @click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
@@ -39,7 +46,7 @@ _CANNOT = 77
     "--engine",
     "engines",
     type=types.WORDS,
-    shell_complete=complete,
+    shell_complete=completed(_engines),
     help="Engines, or all; docs/how-to/bench.md lists them.  [default: paceline]",
 )
 @click.option(

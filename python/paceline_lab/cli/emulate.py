@@ -10,12 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-
 from paceline import _core
 from paceline._internal.console import Column, put, remark, render, say, width, wrapped
 from paceline._internal.units import duration, percent, rate, size
 from paceline.cli import job_options
 from paceline.cli import param_types as types
+from paceline.errors import InvalidArgumentError
+from paceline.launch.hosts import MOST_RANKS
+from paceline.settings.table import EMULATE_RUN
+
 from paceline_lab.emulate.cluster import SETTINGS, bring_up, cluster, leave
 from paceline_lab.emulate.down import living, take_down
 from paceline_lab.emulate.job import start
@@ -23,9 +26,6 @@ from paceline_lab.emulate.plan import MOST, MOST_OVERSUBSCRIPTION, REALTIME, Hos
 from paceline_lab.emulate.plan import racks as divide
 from paceline_lab.emulate.shaping import MTU, shape
 from paceline_lab.emulate.state import DEFAULT
-from paceline.errors import InvalidArgumentError
-from paceline.launch.hosts import MOST_RANKS
-from paceline.settings.table import EMULATE_RUN
 
 
 def _rate(text: str) -> float:

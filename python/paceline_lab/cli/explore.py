@@ -6,7 +6,6 @@ import secrets
 from typing import TYPE_CHECKING
 
 import click
-
 from paceline._internal.console import say
 from paceline._internal.extras import need
 from paceline._internal.nearest import alike, did_you_mean
@@ -45,6 +44,7 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
     """
     need("paceline explore", "explore", "plotly", "starlette", "uvicorn")
     from paceline.cli.main import leave_threads
+
     from paceline_lab.explore.server import HOST, listener, serve
 
     first = _first(trace, cluster, gpu)
@@ -63,6 +63,7 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     from paceline.catalog.hardware import find_hardware
     from paceline.catalog.library import built_in_trace, trace_names
     from paceline.catalog.models.config import built_in_configs, find_config
+
     from paceline_lab.explore.answers import preset
     from paceline_lab.explore.state import checked, checked_of_model
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import click
-
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
 from paceline.cli import param_types as types

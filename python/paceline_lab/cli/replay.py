@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
 from paceline._internal import units
 from paceline._internal.console import put, say
 from paceline._internal.extras import need
@@ -21,6 +20,7 @@ from paceline.forecast import compression
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
+
 from paceline_lab.replay import traces
 from paceline_lab.replay.result import Played, measured
 

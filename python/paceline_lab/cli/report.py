@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, make_folder
 from paceline.cli.completion import complete
@@ -31,6 +30,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     """
     from paceline._internal.console import Bar
     from paceline.forecast.plotting import need_matplotlib
+
     from paceline_lab.report.spec import of_trace, read
 
     need_matplotlib("paceline report")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
-
 from paceline._internal.console import put, say, width
 from paceline.cli import param_types as types
-from paceline.cli.completion import complete
+from paceline.cli.completion import completed
+
+
+def _names() -> Iterable[str]:
+    from paceline_lab.studies import STUDIES
+
+    return STUDIES
 
 
 @click.command()
-@click.argument("name", metavar="NAME", required=False, shell_complete=complete)
+@click.argument("name", metavar="NAME", required=False, shell_complete=completed(_names))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows, claims, figures, skipped.")
 @click.option("--csv", is_flag=True, help="Print the rows as CSV.")
 @click.option(
@@ -51,6 +57,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     from paceline._internal.console import Bar
     from paceline._internal.files import check_readable, make_folder
     from paceline.forecast.plotting import need_matplotlib
+
     from paceline_lab.studies import STUDIES, run_study
 
     if name is None:

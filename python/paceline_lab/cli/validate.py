@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-
 from paceline._core import Cluster, parse_rate, written_rate, written_time
 from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
@@ -23,6 +22,7 @@ from paceline.errors import InvalidArgumentError, naming
 from paceline.job import objects
 from paceline.job.settings import Settings
 from paceline.settings.table import by_current_names
+
 from paceline_lab.validate import plot as plots
 from paceline_lab.validate.cells import ALL, QUICK, strategies_of
 from paceline_lab.validate.outcome import Validation
@@ -30,6 +30,7 @@ from paceline_lab.validate.outcome import Validation
 if TYPE_CHECKING:
     from paceline.job.job import Job
     from paceline.probe.layout import Layout
+
     from paceline_lab.validate.cells import Cell, Selection
     from paceline_lab.validate.compare import ComparisonOptions
     from paceline_lab.validate.real import Emulator
@@ -101,9 +102,9 @@ def validate(
 ) -> int:
     """Run strategies on an emulated cluster, simulate the same runs, and print the errors.
 
-    The error is simulated / measured - 1. The ranks run `python -m paceline_lab.replay`: they sleep instead of computing,
-    and exchange real gradients. --shrink auto divides the bytes of each trace to suit the bandwidth; --scale auto
-    multiplies times where many ranks share a core.
+    The error is simulated / measured - 1. The ranks run `python -m paceline_lab.replay`: they sleep instead of
+    computing, and exchange real gradients. --shrink auto divides the bytes of each trace to suit the bandwidth;
+    --scale auto multiplies times where many ranks share a core.
     --trace, --strategy, --workers and --servers choose the cells to compare; without them there are about 70.
 
     With --here, run it on every rank of a job. It measures on the job's own network, and simulates the cluster given by
@@ -278,6 +279,7 @@ def compare_here(
     refuse_alone("paceline validate --here")
     need("paceline validate", "emulate", "numpy")
     from paceline.probe.layout import Layout
+
     from paceline_lab.validate.here import Comparison, Here, cells, take_part
 
     strategies = _strategies(strategy)

@@ -22,10 +22,11 @@ what such a cluster is good for.
 """
 
 from paceline._internal.lazy import public_names
+from paceline.launch.output import Collected, Discarded
+
 from paceline_lab.emulate.cluster import Cluster, cluster
 from paceline_lab.emulate.errors import CannotEmulateError, ClusterError
 from paceline_lab.emulate.plan import Host
-from paceline.launch.output import Collected, Discarded
 
 __all__ = ["CannotEmulateError", "Cluster", "ClusterError", "Collected", "Discarded", "Host", "cluster"]
 

@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.extras import need
 from paceline._internal.system import boot
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.emulate import processes, state
 from paceline_lab.emulate.errors import CannotEmulateError, ClusterError
 from paceline_lab.emulate.plan import CARD, REALTIME, Host, Racks, find, plan
 from paceline_lab.emulate.plan import racks as divide
 from paceline_lab.emulate.shaping import shape
 from paceline_lab.emulate.state import State
-from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from paceline_lab.emulate.fidelity import Fidelity
     from paceline.launch.output import Output
+
+    from paceline_lab.emulate.fidelity import Fidelity
 
 _START_S = 30.0
 _START_OF_HOST_S = 0.5

@@ -9,9 +9,10 @@ from contextlib import suppress
 
 from paceline._internal.system import boot
 from paceline._internal.units import listed
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.emulate import processes, state
 from paceline_lab.emulate.state import DEFAULT, State
-from paceline.errors import InvalidArgumentError
 
 _END_S = 10.0
 

@@ -16,9 +16,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.units import percent
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.emulate import stream
 from paceline_lab.emulate.errors import ClusterError
-from paceline.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from paceline_lab.emulate.cluster import Cluster

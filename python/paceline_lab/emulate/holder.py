@@ -18,13 +18,13 @@ from types import FrameType
 from typing import Any
 
 import click
-
 from paceline._internal.system import boot
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.emulate import network, processes, state
 from paceline_lab.emulate.network import Network
 from paceline_lab.emulate.plan import REALTIME, Host
 from paceline_lab.emulate.shaping import Shape, shape
-from paceline.errors import InvalidArgumentError
 
 
 class _EndedError(Exception):

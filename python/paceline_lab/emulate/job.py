@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.system import cores
 from paceline._internal.units import count
-from paceline_lab.emulate.plan import NETWORK, REALTIME
 from paceline.errors import InvalidArgumentError
 from paceline.launch.hosts import MOST_RANKS, Host, Place
 from paceline.launch.job import Job
 from paceline.launch.output import Output, Terminal
 from paceline.launch.request import Checked, Request
+
+from paceline_lab.emulate.plan import NETWORK, REALTIME
 
 if TYPE_CHECKING:
     from paceline_lab.emulate.cluster import Cluster

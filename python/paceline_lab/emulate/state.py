@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline._internal.system import boot
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.emulate import enter
 from paceline_lab.emulate.plan import Host
 from paceline_lab.emulate.processes import MARK, start_of
-from paceline.errors import InvalidArgumentError
 
 DEFAULT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")

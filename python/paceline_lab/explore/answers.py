@@ -12,7 +12,6 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace, totals
 from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline_lab.explore.state import State
 from paceline.forecast import style
 from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
@@ -20,6 +19,8 @@ from paceline.forecast.options import plan
 from paceline.forecast.simulate import Result, Scenario, traced
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import rate_of
+
+from paceline_lab.explore.state import State
 from paceline_lab.report.lanes import MOST_LANES, lanes_of
 
 # Ranks whose lanes are drawn, of all that are simulated: more are not read.

@@ -9,8 +9,6 @@ from typing import Any
 
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
-from paceline_lab.explore.answers import spans_of
-from paceline_lab.explore.state import SHARDINGS, ModelState
 from paceline.forecast import sharding as shardings
 from paceline.forecast import style
 from paceline.forecast.options import Prepared, Sweep, prepare
@@ -18,6 +16,9 @@ from paceline.forecast.simulate import CALLS, SLOWED, Result, Scenario, traced
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import rate_of
 from paceline.settings.table import SETTINGS
+
+from paceline_lab.explore.answers import spans_of
+from paceline_lab.explore.state import SHARDINGS, ModelState
 
 _MOST_PASSES = 6_000
 """Passes through blocks of all forecasts: more take longer than two or three seconds."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import anyio.to_thread
 import uvicorn
+from paceline.catalog.strategies import all_strategies
+from paceline.errors import InvalidArgumentError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -23,11 +25,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from paceline.catalog.strategies import all_strategies
-from paceline.errors import InvalidArgumentError
 from paceline_lab.explore import model_answers
 from paceline_lab.explore.answers import answer, preset
-from paceline_lab.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, checked, choices, parse, parse_of_model
+from paceline_lab.explore.state import (
+    LIMITS,
+    LIMITS_OF_MODELS,
+    ModelState,
+    State,
+    checked,
+    choices,
+    parse,
+    parse_of_model,
+)
 
 HOST = "127.0.0.1"
 _STATIC = Path(__file__).parent / "static"

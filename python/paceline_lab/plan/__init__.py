@@ -6,6 +6,7 @@ own graphs.
 
 from paceline._core import Graph
 from paceline._internal.lazy import public_names
+
 from paceline_lab.plan.result import Bucket, Plan, Tensor, plan_graph
 from paceline_lab.plan.sources import TensorflowOptions, read_graph
 from paceline_lab.plan.tensorflow_graph import plan_tensorflow

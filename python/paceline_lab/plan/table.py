@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline._core import Graph
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+
 from paceline_lab.plan.result import Plan
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from paceline._core import Graph
 from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError
+
 from paceline_lab.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
 from paceline_lab.plan.sources import TensorflowOptions
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from paceline.errors import InvalidArgumentError
+
 from paceline_lab.plan.tensorflow_functions import Operation
 
 Shape = list[int | None]

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-
+from paceline._internal.clock import Clock
 from paceline.catalog import names
 from paceline.forecast.iteration_plan import BACKGROUND, Exchanged, IterationPlan, PlanStep
 from paceline.job.arrays import memory
 from paceline.job.collectives import Handle, SubmitOptions
-from paceline._internal.clock import Clock
 
 if TYPE_CHECKING:
     from paceline.job.job import Group, Job

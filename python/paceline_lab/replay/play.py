@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import Cluster, Trace
+from paceline._internal.clock import Clock
 from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import Scenario
 from paceline.job import objects
+
 from paceline_lab.replay.align import Common, offset
-from paceline._internal.clock import Clock
 from paceline_lab.replay.exchange import JobExchange
 from paceline_lab.replay.player import Mark, Player
 from paceline_lab.replay.result import Played, boundary

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.forecast.iteration_plan import BACKGROUND, COMPUTE, PlanStep
 from paceline._internal.clock import Lateness
 from paceline._internal.load import Load, load
+from paceline.forecast.iteration_plan import BACKGROUND, COMPUTE, PlanStep
+
 from paceline_lab.replay.worker_schedule import Factors, WorkerSchedule
 
 Mark = Callable[[str, str, int, int], None]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from paceline.errors import InvalidArgumentError
 from paceline._internal.clock import Lateness
 from paceline._internal.load import Load
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.replay.player import Iteration
 
 Boundary = Literal["start", "end", "handed"]

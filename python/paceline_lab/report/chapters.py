@@ -14,6 +14,7 @@ from paceline.forecast.advice import advise
 from paceline.forecast.explain import Explanation, explain
 from paceline.forecast.simulate import Result, traced
 from paceline.forecast.sweep import execute
+
 from paceline_lab.report.lanes import MOST_LANES
 from paceline_lab.report.spec import Chapter, Spec
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.forecast import style
+
 from paceline_lab.studies.report import Prediction
 
 DPI = 100

@@ -23,6 +23,7 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.simulate import Scenario
 from paceline.settings.keywords import CoreOptions
+
 from paceline_lab.studies import run_in_turn
 from paceline_lab.studies.curves import Panel, draw
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study

@@ -18,6 +18,7 @@ from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression as compressions
 from paceline.forecast.sharding import in_groups, only_able
+
 from paceline_lab.replay.traces import MOST_SHRINK, shrunk
 
 LINK_S = 0.125

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline._internal import units
+
 from paceline_lab.validate.cells import Cell, Skipped
 from paceline_lab.validate.forecasts import Costs, Forecast, emulated, forecast
 from paceline_lab.validate.outcome import Row, Validation

@@ -10,6 +10,7 @@ from typing import Any
 from paceline._core import Cluster, Trace
 from paceline.catalog.library import load_cluster
 from paceline.forecast.simulate import Scenario
+
 from paceline_lab.validate.cells import Cell
 
 _SWITCH = {"multicast": True, "aggregation": True, "cut_through": True}

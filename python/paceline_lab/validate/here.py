@@ -16,6 +16,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.job import objects
 from paceline.job.settings import PLACEMENTS, Settings
 from paceline.probe.layout import Layout
+
 from paceline_lab.replay.play import ReplaySpec, gather, play
 from paceline_lab.replay.result import Played
 from paceline_lab.validate.cells import Cell, Skipped, chosen

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._internal.system import cores
+
 from paceline_lab.validate.cells import Cell, Skipped
 from paceline_lab.validate.forecasts import Forecast
 from paceline_lab.validate.real import MOST_RUNS, Observed

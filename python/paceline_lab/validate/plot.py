@@ -11,6 +11,7 @@ from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import plotting, style
+
 from paceline_lab.validate.outcome import BAND, Errors, Row
 
 if TYPE_CHECKING:

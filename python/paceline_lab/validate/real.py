@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import click
-
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError, PacelineError
+
 from paceline_lab.replay.result import Measured, Played, measured
 from paceline_lab.validate.cells import Cell
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
+
 from paceline_lab.validate.cells import Skipped
 from paceline_lab.validate.outcome import Errors, Row, Validation
 

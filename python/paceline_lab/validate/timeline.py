@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.files import replaced
+
 from paceline_lab.replay.player import MARK
 from paceline_lab.validate.cells import Cell
 from paceline_lab.validate.forecasts import Costs, emulated, run_of

@@ -18,10 +18,10 @@ from typing import Protocol
 
 from paceline._internal.documents import read_limited
 from paceline._internal.files import why_unread
+from paceline.errors import InvalidArgumentError
 from paceline.interop.logs import nccl, osu, others, tf_cnn
 from paceline.interop.logs.contents import Read, ReadError
 from paceline.interop.logs.paste import cleaned, decoded
-from paceline.errors import InvalidArgumentError
 
 __all__ = ["Read", "read_log"]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline._internal.nearest import nearest
+from paceline.errors import InvalidArgumentError
+
 from paceline_lab.bench.engines.baidu import BaiduRing
 from paceline_lab.bench.engines.base import Engine, Options
 from paceline_lab.bench.engines.ddp import Ddp
@@ -15,7 +17,6 @@ from paceline_lab.bench.engines.horovod import Horovod, HorovodTensorFlow
 from paceline_lab.bench.engines.paceline import Paceline, PacelineTensorFlow
 from paceline_lab.bench.engines.ray import RayServers
 from paceline_lab.bench.engines.tensorflow import Mirrored, Servers
-from paceline.errors import InvalidArgumentError
 
 __all__ = ["ALL", "NAMES", "Engine", "Options", "chosen"]
 

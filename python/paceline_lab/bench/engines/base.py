@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.netif import addresses
+from paceline.launch import variables
+
 from paceline_lab.bench.places import Places, Slot, job_of
 from paceline_lab.bench.processes import Process
 from paceline_lab.bench.ranks import start
 from paceline_lab.bench.ranks.rank_spec import RankSpec
-from paceline.launch import variables
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from paceline._internal.units import count
+
 from paceline_lab.bench.engines.base import Engine, Options, environments, missing_device, rank_words
 from paceline_lab.bench.engines.paceline import DDP_BUCKET
 from paceline_lab.bench.places import Places

@@ -6,17 +6,18 @@ import os
 import sys
 from typing import Any
 
+from paceline.catalog.strategies import find_strategy
+from paceline.errors import InvalidArgumentError
+from paceline.job.settings import Settings
+from paceline.launch import variables
+from paceline.settings.table import SETTINGS
+
 from paceline_lab.bench.engines import mpirun
 from paceline_lab.bench.engines.base import Engine, Options, environments, missing_device, rank_words
 from paceline_lab.bench.engines.tensorflow import missing_tensorflow, tensorflow_python
 from paceline_lab.bench.places import Places, job_of
 from paceline_lab.bench.processes import Process
 from paceline_lab.bench.ranks.rank_spec import RankSpec
-from paceline.catalog.strategies import find_strategy
-from paceline.errors import InvalidArgumentError
-from paceline.job.settings import Settings
-from paceline.launch import variables
-from paceline.settings.table import SETTINGS
 
 DDP_BUCKET = 25 << 20
 """torch.nn.parallel.DistributedDataParallel's bucket_cap_mb; the first bucket has 1 MiB."""

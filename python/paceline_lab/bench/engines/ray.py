@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from paceline._internal.extras import install
+
 from paceline_lab.bench.engines.base import Engine, environments, rank_words
 from paceline_lab.bench.places import Places
 from paceline_lab.bench.processes import Process

@@ -44,7 +44,6 @@ def main() -> None:
 
 def _train(spec: RankSpec, size: int, steps: int, events: Path | None) -> Any:  # noqa: ANN401 - paceline.ray's result
     import torch
-
     from paceline.ray.ps import train
 
     def progress(done: int, _: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.forecast.coordination.networks import ITERATIONS as ITERATIONS_OF_TRAINING
+
 from paceline_lab.studies.load_imbalance.claims import claims
 from paceline_lab.studies.load_imbalance.compared import compared, predictions
 from paceline_lab.studies.load_imbalance.result import LoadImbalance

@@ -6,7 +6,16 @@ import math
 
 from paceline_lab.studies.load_imbalance import runs
 from paceline_lab.studies.load_imbalance.compared import graph_gains, strong_gains
-from paceline_lab.studies.load_imbalance.runs import BASELINE, GPUS, GRAPH, LARGEST, STRONG, STRONG_NETWORK, Point, Results
+from paceline_lab.studies.load_imbalance.runs import (
+    BASELINE,
+    GPUS,
+    GRAPH,
+    LARGEST,
+    STRONG,
+    STRONG_NETWORK,
+    Point,
+    Results,
+)
 from paceline_lab.studies.report import ClaimResult
 
 # Thresholds for "nearly linear" and "slight".

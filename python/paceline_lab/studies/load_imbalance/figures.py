@@ -9,6 +9,7 @@ from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_coordinators
 from paceline.forecast import style
 from paceline.forecast.coordination.networks import networks
+
 from paceline_lab.studies.curves import DPI
 from paceline_lab.studies.load_imbalance.compared import PUBLISHED_GRAPH, PUBLISHED_MOST, PUBLISHED_RANGES
 from paceline_lab.studies.load_imbalance.runs import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.catalog.names import Distribution
+
 from paceline_lab.studies.network_operator import mechanisms as m
 from paceline_lab.studies.network_operator.claim import Claim, Times, Verdict, grid
 from paceline_lab.studies.network_operator.mechanisms import configured

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
 from paceline.forecast import style
+
 from paceline_lab.studies.network_operator import mechanisms as m
 from paceline_lab.studies.network_operator.mechanisms import configured, strategy_of
 from paceline_lab.studies.network_operator.published import (

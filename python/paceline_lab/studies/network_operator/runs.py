@@ -10,6 +10,7 @@ from paceline import Trace, load_trace, simulate
 from paceline._internal.system import cores
 from paceline.catalog.names import Distribution
 from paceline.catalog.strategies import find_strategy
+
 from paceline_lab.studies.network_operator.assignment import tensorflow_servers
 from paceline_lab.studies.network_operator.variants import in_forward_order, sliced, toy
 

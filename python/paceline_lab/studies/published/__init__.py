@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import coverage, published_cases
+
 from paceline_lab.studies.published import collectives
 from paceline_lab.studies.published.data import BUILT_IN, columns_of, read
 from paceline_lab.studies.published.engines import CannotForecastError

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
 from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
@@ -26,6 +25,7 @@ from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.model import Caller, CollectiveTime, Group, Machine, bus_factor, collective_time
+
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.data import Cells, read_cells
 from paceline_lab.studies.published.engines import CannotForecastError

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from paceline.catalog import channels
 from paceline.catalog.constants import Constant, assuming
 from paceline.catalog.libraries import all_libraries
+
 from paceline_lab.studies.published.data import Kind, Row
 from paceline_lab.studies.published.engines import CannotForecastError
 from paceline_lab.studies.published.rows import Forecast, forecast

@@ -13,6 +13,7 @@ from typing import Any
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
 from paceline.errors import PacelineError
+
 from paceline_lab.studies.published.data import SERVERS_AT_NODES, Row
 
 

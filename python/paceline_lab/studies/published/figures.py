@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
 from paceline.forecast import style
+
 from paceline_lab.studies.published.rows import Forecast
 
 if TYPE_CHECKING:

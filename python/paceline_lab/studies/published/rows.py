@@ -14,6 +14,7 @@ from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.simulate import Result, simulate
+
 from paceline_lab.studies.published.data import Kind, Metric, Row
 from paceline_lab.studies.published.engines import CannotForecastError, Engine, engine_of
 

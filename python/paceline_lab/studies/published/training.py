@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
-
 from paceline._core import parse_size
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
@@ -27,6 +26,7 @@ from paceline.catalog.models.roofline import element_bytes
 from paceline.catalog.nccl import all_constants, constant
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate
+
 from paceline_lab.studies.published import transformers
 from paceline_lab.studies.published.transformers import Case
 
