@@ -14,8 +14,11 @@ from paceline.catalog.models.spec import find_workload
 from paceline.cli.advise import _price
 from paceline.cli.main import all_commands, main
 from paceline.cli.meant import _BY_NAME, _MEANT, meant
+from paceline.forecast.jobs import spec
 from paceline.forecast.nccl.request import parse
-from paceline.settings.table import SETTINGS
+from paceline.settings import kinds
+from paceline.settings.table import SETTINGS, SIMULATE, SWEEP
+from paceline_lab.explore.state import parse_of_model
 
 
 def said(*words, status=0):
@@ -40,6 +43,42 @@ def test_tokens(text, tokens):
 def test_no_tokens(text):
     with pytest.raises(InvalidArgumentError, match="seq"):
         SETTINGS["seq"].check(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("1k", 1024), ("1.5K", 1536), ("4096", 4096), (64, 64)])
+@pytest.mark.parametrize("place", ["simulate", "report", "advise", "models", SIMULATE, SWEEP])
+def test_counts_are_written_with_k_in_every_place(text, count, place):
+    of_one = place in (SIMULATE, SWEEP, "report", "simulate")
+    assert SETTINGS["batch"].check(text, None, place) == count
+    if place != "models":
+        assert SETTINGS["workers"].check(text, None, place) in (count, [count])
+    assert not of_one or SETTINGS["seq"].check(text, None, place) == count
+    assert kinds.GLOBAL_BATCH.check(text) == count
+
+
+@pytest.mark.parametrize("name", ["batch", "workers", "seq"])
+@pytest.mark.parametrize("text", ["k", "0k", "-1k", "1kk", "1.0001k", "1 k", "1kb", "1G"])
+def test_what_is_no_count(name, text):
+    with pytest.raises(InvalidArgumentError, match="is not"):
+        SETTINGS[name].check(text)
+
+
+def test_counts_with_k_in_commands_words_files_and_pages():
+    assert find_workload("llama-3-8b@h100:batch=1k").batch == 1024
+    words = ("llama-3-8b", "--gpu", "h100", "--gpus", "1k", "--batch", "0.5k", "--seq", "1k", "--sharding", "zero3")
+    assert re.search(r"1024 workers.*sequences of 1024 tokens", said("simulate", *words))
+    assert "batch 4, 4 passes" in said("advise", *words[:4], "64", "--global-batch", "1k", "--seq", "2k")
+    job = {"trace": "gpt2-small", "gpu": "h100", "workers": "0.0625k", "batch": "0.125k", "seq": "1k"}
+    (made,) = spec.mix({"cluster": "dgx-h100", "job": [job]}, "jobs.toml").jobs
+    assert (made.by_itself.workers, made.by_itself.workload.batch, made.by_itself.workload.model.sequence) == (
+        64,
+        128,
+        1024,
+    )
+    state = parse_of_model(b'{"gpus": "1k", "seq": "32k", "batch": "0.25k"}')
+    assert (state.gpus, state.seq, state.batch) == (1024, 32768, 256)
+    with pytest.raises(InvalidArgumentError, match="workers: '1kk' is not a number of ranks"):
+        spec.mix({"cluster": "dgx-h100", "job": [job | {"workers": "1kk"}]}, "jobs.toml")
 
 
 def test_tokens_in_words():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -99,3 +100,15 @@ def shown(value: object, form: Callable[[object], str] = str) -> str:
 def printable(text: str) -> str:
     """Return text for one line of a terminal: control characters and undecodable bytes are escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+_BINARY = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([kKmM])")
+
+
+def binary_count(text: str) -> int | float | None:
+    """Return what `32k` or `1M` is, 1,024 or 1,048,576 each; a float if it is not whole, None for other text."""
+    match = _BINARY.fullmatch(text)
+    if match is None:
+        return None
+    number = float(match[1]) * (1 << 10 if match[2] in "kK" else 1 << 20)
+    return int(number) if number.is_integer() else number

@@ -84,9 +84,9 @@ def _price(value: object) -> float:
 )
 @click.option(
     "--global-batch",
-    type=types.whole(1, 2**31),
+    type=types.of_kind(kinds.GLOBAL_BATCH),
     metavar="N",
-    help="Samples of an iteration of all GPUs.  [default: free]",
+    help="Samples of an iteration of all GPUs: 1024, or 1k.  [default: free]",
 )
 @click.option(
     "--objective",

@@ -24,7 +24,7 @@ from paceline._internal.documents import read_small
 from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_directory_is_gone
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
-from paceline._internal.units import shown
+from paceline._internal.units import binary_count, shown
 from paceline.catalog import compression, names
 from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
@@ -84,22 +84,15 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
     return Kind(words, check)
 
 
-_THOUSANDS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([kKmM])")
-
-
-def tokens(least: int, most: int) -> Kind:
-    """Numbers of tokens: whole, or with the k or M that people write for 1,024 and 1,048,576."""
+def count(least: int, most: int) -> Kind:
+    """Whole numbers, also with the k or M that people write for 1,024 and 1,048,576 tokens, samples or GPUs."""
     plain = whole(least, most)
 
     def check(value: object) -> int:
-        match = _THOUSANDS.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
-            checked: int = plain.check(value)
-            return checked
-        found = float(match[1]) * (1 << 10 if match[2] in "kK" else 1 << 20)
-        if found != int(found):
-            raise InvalidArgumentError(f"'{shown(value)}' is not a whole number of tokens; 32k is 32768")
-        return int(plain.check(int(found)))
+        made = binary_count(value) if isinstance(value, str) else None
+        if isinstance(made, float):
+            raise InvalidArgumentError(f"'{shown(value)}' is not a whole number; 32k is 32768")
+        return int(plain.check(value if made is None else made))
 
     return replace(plain, check=check)
 
@@ -569,7 +562,11 @@ LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec)
 LIBRARIES = several(LIBRARY)
 CHANNEL = choice(names.members(names.Channel))
 EXECUTOR = choice(names.members(names.Executor))
-WORKERS = several(whole(1, MOST_WORKERS))
+WORKERS = count(1, MOST_WORKERS)
+SEVERAL_WORKERS = several(WORKERS)
+BATCH = count(1, 2**32 - 1)
+GLOBAL_BATCH = count(1, 2**31)
+SEQUENCE = count(1, 2**24)
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)
 SIZE = Kind("SIZE", _size)

@@ -183,7 +183,7 @@ _COMPRESSIONS = Use(kind=kinds.SEVERAL_COMPRESSIONS)
 _SYNCS = Use(kind=kinds.several(kinds.SYNC_EVERY))
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _LIBRARIES = Use(kind=kinds.LIBRARIES)
-_ONE = Use(kind=kinds.whole(1, kinds.MOST_WORKERS), default=None, default_words="required")
+_ONE = Use(kind=kinds.WORKERS, default=None, default_words="required")
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
     help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
@@ -200,7 +200,7 @@ _ALL: tuple[Setting, ...] = (
         name="workers",
         flag="--workers",
         also="gpus",
-        kind=kinds.WORKERS,
+        kind=kinds.SEVERAL_WORKERS,
         help="Ranks that train, one per GPU.",
         default=DEFAULT_WORKERS,
         section=_WHAT,
@@ -293,8 +293,8 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="batch",
         flag="--batch",
-        kind=kinds.whole(1, 2**32 - 1),
-        help="Samples per worker and iteration.",
+        kind=kinds.BATCH,
+        help="Samples per worker and iteration: 1024, or 1k.",
         default_words="the trace's; of a model 1",
         section=_WHAT,
         uses=_in(
@@ -338,7 +338,7 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="seq",
         flag="--seq",
-        kind=kinds.tokens(1, 2**24),
+        kind=kinds.SEQUENCE,
         help="Tokens of a sequence: 8192, or 8k.",
         default_words="the model's context, at most 8192",
         section=_MODEL,

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
+from paceline._internal.units import binary_count
 from paceline.catalog.hardware import all_hardware
 from paceline.catalog.libraries import library_names
 from paceline.catalog.library import cluster_names, trace_names
@@ -170,6 +171,8 @@ def _word(name: str, value: object) -> object:
 
 def _number(name: str, value: object, limits: tuple[float, float]) -> float | int:
     least, most = limits
+    if name in _WHOLE and isinstance(value, str) and (number := binary_count(value)) is not None:
+        value = number
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 (not a number)
         raise InvalidArgumentError(f"{name}: is not a number")
     if abs(value) > _MOST:

@@ -8,7 +8,7 @@ from typing import Any
 from paceline._core import Trace
 from paceline._internal.files import NO_SUCH_FILE
 from paceline._internal.nearest import alike, did_you_mean, like_gpu, nearest
-from paceline._internal.units import shown
+from paceline._internal.units import binary_count, shown
 from paceline.catalog import names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
@@ -340,13 +340,14 @@ def _is_file(text: str) -> bool:
 
 
 def _whole(text: str, option: str, value: str) -> int:
-    if option == "seq" and value[-1:] in "kK" and value[:-1].isdigit():
-        value = str(1024 * int(value[:-1])) if len(value) < 8 else value
-    if not (value.isascii() and value.isdigit() and len(value) < 12 and 1 <= int(value) <= _LONGEST):
+    number = binary_count(value)
+    if number is None and value.isascii() and value.isdigit() and len(value) < 12:
+        number = int(value)
+    if not isinstance(number, int) or not 1 <= number <= _LONGEST:
         raise InvalidArgumentError(
             f"'{text[:80]}': {option}: '{value[:40]}' is not a whole number from 1 to {_LONGEST}"
         )
-    return int(value)
+    return number
 
 
 def _merged(text: str, own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

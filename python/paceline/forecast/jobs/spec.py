@@ -392,11 +392,12 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
     if not name.isprintable():
         raise InvalidArgumentError(f"{where}: name: {shown(name, ascii)} has control characters; leave them out")
     where = f"{where} ({name[:40]})"
-    trace, workers = entry.get("trace"), entry.get("workers")
+    trace, typed = entry.get("trace"), entry.get("workers")
     if not isinstance(trace, str) or not trace:
         raise InvalidArgumentError(f'{where}: trace: is missing; give a file, or a name such as "resnet-50"')
+    workers = units.binary_count(typed) if isinstance(typed, str) else typed
     if isinstance(workers, bool) or not isinstance(workers, int):
-        raise InvalidArgumentError(f"{where}: workers: {shown(workers, repr)} is not a number of ranks, such as 8")
+        raise InvalidArgumentError(f"{where}: workers: {shown(typed, repr)} is not a number of ranks, such as 8")
     strategy = entry.get("strategy")
     if "strategy" in entry and (not isinstance(strategy, str) or strategy == "all" or "," in strategy):
         raise InvalidArgumentError(f"{where}: strategy: {shown(strategy, repr)} is not one strategy, such as 'ring'")
