@@ -297,6 +297,7 @@ pub fn simulate_as(
     let plan = plan_of(trace, options)?;
     let programs = Programs::new(&plan, cluster, options)?;
     let sent = (programs.messages(), programs.bytes());
+    let notes = programs.notes();
     let few = sent.0 <= MOST_MESSAGES && plan.world <= MOST_RANKS;
     let by_message = few && options.collectives.is_none() && options.slowdown == 0.0;
     let resolution = resolution.unwrap_or(if by_message { Resolution::Messages } else { Resolution::Collectives });
@@ -306,7 +307,7 @@ pub fn simulate_as(
         Resolution::Collectives => by_collective::execute(&plan, &programs, trace, cluster, options)?,
     };
     let drawn = if shown > 0 { draw(&plan, &executed) } else { Timeline::default() };
-    let found = found(trace, cluster, options, &plan, executed, sent, resolution);
+    let found = Found { notes, ..found(trace, cluster, options, &plan, executed, sent, resolution) };
     Ok((compose(trace, cluster, options, &plan, found)?, drawn))
 }
 

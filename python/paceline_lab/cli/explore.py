@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +55,8 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
         say([address])
         if opens:
             click.launch(address)
-        serve(bound, token, first)
+        with suppress(KeyboardInterrupt):  # which ends it
+            serve(bound, token, first)
     leave_threads(130)  # A forecast may still be running, but nobody waits for it.
 
 

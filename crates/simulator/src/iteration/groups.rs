@@ -60,6 +60,14 @@ pub(super) struct Programs {
 }
 
 impl Programs {
+    /// Notes on collectives of all ranks.
+    pub fn notes(&self) -> Vec<String> {
+        let of_all = self.parts.iter().filter(|part| part.group.size == self.world);
+        let mut notes: Vec<String> = of_all.filter_map(|part| part.schedule.note()).collect();
+        notes.dedup();
+        notes
+    }
+
     pub fn new(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Programs, SimulationError> {
         let entry = options.entry()?;
         let mut programs = Programs {

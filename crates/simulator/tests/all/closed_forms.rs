@@ -108,13 +108,14 @@ fn on_nodes(
 }
 
 /// Closed forms for sizes that no event simulation reaches, compared with it where it does: a ring's is exact, that of
-/// pipelines that fill and drain is within 8 %.
+/// pipelines that fill and drain is within 8 %, of NCCL 2.30's trees 10 %.
 #[test]
 fn forms_on_nodes_are_near_the_event_simulation() {
     let shapes =
         [(2, 1), (8, 1), (64, 1), (100, 1), (1024, 1), (6, 6), (12, 6), (36, 6), (96, 6), (384, 6), (1020, 6), (64, 8)];
     let all = [
-        (Collective::AllReduce, "native", 0.08, 256e9),
+        // Trees of small buckets, whose pieces wait for latencies of NCCL.
+        (Collective::AllReduce, "native", 0.1, 256e9),
         (Collective::AllReduce, "native of NCCL 2.8", 0.08, 256e9),
         (Collective::AllReduce, "ring", 0.02, 256e9),
         (Collective::AllReduce, "tree", 0.08, 256e9),
