@@ -53,6 +53,8 @@ def place(environ):
         (STEP, ("slurm", 6, 7, 0, 1)),
         # A batch script, without srun, is alone.
         (BATCH, ("none", 0, 1, 0, 1)),
+        # Only some variables are handed on, to a container.
+        ({name: BATCH[name] for name in BATCH if name != "SLURM_JOB_ID"}, ("slurm", 0, 8, 0, None)),
         # mpirun inside an salloc or a batch script: Slurm's variables describe the allocation.
         (BATCH | OPEN_MPI | OPEN_MPI_LOCAL, ("openmpi", 1, 2, 1, 2)),
         (STEP | HYDRA, ("pmi", 5, 8, 1, 4)),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from paceline._internal.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--no-python"]
@@ -113,6 +114,46 @@ def test_variables_that_contradict_a_launcher_are_refused_when_they_are_needed(v
     assert done.returncode == 1
     assert re.search(said, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+WARNED = """
+import multiprocessing, sys
+def make():
+    import torch.distributed as dist, paceline.torch
+    dist.init_process_group("gloo")
+if sys.argv[1:]:
+    one = multiprocessing.get_context("fork").Process(target=make)
+    one.start()
+    one.join()
+    sys.exit(one.exitcode)
+make()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words", "said"),
+    [
+        (STEP, [], "RANK=0 and WORLD_SIZE=1 are set, and Slurm says rank 1 of 3"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, [], r"and mpiexec \(PMI\) says rank 0 of 2"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}, [], "and mpirun says rank 0 of 8"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, [], None),
+        (STEP | {"LOCAL_RANK": "0"}, [], None),
+        # A rank that a task of Slurm has started.
+        (STEP, ["starts its ranks"], None),
+    ],
+)
+def test_a_rank_that_differs_from_the_launchers_is_named(launcher, words, said):
+    environ = {
+        **os.environ,
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_ports("127.0.0.1", 1)[0]),
+    }
+    command = [sys.executable, "-c", WARNED, *words]
+    environ |= launcher
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    assert re.search(said, done.stderr) if said else "warning: RANK" not in done.stderr, done.stderr
 
 
 LISTENS = """

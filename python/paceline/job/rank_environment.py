@@ -7,7 +7,8 @@ The first of these that is present counts; later ones are stale, and ignored:
 2. `OMPI_COMM_WORLD_*`: Open MPI's mpirun. Inside an salloc, SLURM_* variables describe the allocation, not the rank.
 3. `PMI_RANK` and `PMI_SIZE`: mpiexec of MPICH and Intel MPI (Hydra), or Slurm's own PMI.
 4. `SLURM_PROCID` in a step, as started by srun. A batch script also has SLURM_PROCID=0, but is not a step (SLURM_STEP_*
-   is missing): there, a process is alone.
+   is missing): there, a process is alone. Where SLURM_JOB_ID is missing too, which Slurm sets in both, only some
+   variables were handed on, to a container for example, and they are a step's.
 5. `RANK` and `WORLD_SIZE` alone, set by hand or for a pod in which one of the above runs.
 6. Nothing: rank 0 of 1.
 
@@ -114,7 +115,8 @@ class _Reader:
 
     def _in_step(self) -> bool:
         names = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
-        return any(map(self._has, names))
+        is_handed_on = not (self._has("SLURM_JOB_ID") or self._has("SLURM_JOBID"))
+        return is_handed_on or any(map(self._has, names))
 
     def _slurm(self) -> RankEnvironment:
         size = "SLURM_STEP_NUM_TASKS" if self._has("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"

@@ -8,10 +8,11 @@ used for `paceline.as_gloo`.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
@@ -44,6 +45,10 @@ job), is a job of its own, whatever its size: its members are those who use that
 
 _MPIRUN = ("openmpi", "pmi")
 _LAUNCHERS = {"openmpi": "mpirun", "pmi": "mpiexec (PMI)", "slurm": "Slurm"}
+_NO_STEP_NODES = (
+    "SLURM_STEP_NODELIST is missing, from which ranks learn where rank 0 is: hand on all SLURM_* variables, or set "
+    "MASTER_ADDR and MASTER_PORT (of rank 0's host)"
+)
 _NO_ADDRESS = (
     "mpirun does not set a rendezvous address: set PACELINE_TRANSPORT=mpi, so that ranks find each other over MPI, or "
     "MASTER_ADDR and MASTER_PORT (of rank 0's host; docs/how-to/mpirun.md)"
@@ -78,18 +83,20 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         if os.environ.get(ADDRESS):
             _explain_missing_address(NOT_ELASTIC)
-        by_mpirun = False
+        launcher = "none"
         try:
             place = rank_environment()
             _tell_torch(place)
-            by_mpirun = place.launcher in _MPIRUN
+            launcher = place.launcher
         except InvalidArgumentError as error:
             # Reported when the variables are needed: this may be an import in a process that is no rank.
             _refuse_variables(str(error))
         if os.environ.get("PACELINE_TRANSPORT") in OVER_MPI or os.environ.get("PACELINE_STRATEGY") == BAIDU_RING:
             _meet_over_mpi()
-        elif by_mpirun:
+        elif launcher in _MPIRUN:
             _explain_missing_address(_NO_ADDRESS)
+        elif launcher == "slurm":
+            _explain_missing_address(_NO_STEP_NODES)
 
 
 def _explain_missing_address(why: str) -> None:
@@ -139,22 +146,37 @@ def _tell_torch(place: RankEnvironment) -> None:
 
     Those that are there stay, and may be some of them: job scripts export WORLD_SIZE, for example.
 
-    Raises InvalidArgumentError if RANK or WORLD_SIZE is there alone, and differs from what the launcher says.
+    Raises InvalidArgumentError if RANK or WORLD_SIZE is there alone, and differs from what the launcher says. If both
+    are there they count: what the launcher started may have started the ranks. Where it cannot be seen that it did, a
+    warning names the difference, before ranks wait for others that there may not be.
     """
     given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if os.environ.get(name)}
-    if place.launcher not in (*_MPIRUN, "slurm") or len(given) == 2:
+    if place.launcher not in _LAUNCHERS:
+        return
+    launched = {"RANK": str(place.rank), "WORLD_SIZE": str(place.size)}
+    if len(given) == 2:
+        if {name: text.strip() for name, text in given.items()} != launched and not multiprocessing.parent_process():
+            _before_environment(lambda: _warn_of_difference(given, place))
         return
     for name, text in given.items():
-        launched = place.rank if name == "RANK" else place.size
-        if text.strip() != str(launched):
+        if text.strip() != launched[name]:
             raise InvalidArgumentError(
-                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched}: unset {name}, or start "
+                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched[name]}: unset {name}, or start "
                 "as many processes as there are ranks"
             )
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
         if value is not None and not os.environ.get(variable):
             os.environ[variable] = str(value)
+
+
+def _warn_of_difference(given: Mapping[str, str], place: RankEnvironment) -> None:
+    if given.items() <= os.environ.items():
+        sys.stderr.write(
+            f"paceline: warning: RANK={given['RANK'][:20]} and WORLD_SIZE={given['WORLD_SIZE'][:20]} are set, and "
+            f"{_LAUNCHERS[place.launcher]} says rank {place.rank} of {place.size}; RANK and WORLD_SIZE count here. "
+            "Unset them, unless this process was started by one of its ranks\n"
+        )
 
 
 def _meet_over_mpi() -> None:
