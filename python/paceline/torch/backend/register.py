@@ -161,8 +161,8 @@ def _tell_torch(place: RankEnvironment) -> None:
     for name, text in given.items():
         if text.strip() != launched[name]:
             raise InvalidArgumentError(
-                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched[name]}: unset {name}, or start "
-                "as many processes as there are ranks"
+                f"{name}={text[:80]} is set, and {_LAUNCHERS[place.launcher]} says {launched[name]}: unset {name}, "
+                "or start as many processes as there are ranks"
             )
     known = {"MASTER_ADDR": place.master_address, "MASTER_PORT": place.master_port}
     for variable, value in {"RANK": place.rank, "WORLD_SIZE": place.size, **known}.items():
