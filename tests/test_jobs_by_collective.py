@@ -1,6 +1,9 @@
 """Several jobs of many ranks: collectives as single events, against every message; progress; Ctrl-C."""
 
+import itertools
 import json
+import signal
+import threading
 import time
 
 import paceline
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.cli.simulate import simulate
 from paceline.forecast.jobs import model, spec, table
+from paceline.forecast.simulate import Scenario
 
 EVERY_MESSAGE, NONE = 10**15, -1
 
@@ -127,6 +131,36 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch):
     assert all(one.iterations > 0 and one.iteration_s > 0 for one in found.jobs)
     text = "\n".join([*table.table(found), *table.verdict(found)])
     assert "?" in text and text.splitlines()[-1].startswith("Stopped: ")
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_ctrl_c_does_not_wait_for_forecasts_of_single_jobs(known, monkeypatch):
+    """`known`: how many are forecast before both threads are busy with others, and Ctrl-C is pressed."""
+    forecasts, release, original = itertools.count(), threading.Event(), Scenario.result
+    main = threading.main_thread().ident
+
+    def forecast(scenario):
+        number = next(forecasts)
+        if number < known:
+            return original(scenario)
+        if number == known + 1:
+            signal.pthread_kill(main, signal.SIGINT)
+        release.wait(30)
+        raise AssertionError("nobody needs it")
+
+    monkeypatch.setattr(Scenario, "result", forecast)
+    monkeypatch.setattr(model, "cores", lambda: 2)
+    mix = spec.mix({"job": [job("a"), job("b")]}, "jobs.toml")
+    started = time.monotonic()
+    try:
+        if known:
+            assert model.simulate_jobs(mix).is_partial
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                model.simulate_jobs(mix)
+        assert time.monotonic() - started < 10
+    finally:
+        release.set()
 
 
 def test_the_command_prints_what_there_is_after_ctrl_c(monkeypatch, tmp_path):

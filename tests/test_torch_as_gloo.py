@@ -47,6 +47,24 @@ def test_by_the_variable_alone_under_torchrun_and_not_without_it():
     assert text.splitlines()[-1].startswith("paceline: error: PACELINE_AS_GLOO: 'perhaps' is neither 1 nor 0")
 
 
+@pytest.mark.parametrize(
+    ("backend", "as_gloo", "warned"),
+    [
+        ("gloo", None, "a group of gloo, of which no"),
+        (None, "0", "a group of gloo"),
+        ("gloo", "1", ""),
+        ("paceline", None, ""),
+    ],
+)
+def test_a_group_without_the_timeline_that_is_wanted_is_named_at_once(backend, as_gloo, warned, tmp_path):
+    script = f"import torch.distributed as dist; dist.init_process_group({backend!r}); print('made')"
+    launcher = [*PACELINE[:4], "-np", "1", "--timeline", tmp_path / "t.json", "--", sys.executable, "-c"]
+    text = said(*launcher, script, as_gloo=as_gloo, good=not warned)
+    warning = "warning: init_process_group has made a group of gloo, of which no timeline is recorded"
+    assert text.count(warning) == warned
+    assert not warned or text.index(warning) < text.index("there is none here")
+
+
 def _needs(module):
     return pytest.mark.skipif(find_spec(module) is None, reason=f"needs {module}")
 

@@ -8,6 +8,7 @@ still reports that it is "gloo"; without it, only accelerate learns to accept th
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ def load() -> None:
     """Called by torch when it has been imported."""
     accelerate_backend.allow()
     store_address.restrict()
+    if os.environ.get("PACELINE_TIMELINE"):
+        _warn_of_groups_without_timeline()
     if not os.environ.get(VARIABLE):
         return
     from paceline.errors import InvalidArgumentError
@@ -45,6 +48,36 @@ def load() -> None:
     except InvalidArgumentError as error:
         _repeat_last(str(error))
         raise
+
+
+def _warn_of_groups_without_timeline() -> None:
+    """Make rank 0 say so, when it makes a default group that is not Paceline's, while a timeline is wanted.
+
+    It is no error, because the script may make further groups, but otherwise one learns of it after training.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    torchs = dist.init_process_group
+
+    @functools.wraps(torchs)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as torch's
+        torchs(*args, **kwargs)
+        backends = {one.rpartition(":")[2] for one in str(dist.get_backend_config()).lower().split(",")}
+        if dist.get_rank() == 0 and not backends & {"paceline", *(("gloo",) if requested() else ())}:
+            print(
+                f"paceline: warning: init_process_group has made a group of {', '.join(sorted(backends))}, of which no "
+                "timeline is recorded; make it with the backend 'paceline'"
+                f"{', or set PACELINE_AS_GLOO=1' if 'gloo' in backends else ''}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
+        module = sys.modules.get(name)
+        if getattr(module, "init_process_group", None) is torchs:
+            module.init_process_group = init_process_group  # type: ignore[union-attr]
 
 
 def _repeat_last(message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -226,8 +226,16 @@ class _Simulations:
             ran["is_complete"],
         )
 
-    def completed(self, futures: Sequence[Future[_Ran]], bar: Bar | None) -> list[_Ran]:
-        """Wait for all; after Ctrl-C they have what they had then."""
+    def completed(
+        self, pool: Executor, runs: Sequence[Callable[[], _Ran]], bar: Bar | None, *, is_first: bool = False
+    ) -> list[_Ran]:
+        """Run all; after Ctrl-C they have what they had then, also those that wait for a thread.
+
+        `is_first`: nothing can be said if the first has made no iteration by then, and KeyboardInterrupt is raised.
+        """
+        if self.is_stopped:
+            return [run() for run in runs]
+        futures = [pool.submit(run) for run in runs]
         try:
             left = True
             while left:
@@ -237,6 +245,13 @@ class _Simulations:
         except KeyboardInterrupt:
             self._watch.stop()
             self.is_stopped = True
+            # The threads may be busy with forecasts of single jobs, which nothing stops.
+            ran: list[_Ran] = []
+            for run, future in zip(runs, futures, strict=True):
+                ran.append(run() if future.cancel() else future.result())
+                if is_first and not any(ran[0].marks.values()):
+                    raise
+            return ran
         return [future.result() for future in futures]
 
 
@@ -278,30 +293,33 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     runs = len(mixes) * (1 + len(jobs)) + len(pairs) + sum(map(len, packed))
     # Each to the end of the iterations wanted, after the first and what of the next is under way.
     simulations.total = runs * (mix.iterations + 2)
-    with pool:
+    try:
+        runs_first = [partial(simulations.run, mix, everyone, timeline=timeline)]
+        runs_first += [partial(simulations.run, mix, pair) for pair in pairs]
+        runs_first += [partial(simulations.run, changed, everyone) for changed in mixes[1:]]
+        ran = simulations.completed(pool, runs_first, bar, is_first=True)
         by_themselves = [by_itself]
-        futures = [pool.submit(simulations.run, mix, everyone, timeline=timeline)]
-        futures += [pool.submit(simulations.run, mix, pair) for pair in pairs]
-        futures += [pool.submit(simulations.run, changed, everyone) for changed in mixes[1:]]
         by_themselves += [{job.name: pool.submit(job.by_itself.result) for job in one.jobs} for one in mixes[1:]]
-        ran = simulations.completed(futures, bar)
         beside, together = ran[1 : 1 + len(pairs)], [ran[0], *ran[1 + len(pairs) :]]
         # Each job alone is run as far as in any of these, and compared over the same iterations.
         compared = [[ran[0], *beside], *([one] for one in together[1:])]
-        futures = []
+        runs_alone: list[Callable[[], _Ran]] = []
         for one, own, runs_of in zip(mixes, packed, compared, strict=True):
             last = {job.name: max(r.measured[job.name][1] for r in runs_of if job.name in r.marks) for job in jobs}
-            futures += [pool.submit(simulations.run, one, [at], marks=[last[jobs[at].name] + 1]) for at in everyone]
-            futures += [pool.submit(simulations.run, only, [0], marks=[last[name] + 1]) for name, only in own.items()]
-        later = iter(simulations.completed(futures, bar))
-        if simulations.is_stopped:
-            pool.shutdown(wait=False, cancel_futures=True)
+            runs_alone += [partial(simulations.run, one, [at], marks=[last[jobs[at].name] + 1]) for at in everyone]
+            runs_alone += [partial(simulations.run, only, [0], marks=[last[name] + 1]) for name, only in own.items()]
+        later = iter(simulations.completed(pool, runs_alone, bar))
+        if not simulations.is_stopped:
+            wait([future for of_mix in by_themselves for future in of_mix.values()])
         forecasts: list[_Forecast] = []
         for run, own, results_of in zip(together, packed, by_themselves, strict=True):
             alone = {job.name: next(later) for job in jobs}
             on_first = {name: next(later) for name in own}
             forecasts.append(_Forecast.of(run, alone, on_first, results_of, forecasts[0].scale if forecasts else {}))
-        base, *changed_ones = forecasts
+    finally:
+        # After Ctrl-C nobody waits for the forecasts of single jobs.
+        pool.shutdown(wait=False, cancel_futures=True)
+    base, *changed_ones = forecasts
 
     def slowdown(run: _Ran, name: str) -> float | None:
         own, alone = run.mean_s(name), base.alone[name].mean_s(name, run.measured[name])
@@ -360,7 +378,7 @@ class _Forecast:
             or otherwise.get(name, 1.0)
             for name, forecast in by_themselves.items()
         }
-        known = {name: future.result() for name, future in by_themselves.items() if not future.cancelled()}
+        known = {name: future.result() for name, future in by_themselves.items() if _is_known(future)}
         return cls(together, alone, scale, known)
 
     def iteration_s(self, name: str) -> float | None:
@@ -375,9 +393,13 @@ class _Forecast:
         return None if seconds is None else self.scale[name] * seconds
 
 
+def _is_known(forecast: Future[Result]) -> bool:
+    return forecast.done() and not forecast.cancelled()
+
+
 def _scale(forecast: Future[Result], messages_s: float | None) -> float | None:
     # After Ctrl-C neither may be known.
-    if forecast.cancelled() or messages_s is None or messages_s <= 0:
+    if not _is_known(forecast) or messages_s is None or messages_s <= 0:
         return None
     return forecast.result().iteration_s / messages_s
 
