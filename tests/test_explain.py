@@ -217,3 +217,23 @@ def test_the_librarys_calls_may_be_what_bounds(tmp_path):
     trace.write_text(json.dumps(document))
     said = " ".join(call(trace, "--cluster", "dgx-h100", "--workers", 16, "--strategy", "native").split())
     assert "native is bound by the library's calls (" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        ("resnet-50 --gpus-per-node 8 --workers 8 --strategy ring", False),
+        ("resnet-50 --gpus-per-node 8 --workers 16 --strategy ring", True),
+        ("resnet-50 --gpus-per-node 8 --workers 8 --strategy ps", True),
+        ("gpt2-small --gpu h100 --gpus 8 --channel tcp --sharding zero3", False),
+        ("gpt2-small --gpu h100 --gpus 16 --channel tcp --sharding zero3", True),
+        ("gpt2-medium --gpu h100 --gpus 8 --tensor-parallel 4 --channel tcp", False),
+        ("gpt2-medium --gpu h100 --gpus 16 --tensor-parallel 4 --channel tcp", True),
+    ],
+)
+def test_changes_between_nodes_are_offered_where_something_is_sent_between_them(words, has):
+    done = CliRunner().invoke(main, ["simulate", *words.split(), "--explain", "--json"])
+    assert done.exit_code == 0, done.output
+    said = done.stdout
+    assert ('"RDMA instead of TCP"' in said) is has
+    assert ('"twice the bandwidth' in said.replace('"twice the bandwidth inside', "")) is has

@@ -324,6 +324,11 @@ def _in_computation(result: Result) -> list[str]:
     return [*tensor, *(["experts' all-to-alls"] if result.expert_parallel_s else []), *context]
 
 
+def uses_the_network(scenario: Scenario, result: Result) -> bool:
+    """Return whether anything is sent between nodes, so that changes of their network are worth a forecast."""
+    return scenario.spans_nodes or result.servers > 0
+
+
 def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, _Changes]]:
     """Return resources, what their relief is called, and the fields of the cluster that it changes."""
     cluster = scenario.cluster
@@ -331,7 +336,9 @@ def _asked(scenario: Scenario, result: Result) -> list[tuple[str, str, _Changes]
     costs = lowered(scenario).cluster
     asked: list[tuple[str, str, _Changes]] = []
     racks, fabric, twice = cluster.racks, cluster.fabric, 2.0 * cluster.bandwidth_bps
-    if fabric is not None:
+    if not uses_the_network(scenario, result):
+        pass
+    elif fabric is not None:
         asked.append(
             (
                 _NICS,

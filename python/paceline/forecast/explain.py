@@ -15,7 +15,7 @@ from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feas
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
 from paceline.forecast.advice import details, subject
-from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence
+from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
 from paceline.forecast.lowering import lowered
 from paceline.forecast.simulate import LONG, Result, Scenario
 from paceline.forecast.sweep import execute
@@ -251,7 +251,7 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     if is_sharded or has_groups or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able)
     candidates: list[tuple[str, list[Scenario], str]] = [
-        *([_over_rdma(scenario)] if result.channel == "tcp" else []),
+        *_over_rdma(scenario, result),
         *_helps_of_the_switch(scenario),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
@@ -267,7 +267,7 @@ def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strate
         able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
     slowest = _without_the_slowest(scenario)
     candidates: list[tuple[str, list[Scenario], str]] = [
-        *([_over_rdma(scenario)] if result.channel == "tcp" else []),
+        *_over_rdma(scenario, result),
         ("another strategy", [scenario.under(strategy) for strategy in able], ""),
         *([slowest] if slowest[1] else []),
     ]
@@ -314,10 +314,12 @@ def _help_of_both(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
     return [(what, [changed.under(strategy) for strategy in using], "")]
 
 
-def _over_rdma(scenario: Scenario) -> tuple[str, list[Scenario], str]:
-    """Return the same over RDMA, with its latency and cost of messages."""
+def _over_rdma(scenario: Scenario, result: Result) -> list[tuple[str, list[Scenario], str]]:
+    """Return the same over RDMA, with its latency and cost of messages, instead of TCP between nodes."""
+    if result.channel != "tcp" or not uses_the_network(scenario, result):
+        return []
     other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
-    return "RDMA instead of TCP", [scenario.changed(cluster=other)], ""
+    return [("RDMA instead of TCP", [scenario.changed(cluster=other)], "")]
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
