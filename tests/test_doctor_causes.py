@@ -1,10 +1,11 @@
 """Hand-made slow runs: `paceline doctor` names the cause first, with its figures; healthy runs are reported healthy."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from paceline.doctor import causes
-from paceline.doctor.analysis import Interface
+from paceline.doctor.analysis import Analysis, Interface
 from test_doctor_format import Ranks, ddp, diagnosed, names, training
 
 
@@ -342,3 +343,14 @@ def test_what_accumulates_already_is_told_to_accumulate_more():
     assert "accumulate gradients over 4 batches, all but the last under model.no_sync()" in told
     once = tries(diagnosed(training(input=0.1, ready=(9,), done=(19,), backward=20)), "network-bound")
     assert "accumulate gradients over two batches, the first under model.no_sync()" in once
+
+
+@pytest.mark.parametrize(
+    ("metric", "gradients", "interface"), [(8, 10**6, "DDP"), (10**6, 8, "HOROVOD"), (0, 10**6, "DDP")]
+)
+def test_the_interface_is_that_of_most_bytes(metric, gradients, interface):
+    """A metric that Horovod's calls average does not make remedies for DDP's gradients Horovod's."""
+    named = [SimpleNamespace(operation=2)] if metric else []
+    operations = [SimpleNamespace(number=1, size=gradients), SimpleNamespace(number=2, size=metric)]
+    recording = SimpleNamespace(ranks=[SimpleNamespace(tensors=named, operations=operations)])
+    assert Analysis.interface.fget(SimpleNamespace(recording=recording, has_steps=True)) is Interface[interface]

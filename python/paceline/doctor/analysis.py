@@ -58,8 +58,16 @@ class Analysis:
 
     @property
     def interface(self) -> Interface:
-        """The interface, which decides the wording of remedies: Horovod names tensors, torch numbers buckets."""
-        if any(rank.tensors for rank in self.recording.ranks):
+        """The interface, which decides the wording of remedies: that of most bytes.
+
+        Only tensors that ranks agree on by name, as by Horovod's calls, are recorded as such.
+        """
+        named = total = 0
+        for rank in self.recording.ranks:
+            numbers = {tensor.operation for tensor in rank.tensors}
+            total += sum(one.size for one in rank.operations)
+            named += sum(one.size for one in rank.operations if one.number in numbers)
+        if 2 * named > total or (not total and any(rank.tensors for rank in self.recording.ranks)):
             return Interface.HOROVOD
         return Interface.DDP if self.has_steps else Interface.PLAIN
 
