@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from paceline.forecast.coordination.constants import all_constants
 from paceline.forecast.coordination.networks import networks
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline_lab.studies.load_imbalance import runs
 

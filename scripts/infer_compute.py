@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paceline.catalog.library import load_trace
 from paceline.forecast.coordination.networks import ITERATIONS, Network, networks
+from paceline.forecast.run import result_of
 from paceline_lab.studies.load_imbalance import runs
 
 FILE = Path(__file__).parent.parent / "python/paceline/forecast/coordination/networks.json"
@@ -43,7 +44,7 @@ def inferred(network: Network, iterations: int = ITERATIONS) -> float:
         networks()[network.network] = network
         runs.step.cache_clear()
         point = runs.Point(network.network, runs.GRAPH, 12_288)
-        compute += (wanted - runs.run_of(point, MANY).result().iteration_s) * 1e3
+        compute += (wanted - result_of(runs.run_of(point, MANY)).iteration_s) * 1e3
     return compute
 
 

@@ -14,7 +14,8 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advice import advise
 from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.table import grouped
 
 CLUSTERS = st.fixed_dictionaries(
@@ -43,7 +44,7 @@ CLUSTERS = st.fixed_dictionaries(
 def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
     cluster = paceline.load_cluster(None, **fields)
     scenario = Scenario.of(paceline.load_trace(trace), cluster, strategy, 4, bucket_size="4MB")
-    result = scenario.result()
+    result = result_of(scenario)
     relieved = reliefs(scenario, result)
     said = sentence("it", result, relieved)
     by_resource = {one.resource: one.gain for one in relieved}
@@ -68,7 +69,7 @@ def test_the_link_inside_the_node_is_relieved_by_name():
     scenario = Scenario.of(
         paceline.load_trace("vgg-16"), paceline.load_cluster(None, **cluster), "hierarchical", 16, bucket_size="25MB"
     )
-    result = scenario.result()
+    result = result_of(scenario)
     said = sentence("it", result, reliefs(scenario, result))
     assert said.startswith("it is bound by links inside the node")
     assert re.search(r"path\): twice the bandwidth inside the node would make it 1\.[5-9]\d* times faster", said)
@@ -78,7 +79,7 @@ def test_parameter_servers_are_the_verdict_only_where_they_are_meant():
     trace, cluster = paceline.load_trace("resnet-18"), paceline.load_cluster(None)
     names = ["ring", "tree", "ps-multicast-aggregation"]
     scenarios = [Scenario.of(trace, cluster, name, 8) for name in names]
-    results = [scenario.result() for scenario in scenarios]
+    results = [result_of(scenario) for scenario in scenarios]
     fastest = min(results, key=lambda result: result.iteration_s)
     meant, *_ = advise(grouped(scenarios, results))
     assert f"{fastest.strategy} is the fastest" in meant
@@ -106,14 +107,14 @@ def test_bound_names_the_resource_with_the_largest_share():
 def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
     cluster = with_channel(paceline.load_cluster(None, bandwidth="100Gbps"), "tcp")
     scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, strategy, 32, library="ddp")
-    result = scenario.result()
+    result = result_of(scenario)
     relieved = reliefs(scenario, result)
     words = "bound by what the library's connections carry over TCP (32 Gbit/s of 100 Gbit/s)"
     assert (bound(result, relieved) == words) == is_limited
     assert any(one.what == "twice as many connections between nodes" for one in relieved) == is_limited
     # Inside a node there are none.
     alone = scenario.changed(cluster=paceline.load_cluster(cluster, gpus_per_node=32))
-    assert not any("connections" in one.what for one in reliefs(alone, alone.result()))
+    assert not any("connections" in one.what for one in reliefs(alone, result_of(alone)))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -132,7 +133,7 @@ def test_bound_by_is_what_gains_most_when_relieved():
         64,
         library="ddp",
     )
-    result = scenario.result()
+    result = result_of(scenario)
     relieved = reliefs(scenario, result)
     assert bottleneck(result) == "computation"
     assert bound(result, relieved) == "bound by the network's bandwidth"
@@ -147,7 +148,7 @@ def test_links_that_limit_together_are_relieved_together():
     """Inside and between nodes a ring takes as long, so that relieving one of them gains nothing."""
     cluster = paceline.load_cluster(None, gpus_per_node=4, bandwidth="10Gbps", intra_bandwidth="10Gbps", latency="0s")
     scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, "ring", 8, chunk="per-worker")
-    result = scenario.result()
+    result = result_of(scenario)
     relieved = reliefs(scenario, result)
     gains = {one.what: one.gain for one in relieved}
     assert max(gains["twice the bandwidth"], gains["twice the bandwidth inside the node"]) < 1.05
@@ -158,7 +159,7 @@ def test_links_that_limit_together_are_relieved_together():
     )
     # Where one of them gains, or nothing is exposed, it is not asked.
     wide = Scenario.of(scenario.trace, paceline.load_cluster(cluster, intra_bandwidth="400Gbps"), "ring", 8)
-    assert all("between nodes" not in one.what for one in reliefs(wide, wide.result()))
+    assert all("between nodes" not in one.what for one in reliefs(wide, result_of(wide)))
 
 
 def test_the_cost_of_a_librarys_messages_is_relieved():

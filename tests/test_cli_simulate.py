@@ -16,6 +16,7 @@ import paceline
 import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
+from paceline.forecast.run import result_of
 from paceline.forecast.sweep import SweepInterrupted
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
@@ -506,7 +507,7 @@ def test_the_verdict_comes_first_then_the_five_best():
 @pytest.mark.parametrize("form", ["--json", "--csv", None])
 def test_what_is_done_is_printed_and_marked(form, monkeypatch):
     def interrupted(scenarios, *_):
-        raise SweepInterrupted({0: scenarios[0].result()}, len(scenarios))
+        raise SweepInterrupted({0: result_of(scenarios[0])}, len(scenarios))
 
     monkeypatch.setattr("paceline.forecast.sweep.execute", interrupted)
     monkeypatch.setattr("paceline.cli.main.leave_threads", lambda _code: None)  # would end the tests

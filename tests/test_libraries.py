@@ -17,7 +17,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
 from paceline.forecast.options import Sweep, prepare
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
 NAMES = names.members(names.LibraryName)

@@ -20,8 +20,10 @@ from paceline.catalog.strategies import KNOBS, all_coordinators, all_strategies
 from paceline.cli import main
 from paceline.cli.simulate import simulate
 from paceline.errors import Source
+from paceline.forecast.lowering import lowered
 from paceline.forecast.options import CORE, Sweep, prepare
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.job.settings import Settings
 from paceline.launch.request import Request
 from paceline.ray.settings import RaySettings, create_settings
@@ -224,7 +226,7 @@ def test_errors_of_the_core_carry_their_setting():
         ("ps", {"distribution": "block", "barrier": False}, "distribution"),
     ):
         with pytest.raises(InvalidArgumentError) as caught:
-            Scenario.of(trace, cluster, strategy, 4, **options).result()
+            result_of(Scenario.of(trace, cluster, strategy, 4, **options))
         assert caught.value.setting == name
         assert str(caught.value) == f"{name}: {caught.value.reason}"
     with pytest.raises(InvalidArgumentError, match=r"^chunk: without a strategy") as caught:
@@ -381,10 +383,10 @@ def test_a_scenario_is_what_the_core_takes():
     trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
     scenario = Scenario.of(trace, cluster, "ps", 4, servers=2, chunk="64KiB", pull=None)
     bare = {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536, "pull": "layer"}
-    assert scenario.core_options() == bare
-    assert json.loads(json.dumps(scenario.result().to_dict())) == printed
+    assert lowered(scenario).options == bare
+    assert json.loads(json.dumps(result_of(scenario).to_dict())) == printed
     bare = {"strategy": "ps", "workers": 8, "servers": 2, "pull": "layer"}
-    assert scenario.changed(chunk=None, workers=8).core_options() == bare
+    assert lowered(scenario.changed(chunk=None, workers=8)).options == bare
     with pytest.raises(InvalidArgumentError, match=r"servers: 0 is not between 1 and 60000"):
         Scenario.of(trace, cluster, "ps", 4, servers=0)
 

@@ -6,10 +6,11 @@ import paceline
 import pytest
 from paceline._internal import units
 from paceline.forecast import bottleneck
+from paceline.forecast.lowering import lowered, plan_of
 from paceline.forecast.nccl import Group, collective_time
 from paceline.forecast.nccl.model import times_of
-from paceline.forecast.sharding import sentences
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.scenario import Scenario
+from paceline.forecast.sharding_words import sentences
 
 
 def simulated(*, workers=64, cluster="dgx-h100", sharding="zero3", strategy="native", **options):
@@ -67,8 +68,8 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
     scenario = Scenario.of(
         paceline.load_trace("resnet-50"), paceline.load_cluster("dgx-h100"), "native", 64, sharding="hsdp:8"
     )
-    plan = scenario.plan()
-    options = scenario.core_options()
+    plan = plan_of(scenario)
+    options = lowered(scenario).options
     del options["collectives"], options["slowdown"]
     found = times_of(scenario.trace, options, scenario.cluster)
     assert found is not None

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
     from paceline.forecast.frame import to_frame
     from paceline.forecast.plotting import plot
-    from paceline.forecast.simulate import Busy, LinkUse, PathPart, Result, simulate
+    from paceline.forecast.result import Busy, LinkUse, PathPart, Result
+    from paceline.forecast.simulate import simulate
     from paceline.forecast.sweep import SweepInterrupted, sweep
 
     UserError = InvalidArgumentError  # its old name
@@ -59,7 +60,8 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline.catalog.strategies": ["all_strategies"],
             "paceline.forecast.frame": ["to_frame"],
             "paceline.forecast.plotting": ["plot"],
-            "paceline.forecast.simulate": ["Busy", "LinkUse", "PathPart", "Result", "simulate"],
+            "paceline.forecast.result": ["Busy", "LinkUse", "PathPart", "Result"],
+            "paceline.forecast.simulate": ["simulate"],
             "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
             "paceline.plan": ["plan_tensorflow"],  # its old place
         },

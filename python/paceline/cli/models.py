@@ -193,7 +193,7 @@ def _text(workload: Workload, found: dict[str, Any]) -> list[str]:
     lines += wrapped(f"{times}; {rate}, MFU {units.percent(found['mfu'])}, without communication.", width())
     kinds = (*_KINDS, "total")
     columns = [Column("sharding", left=True), *(Column(f"{kind}\nGB") for kind in kinds), Column("fits", left=True)]
-    from paceline.forecast.sharding import TIGHT
+    from paceline.forecast.sharded import TIGHT
 
     tight = TIGHT * hardware.memory_bytes
     rows = [

@@ -17,7 +17,8 @@ from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming
 from paceline.forecast.options import Prepared, Sweep, prepare
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.result import Result
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import LOCAL, SweepInterrupted
 from paceline.settings.table import SETTINGS, of_place
 
@@ -209,6 +210,7 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
     """Write the plan of the only scenario."""
     from paceline._internal.files import check_writable, replaced
     from paceline.errors import InvalidArgumentError
+    from paceline.forecast.lowering import plan_of
 
     check_writable("--plan-json", path)
     if len(scenarios) != 1:
@@ -216,7 +218,7 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
             f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
             "one sharding and one strategy"
         )
-    text = scenarios[0].plan()
+    text = plan_of(scenarios[0])
     with replaced(path) as written:
         written.write_text(text, encoding="utf-8")
 

@@ -10,9 +10,12 @@ from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import compression, sharding, slow_links
+from paceline.forecast import compression, sharding, sharding_words, slow_links
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
-from paceline.forecast.simulate import LONG, Result, Scenario
+from paceline.forecast.lowering import most_messages
+from paceline.forecast.result import Result
+from paceline.forecast.run import LONG
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
 
@@ -33,7 +36,7 @@ def advise(groups: Sequence[Group]) -> list[str]:
         about.setdefault((id(group.scenarios[0].trace), group.results[0].library), []).append(group)
     largest = [max(own, key=lambda it: it.results[0].workers) for own in about.values()]
     lines = [line for group in largest for line in [*_verdict(group), *details(group, subject(group))]]
-    return [sharding.capital(line) for line in lines]
+    return [sharding_words.capital(line) for line in lines]
 
 
 def subject(group: Group) -> Result:
@@ -66,7 +69,7 @@ def details(group: Group, result: Result) -> list[str]:
             f"Tokens on their way to experts on other GPUs and back, which nothing hides, take {share} of the "
             f"computation, {units.duration(result.expert_parallel_s)} an iteration."
         )
-    lines += sharding.sentences(scenario, result, named(result, group), several=_several(group))
+    lines += sharding_words.sentences(scenario, result, named(result, group), several=_several(group))
     return [*lines, *_bare_schedules(group), *slow_links.sentences(scenario, result)]
 
 
@@ -149,7 +152,7 @@ def _of_the_library(group: Group, runs: Result, fastest: Result) -> list[str]:
             f"{named(fastest, group)} would be {units.short(gain)} times faster{rate}{_unmeasured(fastest)}."
         )
     elif _several(group):
-        shardings = {sharding.label(result) for result in group.results}
+        shardings = {sharding_words.label(result) for result in group.results}
         rows = "other shardings" if others and len(shardings) > 1 else "others"
         if others and others[0].startswith(_NO_OTHER):
             others[0] = f"None of the {rows} is faster, nor would another strategy be{others[0][len(_NO_OTHER) :]}"
@@ -179,7 +182,7 @@ def _place(group: Group, fastest: Result) -> str:
 
 def _several(group: Group) -> bool:
     rows = {
-        (result.strategy, result.servers, result.bucket_size, sharding.label(result), compression.label(result))
+        (result.strategy, result.servers, result.bucket_size, sharding_words.label(result), compression.label(result))
         for result in group.results
     }
     return len(rows) > 1
@@ -192,7 +195,7 @@ def _scenario(group: Group, result: Result) -> Scenario:
 def _bound(group: Group, result: Result) -> str:
     """Return what bounds it."""
     scenario = _scenario(group, result)
-    quick = result.messages <= LONG or scenario.most_messages <= LONG
+    quick = result.messages <= LONG or most_messages(scenario) <= LONG
     relieved = reliefs(scenario, result) if quick else []
     return sentence(named(result, group), result, relieved)
 
@@ -247,7 +250,7 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]
     try:
-        if not able or any(other.most_messages > LONG for other in able):
+        if not able or any(most_messages(other) > LONG for other in able):
             return []
         best = min(execute(able), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.

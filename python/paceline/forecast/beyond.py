@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from paceline._internal import units
 from paceline.catalog import channels, names
 from paceline.forecast import compression
+from paceline.forecast.lowering import Lowered, lowered
 from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:
-    from paceline.forecast.lowering import Lowered
-    from paceline.forecast.simulate import Scenario
+    from paceline.forecast.scenario import Scenario
 
 FURTHER = 2.0
 """Evidence reaches up to this factor beyond what was measured."""
@@ -64,7 +64,7 @@ def _whose(scenario: Scenario) -> str:
 def _is_changed(scenario: Scenario, name: str) -> bool:
     asked = scenario.options[name]
     if name == "bucket_size":
-        own = scenario.changed(bucket_size=None).bucket_size
+        own = lowered(scenario.changed(bucket_size=None)).bucket_size
         sizes = [size for size in (None if asked == "none" else asked, own) if size is not None]
         return len(sizes) == 1 or (len(sizes) == 2 and max(sizes) > FURTHER * min(sizes))
     return bool(asked != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))

@@ -17,7 +17,8 @@ from paceline._internal import units
 from paceline.catalog.channels import auto
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import is_limited_by_connections, lowered
-from paceline.forecast.simulate import CALLS, SLOWED, PathPart, Result, Scenario
+from paceline.forecast.result import CALLS, SLOWED, PathPart, Result
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 
 NOTEWORTHY = 1.005

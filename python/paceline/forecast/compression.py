@@ -22,7 +22,8 @@ from paceline.forecast import sharding
 
 if TYPE_CHECKING:
     from paceline.forecast.options import Sweep
-    from paceline.forecast.simulate import Result, Scenario
+    from paceline.forecast.result import Result
+    from paceline.forecast.scenario import Scenario
 
 OPTIONS = ("compression", "sync_every")
 PARTS = ("compress", "between", "decompress")

@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from paceline.forecast.beyond import FURTHER
+from paceline.forecast.result import Interval
 
 LEVEL = 0.8
 _EMULATED_BPS = (0.5e9, 53e9)
@@ -32,27 +33,6 @@ _MODELS = Path(__file__).parent / "residuals-models.json"
 _VALIDATED = Path(__file__).parent / "validated.json"
 _WIDER = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09)
 """By the number of sources: the 90 % quantile of Student's t with as many degrees of freedom over the normal's."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The interval that holds the measured iteration time with a probability of `level`. Times are seconds."""
-
-    low_s: float
-    high_s: float
-    level: float
-    cases: int
-    """Comparable measurements."""
-    basis: str
-    """What they are."""
-    clipped: bool = False
-    """Whether it would begin below `low_s`, the time of computation alone."""
-
-    def at_least(self, least_s: float) -> Interval:
-        """Return the interval without what is faster than this time, which nothing can be."""
-        if self.low_s >= least_s:
-            return self
-        return replace(self, low_s=least_s, high_s=max(self.high_s, least_s), clipped=True)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression, sharding, sharding_words
 from paceline.forecast.advice import details, subject
 from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
-from paceline.forecast.lowering import lowered
-from paceline.forecast.simulate import LONG, Result, Scenario
+from paceline.forecast.lowering import lowered, most_messages
+from paceline.forecast.result import Result
+from paceline.forecast.run import LONG
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, likely, named, ranks
 
@@ -88,7 +90,11 @@ class Explanation:
         """Return what dominates, the knee, and the possible error; the changes go between the last two."""
         result, about = self.result, self.subject
         dominated = sentence(about, result, self.reliefs) if result.critical_path else f"{about} takes no time."
-        return [sharding.capital(dominated), _knee_in_words(self.knee, self.worker), sharding.capital(likely(result))]
+        return [
+            sharding_words.capital(dominated),
+            _knee_in_words(self.knee, self.worker),
+            sharding_words.capital(likely(result)),
+        ]
 
     def text(self, width: int) -> list[str]:
         """Return lines for people."""
@@ -126,7 +132,7 @@ def explain(groups: Sequence[Group]) -> Explanation:
         tuple(changes),
         f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
         "data-parallel rank" if several else "worker",
-        tuple(map(sharding.capital, details(group, fastest))),
+        tuple(map(sharding_words.capital, details(group, fastest))),
     )
 
 
@@ -202,7 +208,7 @@ def _sized(scenario: Scenario, workers: int) -> Scenario:
 
 
 def _is_quick(scenario: Scenario) -> bool:
-    return scenario.most_messages <= LONG
+    return most_messages(scenario) <= LONG
 
 
 def _bound_at(scenario: Scenario, workers: int) -> str:
@@ -345,7 +351,7 @@ def _without_the_slowest(scenario: Scenario) -> tuple[str, list[Scenario], str]:
         slowest = times.index(max(times))
         del workers[slowest]
         return what, [scenario.changed(trace=trace.replace(workers=workers))], f"recorded rank {slowest}"
-    if cluster.jitter is not None or scenario.core_options().get("spread"):
+    if cluster.jitter is not None or lowered(scenario).options.get("spread"):
         return what, [], "ranks differ only by chance"
     return what, [], "all ranks are alike here"
 
@@ -378,7 +384,7 @@ def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
 
 def _named(what: str, scenario: Scenario, result: Result) -> str:
     if "bucket" in what:
-        size = scenario.bucket_size
+        size = lowered(scenario).bucket_size
         if size is None:
             return "every tensor separately"
         written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"

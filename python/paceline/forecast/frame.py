@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._internal.extras import cannot_import
 from paceline.forecast import compression
-from paceline.forecast.simulate import COORDINATED, MODELLED, Result
+from paceline.forecast.result import COORDINATED, MODELLED, Result
 
 if TYPE_CHECKING:
     import pandas as pd

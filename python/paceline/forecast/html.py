@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import compression, sharding
+from paceline.forecast import compression, sharding, sharding_words
 from paceline.forecast.plotting import save
-from paceline.forecast.simulate import Result
+from paceline.forecast.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,7 +137,7 @@ def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: boo
         "–" if result.samples_per_s is None or not result.compute_s else units.digits(result.samples_per_s),
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s),
-        *([sharding.memory_text(result)] if memory else []),
+        *([sharding_words.memory_text(result)] if memory else []),
     ]
     planned = None if result.sharded is None else result.sharded.sharding
     planned = "no sharding" if planned == sharding.NONE else planned

@@ -17,11 +17,12 @@ from paceline.catalog import channels
 from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.catalog.strategies import KNOBS, Strategy
+from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
 from paceline.forecast.nccl.model import times_of
 
 if TYPE_CHECKING:
-    from paceline.forecast.simulate import Scenario
+    from paceline.forecast.scenario import Scenario
 
 _ONE_NEIGHBOUR = ("ring", "ring-multicast", "native", "hierarchical")
 """Strategies in which a node sends to one other node only. Elsewhere several connections share its link."""
@@ -229,3 +230,27 @@ def fusion(library: Library, flow_bps: float, latency_s: float, ranks: int) -> i
         return None
     sent_while_waiting = flow_bps / 8 * 2 * (ranks - 1) * latency_s
     return int(min(most, max(library.required("fused_per_cycle"), sent_while_waiting)))
+
+
+def most_messages(scenario: Scenario) -> int:
+    """Return about how many messages a simulation has at most: a ring's; few of a plan, timed by collective."""
+    low = lowered(scenario)
+    if {"collectives", "slowdown"} & low.options.keys() or _core.is_planned(json.dumps(low.options)):
+        return scenario.workers
+    return 2 * scenario.workers**2 * len(scenario.trace.buckets(low.bucket_size))
+
+
+def plan_of(scenario: Scenario) -> str:
+    """Return the plan that is executed, as JSON. Raises InvalidArgumentError: a coordinator has none."""
+    if scenario.coordination is not None:
+        raise InvalidArgumentError(
+            "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out"
+        )
+    low = lowered(scenario)
+    return _core.iteration_plan(scenario.trace, json.dumps(low.options))
+
+
+def unreachable(scenario: Scenario) -> str | None:
+    """Return why its exchanges cannot be simulated, if they cannot be. Raises InvalidArgumentError."""
+    low = lowered(scenario)
+    return _core.unreachable(scenario.trace, low.cluster, json.dumps(low.options))

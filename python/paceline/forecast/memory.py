@@ -8,7 +8,8 @@ from typing import Any
 
 from paceline import _core
 from paceline.catalog.models.workload import Workload
-from paceline.forecast.sharding import NONE, Memory
+from paceline.forecast.sharded import Memory
+from paceline.forecast.sharding import NONE
 
 
 def of_gpu(memory: Memory, workload: Workload) -> Memory:

@@ -43,7 +43,8 @@ from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
-from paceline.forecast.simulate import Scenario, used_by
+from paceline.forecast.lowering import unreachable
+from paceline.forecast.scenario import Scenario, used_by
 from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.settings.keywords import ClusterFields
 from paceline.settings.kinds import PLACEMENTS
@@ -801,7 +802,7 @@ def _only_reachable(
             bucket_size=size,
             network=network,
         )
-        reason = None if strategy in by_name else scenario.unreachable()
+        reason = None if strategy in by_name else unreachable(scenario)
         if reason is not None:
             unable[strategy] = reason
     if not unable:

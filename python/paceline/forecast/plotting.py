@@ -13,7 +13,7 @@ from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import style
-from paceline.forecast.simulate import Result
+from paceline.forecast.result import Result
 from paceline.forecast.table import distinct
 
 if TYPE_CHECKING:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any
 
 from paceline._core import Cluster as Machine
 from paceline._core import Trace, __version__
 from paceline.errors import InvalidArgumentError, JobError
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import SweepInterrupted
 from paceline.ray.cluster import check_version, connected
 
@@ -25,30 +28,6 @@ _AHEAD = 4
 _STORE = 200_000_000  # Bytes of the object store of a cluster started for the sweep.
 
 
-class Forecast(Protocol):
-    """A run: a frozen dataclass, one of `paceline.forecast` or of `paceline.forecast.coordination`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def trace(self) -> Trace:
-        """What a worker computes."""
-
-    @property
-    def cluster(self) -> Machine:
-        """The simulated cluster."""
-
-    @property
-    def workers(self) -> int:
-        """Number of ranks."""
-
-    def result(self) -> Any:  # noqa: ANN401
-        """Simulate it. Raises InvalidArgumentError."""
-
-
-R = TypeVar("R", bound=Forecast)
-
-
 @dataclass(frozen=True)
 class _Refused:
     """An InvalidArgumentError, as returned by a task."""
@@ -57,10 +36,10 @@ class _Refused:
 
 
 def execute(
-    runs: Sequence[R],
+    runs: Sequence[Scenario],
     progress: Callable[[int, int], None] | None = None,
-    named: Callable[[InvalidArgumentError, R], InvalidArgumentError] = lambda error, _: error,
-) -> list[Any]:
+    named: Callable[[InvalidArgumentError, Scenario], InvalidArgumentError] = lambda error, _: error,
+) -> list[Result]:
     """Simulate all runs on the cluster of RAY_ADDRESS, or on one started here, and return results in their order.
 
     Raises the InvalidArgumentError of the first run that fails, as `named` makes it; JobError if there is no cluster,
@@ -155,7 +134,7 @@ class _Sweep:
 
 def _result(trace: Trace, cluster: Machine, rest: Any) -> Any:  # noqa: ANN401
     try:
-        return replace(rest, trace=trace, cluster=cluster).result()
+        return result_of(replace(rest, trace=trace, cluster=cluster))
     except InvalidArgumentError as error:
         return _Refused(error)
 

@@ -11,7 +11,8 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.sweep import execute
 
 if TYPE_CHECKING:
-    from paceline.forecast.simulate import Result, Scenario
+    from paceline.forecast.result import Result
+    from paceline.forecast.scenario import Scenario
 
 _NOTEWORTHY = 1.0005
 _LEVELS = ("rails", "leaf-spine", "fat-tree")

@@ -14,7 +14,9 @@ from paceline._core import Cluster, Trace
 from paceline._internal.system import cores
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import ScenarioOptions, SweepOptions
 from paceline.settings.table import SETTINGS, SWEEP
 
@@ -79,7 +81,7 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
                 # After an error only the runs before it matter, so that the same mistake always gives the same message.
                 if not errors or index < min(errors.copy()):
                     try:
-                        results[index] = runs[index].result()
+                        results[index] = result_of(runs[index])
                     except BaseException as error:  # handed to the caller's thread
                         errors[index] = error
                 finished.put(index)

@@ -14,9 +14,9 @@ from paceline._internal.console import Column, render
 from paceline.catalog.libraries import DEFAULT, NONE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, find_strategy
-from paceline.forecast import compression, sharding
-from paceline.forecast.evidence import Interval
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast import compression, sharding, sharding_words
+from paceline.forecast.result import Interval, Result
+from paceline.forecast.scenario import Scenario
 
 Cell = Callable[[Result, "Group"], str]
 _OVER = 1.0005
@@ -89,7 +89,7 @@ def table(groups: Sequence[Group], most: int | None = None) -> list[str]:
     ]
     several = any(len(group) > 1 for group in ranked)
     lines = [*_title(groups[0], listed), "", *render([column for column, _ in shown], rows, highlight_first=several)]
-    lines += sharding.legend(listed)
+    lines += sharding_words.legend(listed)
     left_out = max(len(group.results) - len(own) for group, own in zip(groups, ranked, strict=True))
     return [*lines, f"and {left_out} more with --all"] if left_out else lines
 
@@ -115,7 +115,7 @@ def _swept_columns(results: Sequence[Result]) -> list[tuple[Column, Cell]]:
     if _varies([result.compute_speedup for result in results]):
         columns.append((Column("compute\nspeed-up"), lambda result, _: f"{result.compute_speedup:g}"))
     if any(result.sharded is not None for result in results):
-        columns.append((Column("sharding", left=True), lambda result, _: sharding.label(result)))
+        columns.append((Column("sharding", left=True), lambda result, _: sharding_words.label(result)))
     if _varies([result.compression for result in results]) or any(
         compression.changes_row(result) for result in results
     ):
@@ -184,7 +184,7 @@ def _figure_columns(groups: Sequence[Group], results: Sequence[Result]) -> list[
         exposed = f"exposed comm.\n{time[1]}"
         columns.append((Column(exposed), lambda result, _: units.in_unit(result.exposed_communication_s, time)))
     if any(result.sharded is not None for result in results):
-        columns.append((Column("memory\nper GPU"), lambda result, _: sharding.memory_text(result)))
+        columns.append((Column("memory\nper GPU"), lambda result, _: sharding_words.memory_text(result)))
     if any(result.coordinator for result in results):
         columns += [_part_column(name, time) for name in ("coordinator", "copy", "collective")]
     return columns
@@ -228,7 +228,7 @@ def label(result: Result, among: Sequence[Result], *, prose: bool = False) -> st
     if _varies(ways) or compression.changes_row(result):
         name = compression.spoken(result) if prose else compression.label(result)
         same = [other for other, way in zip(among, ways, strict=True) if way == compression.label(result)]
-        rest = [(other.strategy, other.coordinator, sharding.label(other)) for other in same]
+        rest = [(other.strategy, other.coordinator, sharding_words.label(other)) for other in same]
         alone = _varies(ways) and not _varies(rest)
         return name if alone else f"{name} with {_label(result, same, prose=prose)}"
     return _label(result, among, prose=prose)
@@ -256,8 +256,8 @@ def distinct(result: Result, among: Sequence[Result], *, servers: bool = True) -
 def _label(result: Result, among: Sequence[Result], *, prose: bool) -> str:
     """Return the same of rows with one compression."""
     if result.sharded is not None:
-        own = sharding.spoken(result.sharded.sharding, result.library) if prose else result.sharded.sharding
-        alone = _varies([sharding.label(other) for other in among]) and not _varies([it.strategy for it in among])
+        own = sharding_words.spoken(result.sharded.sharding, result.library) if prose else result.sharded.sharding
+        alone = _varies([sharding_words.label(other) for other in among]) and not _varies([it.strategy for it in among])
         return own if alone else f"{own} with {result.strategy}"
     if not _varies([other.coordinator for other in among]):
         return result.strategy
@@ -380,7 +380,7 @@ def notes(results: Sequence[Result]) -> list[str]:
 def _efficient(results: Sequence[Result]) -> list[str]:
     """Return why an efficiency is over 100 %, if sharding is why."""
     if not any(
-        (it.scaling_efficiency or 0) >= _OVER and sharding.label(it) not in ("-", sharding.NONE) for it in results
+        (it.scaling_efficiency or 0) >= _OVER and sharding_words.label(it) not in ("-", sharding.NONE) for it in results
     ):
         return []
     return [

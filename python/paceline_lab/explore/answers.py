@@ -16,7 +16,9 @@ from paceline.forecast import style
 from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import plan
-from paceline.forecast.simulate import Result, Scenario, traced
+from paceline.forecast.result import Result
+from paceline.forecast.run import traced
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import rate_of
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import sharding as shardings
-from paceline.forecast import style
+from paceline.forecast import sharding_words, style
 from paceline.forecast.options import Prepared, Sweep, prepare
-from paceline.forecast.simulate import CALLS, SLOWED, Result, Scenario, traced
+from paceline.forecast.result import CALLS, SLOWED, Result
+from paceline.forecast.run import traced
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import rate_of
 from paceline.settings.table import SETTINGS
@@ -151,7 +152,7 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
     per_gpu = _rate(result, workload)
     return {
         "sharding": sharding,
-        "label": shardings.label(result),
+        "label": sharding_words.label(result),
         "iteration_s": result.iteration_s,
         "compute_s": max(0.0, result.iteration_s - sum(parts.values())),
         "parts": {name: seconds for name, seconds in parts.items() if seconds > 0},

@@ -16,7 +16,8 @@ from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.lowering import lowered
+from paceline.forecast.scenario import Scenario
 from paceline.job import objects
 
 from paceline_lab.replay.align import Common, offset
@@ -58,7 +59,7 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     cluster = spec.cluster or load_cluster(None)
     scenario = _scenario(ranks, spec, cluster)
     schedule = WorkerSchedule.of(
-        spec.trace, cluster, scenario.core_options(), ranks.rank, spec.warmup + spec.iterations
+        spec.trace, cluster, lowered(scenario).options, ranks.rank, spec.warmup + spec.iterations
     )
     plan, barrier = schedule.plan, spec.barrier is not False
     limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)

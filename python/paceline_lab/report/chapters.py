@@ -12,7 +12,8 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import table as report
 from paceline.forecast.advice import advise
 from paceline.forecast.explain import Explanation, explain
-from paceline.forecast.simulate import Result, traced
+from paceline.forecast.result import Result
+from paceline.forecast.run import traced
 from paceline.forecast.sweep import execute
 
 from paceline_lab.report.lanes import MOST_LANES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline._internal import units
 from paceline.forecast import plotting, style, table
-from paceline.forecast.simulate import Result
+from paceline.forecast.result import Result
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.lanes import draw as draw_lanes

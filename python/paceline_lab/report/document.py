@@ -13,7 +13,7 @@ from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.forecast import plotting
 from paceline.forecast.html import LEGEND_STYLE, legend, table
-from paceline.forecast.simulate import Result
+from paceline.forecast.result import Result
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.charts import Chart, charts

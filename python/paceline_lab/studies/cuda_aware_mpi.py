@@ -15,7 +15,8 @@ from paceline._core import Cluster, Trace
 from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies import run_in_turn
@@ -56,7 +57,7 @@ def _scenario(name: str, trace: Trace, machine: Cluster, ranks: int) -> Scenario
 def latency(name: str, size: int) -> float:
     """Return the latency in seconds of an all-reduce of `size` bytes over 16 ranks."""
     machine = with_channel(load_cluster(None, bandwidth="100Gbps"), "rdma")
-    return _scenario(name, Trace.all_reduce(f"allreduce:{size}B"), machine, _RANKS).result().iteration_s
+    return result_of(_scenario(name, Trace.all_reduce(f"allreduce:{size}B"), machine, _RANKS)).iteration_s
 
 
 @lru_cache(maxsize=256)
@@ -65,7 +66,7 @@ def rate(name: str, model: str, gpus: int, batch: int | None = None) -> float:
     device = rates_of(model)["P100"]
     trace = load_trace(model).with_batch(batch or 64).scaled_to_rate(device.samples_per_s)
     machine = with_channel(load_cluster("piz-daint"))
-    return gpus * (batch or 64) / _scenario(name, trace, machine, gpus).result().iteration_s
+    return gpus * (batch or 64) / result_of(_scenario(name, trace, machine, gpus)).iteration_s
 
 
 def efficiency(name: str, model: str, gpus: int) -> float:

@@ -18,7 +18,8 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.devices import rates_of
 from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies.curves import Panel, draw
@@ -53,8 +54,8 @@ def rate(system: str, gpus: int) -> float:
     library = find_library("horovod-ddl" if system == DDL else "horovod@2.8")
     machine = with_channel(load_cluster("longhorn", gpus_per_node=min(gpus, _PER_NODE)))
     strategy = "ring" if system == SINGLE else library.strategy
-    run = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)
-    return gpus * _BATCH / run.result().iteration_s
+    scenario = Scenario.of(_step(), machine, strategy, gpus, library=library, **options)
+    return gpus * _BATCH / result_of(scenario).iteration_s
 
 
 def slope(system: str) -> float:

@@ -21,7 +21,8 @@ from paceline.catalog.channels import constant, with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies import run_in_turn
@@ -107,8 +108,8 @@ def rate(layout: Layout) -> float:
     machine = with_channel(load_cluster(None, bandwidth="25Gbps", gpus_per_node=per_node, **inside), "tcp")
     library = find_library(_LIBRARIES[layout.system])
     options: CoreOptions = {} if layout.system == HOROVOD else {"servers": layout.nodes, "inside": "root"}
-    run = Scenario.of(_step(), machine, library.strategy, workers, library=library, **options)
-    return layout.gpus * _BATCH / run.result().iteration_s
+    scenario = Scenario.of(_step(), machine, library.strategy, workers, library=library, **options)
+    return layout.gpus * _BATCH / result_of(scenario).iteration_s
 
 
 def _system(system: str, gpus: int, per_node: int) -> Layout:

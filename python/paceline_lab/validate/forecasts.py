@@ -9,7 +9,8 @@ from typing import Any
 
 from paceline._core import Cluster, Trace
 from paceline.catalog.library import load_cluster
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 
 from paceline_lab.validate.cells import Cell
 
@@ -45,10 +46,10 @@ class Forecast:
 def forecast(cell: Cell, cluster: Cluster, knobs: Mapping[str, Any] | None = None) -> Forecast:
     """Forecast under both models. Raises InvalidArgumentError."""
     trace = cell.loaded()
-    fifo_s = run_of(cell, trace, "fifo", cluster, knobs=knobs).result().iteration_s
+    fifo_s = result_of(run_of(cell, trace, "fifo", cluster, knobs=knobs)).iteration_s
     if cell.needs_switch:
         return Forecast(fifo_s, None)
-    return Forecast(fifo_s, run_of(cell, trace, "fluid", cluster, knobs=knobs).result().iteration_s)
+    return Forecast(fifo_s, result_of(run_of(cell, trace, "fluid", cluster, knobs=knobs)).iteration_s)
 
 
 def emulated(cell: Cell, costs: Costs) -> Cluster:

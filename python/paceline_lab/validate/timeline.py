@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.files import replaced
+from paceline.forecast.run import result_of
 
 from paceline_lab.replay.player import MARK
 from paceline_lab.validate.cells import Cell
@@ -35,7 +36,7 @@ def record(cluster: Cluster, emulator: Emulator, run: CellRun, model: tuple[str,
         real, simulated = Path(name) / "measured.json", Path(name) / "simulated.json"
         play(cluster, emulator, replace(run, timeline=real, iterations=_ITERATIONS, warmup=1))
         modelled = emulated(run.cell, costs)
-        run_of(run.cell, run.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated).result()
+        result_of(run_of(run.cell, run.cell.loaded(), network, modelled, iterations=_ITERATIONS, timeline=simulated))
         with replaced(path) as temporary:
             temporary.write_text(_text(both(_events(real), _events(simulated), first(run.cell))), encoding="utf-8")
 

@@ -11,6 +11,7 @@ from paceline.catalog.models.roofline import is_split
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
+from paceline.forecast import sharding_words
 
 CHECKPOINTINGS = ("none", "selective", "full")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
@@ -102,7 +103,7 @@ class Setup:
     @property
     def words(self) -> str:
         """Its name in sentences."""
-        return shardings.spoken(self.sharding, DEFAULT) + self._switches
+        return sharding_words.spoken(self.sharding, DEFAULT) + self._switches
 
     @property
     def _switches(self) -> str:

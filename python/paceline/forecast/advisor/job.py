@@ -14,8 +14,10 @@ from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
 from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharding import in_groups
-from paceline.forecast.simulate import Result, Scenario
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel", "context_parallel")
 SEARCHED = ("workers", "sharding", "checkpointing", "batch", "accumulate", *_PARALLEL)
@@ -149,7 +151,7 @@ class Job:
     def result(self, candidate: Candidate) -> Result:
         """Forecast a candidate, once. Raises InvalidArgumentError."""
         if candidate not in self.known:
-            self.known[candidate] = self.scenario(candidate).result()
+            self.known[candidate] = result_of(self.scenario(candidate))
         return self.known[candidate]
 
     def check(self, parallel: ModelParallel) -> None:

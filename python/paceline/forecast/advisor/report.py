@@ -11,12 +11,13 @@ from typing import Any, Literal
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.forecast import sharding as shardings
+from paceline.forecast import sharding_words
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, Help, Option
-from paceline.forecast.sharding import Sharded
+from paceline.forecast.sharded import TIGHT, Sharded
 from paceline.forecast.table import rate_of, sharing_of
 from paceline.settings.table import SETTINGS
 
@@ -196,7 +197,7 @@ class Answer:
         exposed = result.exposed_communication_s
         waits = (
             f"{units.duration(exposed)} of communication are exposed, which is an iteration's time beyond computation "
-            f"alone: {shardings.exposed_parts(own)}"
+            f"alone: {sharding_words.exposed_parts(own)}"
             if exposed
             else "All communication is hidden"
         )
@@ -236,7 +237,7 @@ class Answer:
         if not groups:
             return []
         tight = any(row.sharded.is_tight for rows in self.rows.values() for row in rows)
-        marks = [f"~: {shardings.tight_words()}"] if tight else []
+        marks = [f"~: {sharding_words.tight_words()}"] if tight else []
         return [*self._title(), "", *render(columns, groups, highlight_first=True), *marks]
 
     def _shown(self) -> dict[str, Callable[[Candidate], int]]:
@@ -337,7 +338,7 @@ def _tight(job: Job, best: Row, safer: Row | None, tokens: int | None) -> list[s
     lines = [
         f"note: the best leaves {units.size(best.sharded.room_bytes)} for what is not counted, such as what the "
         "allocator reserves beyond what is allocated: it may not fit; none of the others leaves "
-        f"{100 * (1 - shardings.TIGHT):.0f} %."
+        f"{100 * (1 - TIGHT):.0f} %."
     ]
     if safer is not None:
         own = safer.sharded
@@ -348,7 +349,7 @@ def _tight(job: Job, best: Row, safer: Row | None, tokens: int | None) -> list[s
             f"{units.size(job.capacity_bytes)} of a GPU: {safer.command}",
         ]
     is_sharded = shardings.kind(best.candidate.setup.sharding) != shardings.NONE
-    gpus = search.enough(job, best.candidate, shardings.TIGHT) if is_sharded else None
+    gpus = search.enough(job, best.candidate, TIGHT) if is_sharded else None
     ways = ["shorter sequences (--seq)"] * (tokens is not None)
     more = "more GPUs" if gpus is None else f"{gpus} GPUs, on which {best.candidate.setup.words} leaves that much"
     return [*lines, f"What would leave more: {units.listed([*ways, more], 'or')}."]
@@ -372,7 +373,9 @@ def _never(found: Found) -> str:
     for one in found.never_fit:
         least.setdefault(one.candidate.setup.sharding, one.least_bytes)
     words = [
-        f"{shardings.spoken(name)} (the least is {units.size(size)})" for name, size in least.items() if name not in fit
+        f"{sharding_words.spoken(name)} (the least is {units.size(size)})"
+        for name, size in least.items()
+        if name not in fit
     ]
     return f"{units.count(found.gpus, 'GPU')}: no configuration fits with {units.listed(words, 'or')}." if words else ""
 
@@ -395,8 +398,8 @@ def _remedy(job: Job, one: Candidate, own: Sharded | None) -> str:
     frugal = (("sharding", "zero3"), ("checkpointing", "full"))
     given = [f"--{name}" for name, least in frugal if least not in getattr(job.space, f"{name}s")]
     workload = job.workload(one)
-    if shardings.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
-        return shardings.more_gpus(workload, job.capacity_bytes) + _enough(job, one)
+    if sharding_words.least_gpus(workload, job.capacity_bytes) > one.workers * workload.gpus:
+        return sharding_words.more_gpus(workload, job.capacity_bytes) + _enough(job, one)
     if one.batch > 1:
         given += [f"--{name.replace('_', '-')}" for name in ("batch", "global_batch") if getattr(job.space, name)]
     if given:

@@ -30,7 +30,10 @@ from paceline.forecast.advisor.candidates import (
 )
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
-from paceline.forecast.simulate import LONG, Result
+from paceline.forecast.lowering import most_messages
+from paceline.forecast.result import Result
+from paceline.forecast.run import LONG
+from paceline.forecast.sharded import TIGHT
 
 Progress = Callable[[int, int], None]
 _BUCKETS = (1 << 28, 1 << 30)
@@ -344,7 +347,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     def is_no_gain(bound: float) -> bool:
         return any(bound < rate(one) * (1 if tight else 1 + NEAR) for tight, one in best.items())
 
-    limit = shardings.TIGHT * job.capacity_bytes
+    limit = TIGHT * job.capacity_bytes
     forecast([one for one in able if one.least_bytes <= limit], is_beaten)
     forecast([one for one in able if one.least_bytes > limit], is_no_gain)
     if False in best and True in best and rate(best[True]) < (1 + NEAR) * rate(best[False]):
@@ -358,7 +361,7 @@ def _is_long(job: Job, candidate: Candidate) -> bool:
     """Whether a forecast takes more than a second: DDP's buckets go side by side, message by message."""
     if candidate.setup.sharding != shardings.NONE or candidate.accumulate > 1:
         return False
-    return job.scenario(candidate).most_messages > LONG
+    return most_messages(job.scenario(candidate)) > LONG
 
 
 def explain(job: Job, found: Found, most: int) -> None:

@@ -23,8 +23,9 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.bottleneck import INSIDE, bound_by, with_faster_links
 from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
 from paceline.forecast.sharding import NONE
-from paceline.forecast.simulate import Result
 
 SCHEMA = 1
 _MOST_MESSAGES = 10_000_000
@@ -280,7 +281,7 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     jobs = mix.jobs
     everyone = range(len(jobs))
     pool = ThreadPoolExecutor(cores())
-    by_itself = {job.name: pool.submit(job.by_itself.result) for job in jobs}
+    by_itself = {job.name: pool.submit(result_of, job.by_itself) for job in jobs}
     try:
         changes = _changes(mix, inside=_is_bound_inside(jobs, by_itself))
     except BaseException:
@@ -299,7 +300,7 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
         runs_first += [partial(simulations.run, changed, everyone) for changed in mixes[1:]]
         ran = simulations.completed(pool, runs_first, bar, is_first=True)
         by_themselves = [by_itself]
-        by_themselves += [{job.name: pool.submit(job.by_itself.result) for job in one.jobs} for one in mixes[1:]]
+        by_themselves += [{job.name: pool.submit(result_of, job.by_itself) for job in one.jobs} for one in mixes[1:]]
         beside, together = ran[1 : 1 + len(pairs)], [ran[0], *ran[1 + len(pairs) :]]
         # Each job alone is run as far as in any of these, and compared over the same iterations.
         compared = [[ran[0], *beside], *([one] for one in together[1:])]

@@ -27,7 +27,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
 from paceline.forecast.options import Sweep, prepare
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.scenario import Scenario
 from paceline.settings.table import SETTINGS, SIMULATE, of_place
 
 MOST_JOBS = 12
@@ -74,7 +74,7 @@ class PlacedJob:
     @cached_property
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
-        return _is_planned(json.dumps(self.scenario.core_options()))
+        return _is_planned(json.dumps(lowered(self.scenario).options))
 
     @property
     def spans_nodes(self) -> bool:
@@ -98,7 +98,7 @@ class PlacedJob:
 
     def for_core(self, seed: int | None) -> dict[str, Any]:
         """Return it in the form of the native module."""
-        options = self.scenario.core_options()
+        options = lowered(self.scenario).options
         if seed is not None:
             # Of its own, whatever the job's place in the file.
             options["seed"] = seed ^ zlib.crc32(self.name.encode())
@@ -424,11 +424,11 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         given["strategy"] = forecasts[0].strategy.name
         bare = given | {"cluster": load_cluster(cluster, gpus_per_node=gpus), "library": NONE}
         if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
-            fused = forecasts[0].bucket_size
+            fused = lowered(forecasts[0]).bucket_size
             by_library = f"{int(find_library(DEFAULT).required('bucket_size')) if fused is None else fused}B"
             bare.setdefault("bucket_size", by_library)
         scenarios = prepare(Sweep.of(trace, bare, SIMULATE, "key", where=where)).scenarios
-        cores = [json.dumps(scenario.core_options()) for scenario in scenarios]
+        cores = [json.dumps(lowered(scenario).options) for scenario in scenarios]
         for one, core in zip(scenarios, cores, strict=True):
             if _is_planned(core):
                 _core.iteration_plan(one.trace, core)

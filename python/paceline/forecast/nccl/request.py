@@ -17,7 +17,7 @@ from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 from paceline.forecast.options import Sweep
-from paceline.forecast.simulate import SCHEMA_VERSION
+from paceline.forecast.result import SCHEMA_VERSION
 
 _APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})
 _MOST_BYTES = 10**15

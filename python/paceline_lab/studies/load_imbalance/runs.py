@@ -13,7 +13,9 @@ from paceline.catalog.strategies import all_coordinators, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.networks import networks
 from paceline.forecast.coordination.options import BALANCED
-from paceline.forecast.simulate import Result, Scenario
+from paceline.forecast.result import Result
+from paceline.forecast.run import result_of
+from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 
 BATCH = 32
@@ -79,7 +81,7 @@ def step(network: str, batch: int, *, other_reading: bool = False) -> Trace:
 @lru_cache(maxsize=16)
 def contention_s(network: str) -> float:
     """Return the time at batch 32 in which input pipeline and graph scheduling are both active, in seconds."""
-    return run_of(Point(network, GRAPH, GPUS[0]), 1).result().contention_s or 0.0
+    return result_of(run_of(Point(network, GRAPH, GPUS[0]), 1)).contention_s or 0.0
 
 
 def run_of(point: Point, iterations: int = ITERATIONS) -> Scenario:

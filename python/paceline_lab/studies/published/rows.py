@@ -13,7 +13,8 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
-from paceline.forecast.simulate import Result, simulate
+from paceline.forecast.result import Result
+from paceline.forecast.simulate import simulate
 
 from paceline_lab.studies.published.data import Kind, Metric, Row
 from paceline_lab.studies.published.engines import CannotForecastError, Engine, engine_of

@@ -1,0 +1,266 @@
+"""The result of a forecast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from paceline.catalog.libraries import NONE
+from paceline.forecast.sharded import Sharded
+
+SCHEMA_VERSION = 1
+"""Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
+COORDINATED = ("coordinator", "coordinator_s", "copy_s", "collective_s", "latest_s", "contention_s")
+"""Fields of a result that it has under a coordinator."""
+WITHIN = ("tensor_parallel_s", "expert_parallel_s", "context_parallel_s")
+"""Parts of a model's computation that are exchanges."""
+MODELLED = (
+    "assumed",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "gpus_per_worker",
+    "tensor_parallel_s",
+    "expert_parallel_s",
+    "context_parallel_s",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_stages",
+    "microbatches",
+    "context_parallel",
+    "expert_parallel",
+)
+"""Fields of a result that it has for a model from a configuration."""
+COMPRESSED = ("compression", "sync_every")
+"""Fields of a result that it has if gradients are compressed, or seldom exchanged."""
+CALLS, SLOWED = "library calls", "slowed by NCCL"
+"""Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The interval that holds the measured iteration time with a probability of `level`. Times are seconds."""
+
+    low_s: float
+    high_s: float
+    level: float
+    cases: int
+    """Comparable measurements."""
+    basis: str
+    """What they are."""
+    clipped: bool = False
+    """Whether it would begin below `low_s`, the time of computation alone."""
+
+    def at_least(self, least_s: float) -> Interval:
+        """Return the interval without what is faster than this time, which nothing can be."""
+        if self.low_s >= least_s:
+            return self
+        return replace(self, low_s=least_s, high_s=max(self.high_s, least_s), clipped=True)
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """How busy the links of one kind were, in seconds per iteration."""
+
+    kind: str
+    links: int
+    busiest_s: float
+    mean_s: float
+
+
+@dataclass(frozen=True)
+class Busy:
+    """How long one worker computed, or one link was occupied, in seconds per iteration."""
+
+    name: str
+    kind: str
+    busy_s: float
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """One part of the critical path, in seconds per iteration."""
+
+    part: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A forecast. Times are seconds per iteration in the steady state; see docs/explanation/models.md."""
+
+    trace: str
+    strategy: str
+    workers: int
+    """Ranks that train."""
+    servers: int
+    """Parameter servers; 0 for a strategy without servers."""
+    bandwidth_bps: float
+    """Rate of a node in bits per second, each way; in a fabric of rails, of a rank, which has a NIC of its own."""
+    iteration_s: float
+    """Duration of an iteration."""
+    samples_per_s: float | None
+    """Samples of all workers per second; None if the trace does not know its batch."""
+    scaling_efficiency: float | None
+    """Samples per second, divided by workers times the rate of one worker alone."""
+    exposed_communication_s: float
+    """Iteration time beyond the computation of one worker alone."""
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    bytes_sent_per_worker: float
+    """Bytes that a worker sends in an iteration."""
+    messages: int
+    """Messages of all ranks in an iteration."""
+    batch: int
+    """Samples of a worker in an iteration, or of all workers that share samples."""
+    gradient_bytes: int
+    buckets: int
+    links: tuple[LinkUse, ...]
+    """Use of links by kind."""
+    critical_path: tuple[PathPart, ...]
+    """Parts of the critical path, largest first."""
+    queued_s: float | None
+    """Time that messages waited for a link; None if the network model has no queues."""
+    notes: tuple[str, ...]
+    """Notes, such as what a degenerate case was reduced to."""
+    algorithm_bandwidth_bps: float | None = None
+    """Bytes over time, for traces without computation."""
+    bus_bandwidth_bps: float | None = None
+    """Bus bandwidth as nccl-tests defines it, for traces without computation."""
+    library: str = NONE
+    """The library whose costs it has; `none`: the bare schedule."""
+    channel: str = "none"
+    """What carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole bandwidth."""
+    flow_bandwidth_bps: float = 0.0
+    """What the messages of a node get of its rate, in bits per second."""
+    interval: Interval | None = None
+    """The interval that holds a measured iteration with a probability of 80 %; None outside the evidence."""
+    evidence: str = ""
+    """The measurements that the interval is based on, or why there is none."""
+    compute_speedup: float = 1.0
+    """Factor by which computation was sped up."""
+    cluster: str = ""
+    """The cluster's name; the fields given beside it may differ from those of the built-in cluster."""
+    gpus_per_node: int = 1
+    """Ranks of a node."""
+    has_rails: bool = False
+    """Whether each of them has a NIC of its own, whose rate `bandwidth_bps` is; otherwise they share their node's."""
+    latency_s: float = 0.0
+    """One-way latency between two nodes."""
+    bucket_size: int | None = None
+    """Most bytes of a bucket; None: no fusion."""
+    busy: tuple[Busy, ...] | None = None
+    """Busy time of every worker and link, if `detail` was requested."""
+    coordinator: str | None = None
+    """The coordinator's policy; None: without one. Otherwise computation and the next three add up to an iteration."""
+    coordinator_s: float | None = None
+    """Waiting until a bucket's exchange begins: ranks that are not ready, late wake-ups, cycles, agreement."""
+    copy_s: float | None = None
+    """Copies into and out of the fusion buffer."""
+    collective_s: float | None = None
+    """Inside the exchange: the network, and waiting for ranks that arrive later."""
+    latest_s: float | None = None
+    """Mean lateness of the latest rank, which the other parts include as waiting."""
+    contention_s: float | None = None
+    """How long a rank's input pipeline and graph scheduling are both active."""
+    assumed: str | None = None
+    """What is assumed of the computation, for models from a configuration: GPU, tokens, precision, checkpointing."""
+    tokens_per_s_per_gpu: float | None = None
+    """Tokens per second and GPU, for language models from a configuration."""
+    mfu: float | None = None
+    """Model FLOPs utilization, for models from a configuration: 6 FLOPs per parameter and token, and attention's."""
+    gpus_per_worker: int | None = None
+    """GPUs of a data-parallel rank of such a model, if they are several: tensor-parallel ones times stages."""
+    tensor_parallel_s: float | None = None
+    """Seconds of its computation that are all-reduces between tensor-parallel GPUs, if there are any."""
+    expert_parallel_s: float | None = None
+    """Seconds of its computation in which tokens are on their way to experts on other GPUs and back, if any are."""
+    context_parallel_s: float | None = None
+    """Seconds of its computation in which attention waits for other parts of its sequences, if ranks share samples."""
+    tensor_parallel: int | None = None
+    """GPUs that share every layer of such a model; 1: none do. So are the next ones."""
+    pipeline_parallel: int | None = None
+    """Stages."""
+    virtual_stages: int | None = None
+    """Parts of a stage."""
+    microbatches: int | None = None
+    """Of an iteration; `batch` has the samples of all of them."""
+    context_parallel: int | None = None
+    """Ranks that share every sample; `batch` has those that they train together."""
+    expert_parallel: int | None = None
+    """Ranks that share the experts."""
+    compression: str | None = None
+    """How gradients were compressed: `none`, `powersgd:4`, …; None if it was not asked for."""
+    sync_every: int | None = None
+    """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
+    sharded: Sharded | None = None
+    """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """Return the result from the native module's JSON.
+
+        Args:
+            text: The JSON.
+        """
+        values: dict[str, Any] = json.loads(text)
+        values["links"] = tuple(LinkUse(**link) for link in values["links"])
+        values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
+        values["notes"] = tuple(values["notes"])
+        values["sharded"] = own = Sharded.of(values["sharded"])
+        if "busy" in values:
+            values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
+        found = cls(**values)
+        return replace(found, critical_path=_told_apart(found.critical_path, found.compute_s, own))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it, without fields that do not apply."""
+        plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        plain |= {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["links"] = [vars(link) for link in self.links]
+        plain["critical_path"] = [vars(part) for part in self.critical_path]
+        plain["notes"] = list(self.notes)
+        plain["interval"] = None if self.interval is None else vars(self.interval)
+        plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
+        plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
+        for name in (
+            *COMPRESSED,
+            "algorithm_bandwidth_bps",
+            "bus_bandwidth_bps",
+            "busy",
+            "sharded",
+            *MODELLED,
+            *COORDINATED,
+        ):
+            if plain[name] is None:
+                del plain[name]
+        if self.coordinator is not None:
+            plain["compute_s"] = self.compute_s
+        return plain
+
+    def _repr_html_(self) -> str:
+        from paceline.forecast.html import summary
+
+        return summary(self)
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds that one worker alone computes in an iteration."""
+        return self.forward_s + self.backward_s + self.optimizer_s
+
+
+def _told_apart(path: Sequence[PathPart], compute_s: float, own: Sharded) -> tuple[PathPart, ...]:
+    """Return the parts, largest first, of which computation is the trace's: without what communication adds to it."""
+    added = {CALLS: own.calls_s, SLOWED: own.slowed_s}
+    parts = []
+    for part in path:
+        if part.part != "compute" or not any(added.values()):
+            parts.append(part)
+            continue
+        # The path has them in the share that it has of all computation.
+        share = min(1.0, part.seconds / (compute_s + sum(added.values())))
+        parts += [PathPart(name, seconds * share) for name, seconds in added.items() if seconds > 0]
+        parts.append(PathPart("compute", max(0.0, part.seconds - share * sum(added.values()))))
+    return tuple(sorted(parts, key=lambda part: -part.seconds))

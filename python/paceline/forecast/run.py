@@ -1,0 +1,126 @@
+"""Runs a scenario: the simulation, what surrounds it, and the interval from what was measured."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline import _core
+from paceline.forecast import compression as compressions
+from paceline.forecast import sharding as shardings
+from paceline.forecast.beyond import beyond
+from paceline.forecast.evidence import Question, interval
+from paceline.forecast.lowering import lowered
+from paceline.forecast.memory import of_gpu, of_workload
+from paceline.forecast.result import WITHIN, Result
+from paceline.forecast.scenario import Scenario
+from paceline.forecast.sharded import Sharded
+
+LONG = 6_000_000
+"""A simulation of more messages takes over a second: what tries several leaves it out."""
+
+
+def _sharded(scenario: Scenario, found: Result, options: Mapping[str, Any]) -> Sharded | None:
+    """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank.
+
+    `options`: those that the native module had.
+    """
+    if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
+        return None
+    own = found.sharded
+    if scenario.workload is not None:
+        if scenario.workload.pipeline > 1:
+            own = replace(own, memory=of_workload(scenario.workload, options))
+        else:
+            own = replace(own, memory=of_gpu(own.memory, scenario.workload))
+    return replace(own, capacity_bytes=scenario.capacity_bytes)
+
+
+def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
+    """Return the result of a scenario, simulated without the GIL. Raises InvalidArgumentError.
+
+    `ranks`: limits the timeline to the first ones.
+    """
+    low = lowered(scenario)
+    text = _core.simulate(scenario.trace, low.cluster, json.dumps(low.options), scenario.timeline, ranks)
+    found = Result.from_json(text)
+    cluster = scenario.cluster
+    question = Question(
+        library=scenario.library.name,
+        family=scenario.library.family,
+        strategy=found.strategy,
+        channel=low.channel,
+        workers=scenario.workers,
+        nodes=scenario.nodes(cluster.gpus_per_node),
+        link_bps=cluster.bandwidth_bps,
+        # NCCL's own choice is a ring except for small buckets.
+        own=found.strategy == scenario.library.strategy
+        or (scenario.library.strategy, found.strategy) == ("native", "ring"),
+        computes=found.compute_s > 0,
+        coordinated=scenario.coordination is not None,
+        sharded=shardings.is_plan(scenario.options),
+        communicates=found.messages > 0,
+        beyond=beyond(scenario, low),
+        architecture="" if scenario.workload is None else scenario.workload.hardware.architecture,
+    )
+    likely, evidence = interval(found.iteration_s, question)
+    # Nothing is faster than computation, if that was measured.
+    least_s = min(found.compute_s, found.iteration_s)
+    figures: dict[str, Any] = {}
+    if scenario.workload is not None:
+        passes = scenario.options.get("accumulate", 1)
+        figures |= scenario.workload.figures(found.samples_per_s, scenario.workers, passes)
+        if scenario.workload.has_exchanges:
+            # Computation that is said to be faster has faster exchanges within it.
+            pass_s = scenario.workload.before_s + scenario.workload.forward_s + scenario.workload.backward_s
+            faster = (found.forward_s + found.backward_s) / (passes * pass_s)
+            figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
+        figures |= {"assumed": scenario.workload.assumed, **scenario.workload.parallelism}
+        if scenario.workload.context > 1 and found.samples_per_s is not None:
+            # Each rank counts its part of a sample as one.
+            figures["samples_per_s"] = found.samples_per_s / scenario.workload.context
+        if scenario.workload.tensor > 1:
+            # Its nodes are made of ranks, each of which is several GPUs.
+            rank = "one data-parallel rank per node"
+            figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
+    sharded = _sharded(scenario, found, low.options)
+    if sharded is not None and sharded.memory.activations_bytes is None:
+        without = f"{found.trace} does not say what activations take, so memory leaves them out"
+        figures["notes"] = (*figures.get("notes", found.notes), without)
+    if said := compressions.note(scenario):
+        figures["notes"] = (*figures.get("notes", found.notes), *said)
+    return replace(
+        found,
+        **figures,
+        sharded=sharded,
+        compression=scenario.options.get("compression"),
+        sync_every=scenario.options.get("sync_every"),
+        bandwidth_bps=cluster.bandwidth_bps,
+        interval=likely if likely is None or scenario.workload is not None else likely.at_least(least_s),
+        evidence=evidence,
+        library=scenario.library.spec,
+        channel=low.channel,
+        flow_bandwidth_bps=low.flow_bps,
+        compute_speedup=float(scenario.options.get("compute_speedup", 1.0)),
+        cluster=cluster.name,
+        gpus_per_node=cluster.gpus_per_node,
+        has_rails=cluster.has_rails,
+        latency_s=low.cluster.latency_s,
+        bucket_size=low.bucket_size,
+    )
+
+
+def traced(scenario: Scenario, ranks: int | None = None) -> tuple[Result, list[dict[str, Any]]]:
+    """Return the result and the timeline: events in Chrome's format. Raises InvalidArgumentError.
+
+    `ranks`: limits the timeline to the first workers and the first server.
+    """
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        path = Path(folder) / "timeline.json"
+        result = result_of(replace(scenario, timeline=path), ranks)
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return result, events
