@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.cli.simulate import simulate
 from paceline.forecast.jobs import model, spec, table
-from paceline.forecast.simulate import Scenario
+from paceline.forecast.run import result_of
 
 EVERY_MESSAGE, NONE = 10**15, -1
 
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch):
 @pytest.mark.parametrize("known", [0, 2])
 def test_ctrl_c_does_not_wait_for_forecasts_of_single_jobs(known, monkeypatch):
     """`known`: how many are forecast before both threads are busy with others, and Ctrl-C is pressed."""
-    forecasts, release, original = itertools.count(), threading.Event(), Scenario.result
+    forecasts, release, original = itertools.count(), threading.Event(), result_of
     main = threading.main_thread().ident
 
     def forecast(scenario):
@@ -148,7 +148,7 @@ def test_ctrl_c_does_not_wait_for_forecasts_of_single_jobs(known, monkeypatch):
         release.wait(30)
         raise AssertionError("nobody needs it")
 
-    monkeypatch.setattr(Scenario, "result", forecast)
+    monkeypatch.setattr(model, "result_of", forecast)
     monkeypatch.setattr(model, "cores", lambda: 2)
     mix = spec.mix({"job": [job("a"), job("b")]}, "jobs.toml")
     started = time.monotonic()
