@@ -14,7 +14,7 @@ from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Space
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.options import Sweep
+from paceline.forecast.request import Sweep
 
 SMALL = ("gpt2-small", "--gpu", "a100", "--network", "25Gbps", "--seq", "256")
 

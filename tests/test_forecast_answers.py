@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.explain import explain
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import grouped
 from paceline_lab.report import spec

@@ -16,7 +16,8 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent

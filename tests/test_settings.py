@@ -21,7 +21,8 @@ from paceline.cli import main
 from paceline.cli.simulate import simulate
 from paceline.errors import Source
 from paceline.forecast.lowering import lowered
-from paceline.forecast.options import CORE, Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import CORE, Sweep
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.job.settings import Settings

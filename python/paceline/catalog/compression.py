@@ -9,6 +9,8 @@ from paceline._internal.nearest import nearest
 from paceline.errors import InvalidArgumentError
 
 NONE = "none"
+OPTIONS = ("compression", "sync_every")
+"""The settings of what is compressed, and how seldom it is exchanged."""
 METHODS = (NONE, "fp16", "bf16", "int8", "powersgd", "topk")
 INT8_BLOCK = 256
 """Values that share a scale (crates/iteration/src/compression.rs has the same)."""

@@ -152,7 +152,7 @@ def advise(
     """
     from paceline.forecast.advisor import report, search
     from paceline.forecast.advisor.job import Job
-    from paceline.forecast.options import Sweep
+    from paceline.forecast.request import Sweep
 
     costs = report.Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
     if objective == "cost" and price is None:

@@ -16,7 +16,8 @@ from paceline.catalog.library import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming
-from paceline.forecast.options import Prepared, Sweep, prepare
+from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import LOCAL, SweepInterrupted

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._core import Trace
 from paceline._internal import units
 from paceline.catalog import names
-from paceline.catalog.compression import NONE, Compression, parse
+from paceline.catalog.compression import NONE, OPTIONS, Compression, parse
 from paceline.catalog.hardware import Hardware, find_hardware, titled
 from paceline.catalog.models.roofline import Roofline
 from paceline.catalog.strategies import SWITCHES, Strategy
@@ -21,11 +21,10 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 
 if TYPE_CHECKING:
-    from paceline.forecast.options import Sweep
+    from paceline.forecast.request import Sweep
     from paceline.forecast.result import Result
     from paceline.forecast.scenario import Scenario
 
-OPTIONS = ("compression", "sync_every")
 PARTS = ("compress", "between", "decompress")
 """Before the first exchange of a bucket, between two, and after the last."""
 COSTS = ("bucket_s", "tensor_s", "element_s", "received_s")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
 from paceline.forecast.sharded import Sharded
 
@@ -32,8 +33,6 @@ MODELLED = (
     "expert_parallel",
 )
 """Fields of a result that it has for a model from a configuration."""
-COMPRESSED = ("compression", "sync_every")
-"""Fields of a result that it has if gradients are compressed, or seldom exchanged."""
 CALLS, SLOWED = "library calls", "slowed by NCCL"
 """Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
 
@@ -226,7 +225,7 @@ class Result:
         plain["sharded"] = None if self.sharded is None else self.sharded.to_dict()
         plain["busy"] = None if self.busy is None else [vars(busy) for busy in self.busy]
         for name in (
-            *COMPRESSED,
+            *COMPRESSION,
             "algorithm_bandwidth_bps",
             "bus_bandwidth_bps",
             "busy",

@@ -9,7 +9,8 @@ from typing import Unpack
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.settings.keywords import SimulateOptions

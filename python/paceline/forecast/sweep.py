@@ -169,7 +169,8 @@ def sweep(
             raise InvalidArgumentError("sweep(strategies=): is the former name of strategy=; give one of them")
         warnings.warn("sweep(strategies=) is now called strategy=", FutureWarning, stacklevel=2)
         strategy = strategies
-    from paceline.forecast.options import Sweep, prepare
+    from paceline.forecast.prepare import prepare
+    from paceline.forecast.request import Sweep
 
     if workers is None and gpus is None:
         raise InvalidArgumentError("give the numbers of ranks that train, such as workers=[2, 4]", setting="workers")

@@ -13,10 +13,10 @@ import click
 from paceline._internal import units
 from paceline._internal.console import put, say
 from paceline._internal.extras import need
+from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
-from paceline.forecast import compression
 from paceline.forecast.sharding import OPTIONS
 from paceline.forecast.sharding import check as check_options
 from paceline.job import job
@@ -24,7 +24,7 @@ from paceline.job import job
 from paceline_lab.replay import traces
 from paceline_lab.replay.result import Played, measured
 
-SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *compression.OPTIONS)
+SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *COMPRESSION)
 """Options of a plan that change what is exchanged."""
 
 

@@ -15,7 +15,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import style
 from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
-from paceline.forecast.options import plan
+from paceline.forecast.prepare import plan
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario

@@ -10,7 +10,8 @@ from typing import Any
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding_words, style
-from paceline.forecast.options import Prepared, Sweep, prepare
+from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import CALLS, SLOWED, Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario

@@ -14,7 +14,8 @@ from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.options import Prepared, Sweep, prepare
+from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.request import Sweep
 from paceline.settings.table import of_place
 
 _MOST_BYTES = 1 << 20

@@ -13,7 +13,8 @@ from paceline._core import parse_rate
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.advisor.candidates import CHECKPOINTINGS, Candidate, ModelParallel, Space
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario

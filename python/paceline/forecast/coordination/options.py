@@ -16,7 +16,7 @@ from paceline.forecast.coordination.model import Coordination, find_coordinators
 from paceline.forecast.coordination.networks import contention_share, networks
 
 if TYPE_CHECKING:
-    from paceline.forecast.options import Sweep
+    from paceline.forecast.request import Sweep
 
 SUMMIT, HOROVOD = "summit", "horovod"
 # Processes that are late by nothing, on a network that gives what its cluster file says.

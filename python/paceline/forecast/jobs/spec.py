@@ -26,7 +26,8 @@ from paceline.catalog.nodes import Nodes, known_nodes, with_inside
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
 from paceline.forecast.lowering import lowered
-from paceline.forecast.options import Sweep, prepare
+from paceline.forecast.prepare import prepare
+from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
 from paceline.settings.table import SETTINGS, SIMULATE, of_place
 

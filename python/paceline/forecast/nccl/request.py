@@ -16,7 +16,7 @@ from paceline.catalog.library import COLLECTIVES, as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
-from paceline.forecast.options import Sweep
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import SCHEMA_VERSION
 
 _APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})

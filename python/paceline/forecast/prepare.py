@@ -1,0 +1,486 @@
+"""Makes the scenarios of a request: combines libraries, strategies and machines, and refuses what has no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Cluster, Trace
+from paceline._internal import units
+from paceline._internal.files import check_distinct, check_writable
+from paceline.catalog.libraries import DEFAULT, Library, library_names
+from paceline.catalog.library import NO_NETWORK, cluster_names
+from paceline.catalog.placement import read_placement
+from paceline.catalog.strategies import (
+    KNOBS,
+    SWITCHES,
+    Strategy,
+    all_strategies,
+    check_knobs,
+    feasible,
+    find_strategy,
+    lacks,
+    with_switch,
+)
+from paceline.errors import InvalidArgumentError, naming
+from paceline.forecast import compression, sharding
+from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.coordination.options import Coordinated, coordinated
+from paceline.forecast.lowering import unreachable
+from paceline.forecast.request import CORE, SWEPT, Sweep
+from paceline.forecast.scenario import Scenario, used_by
+from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
+from paceline.settings.kinds import PLACEMENTS
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The scenarios, and notes for the user."""
+
+    scenarios: list[Scenario]
+    notes: list[str] = field(default_factory=list)
+    meant: frozenset[str] = frozenset(EXTRAS)
+    """What was asked for that not everybody has: servers by name or number; by name or with a cluster, its switch."""
+
+
+def prepare(sweep: Sweep) -> Prepared:
+    """Check everything that can be checked without simulating. Raises InvalidArgumentError."""
+    with naming(sweep.sources):
+        return _prepared(sweep)
+
+
+def _prepared(sweep: Sweep) -> Prepared:
+    _check_outputs(sweep)
+    traces, machine = sweep.steps(), sweep.machine()
+    sweep, small = _without_small(sweep, machine)
+    own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
+    strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
+    meant = {extra for strategy in by_name for extra in extras(strategy.name)}
+    meant |= {SERVERS} if sweep.get("servers") is not None else set()
+    # On one node, no switch is between workers.
+    several = max(sweep.workers) > machine.gpus_per_node
+    meant |= {SWITCH} if sweep.get("cluster") is not None and several else set()
+    strategies, notes = _only_feasible(strategies, by_name, machine)
+    sharding.check(sweep.get("sharding"), sweep.values)
+    compression.check(sweep)
+    strategies = compression.only_able(sweep, strategies, by_name)
+    if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):
+        strategies = sharding.only_able(strategies, by_name, all_strategies(), sweep.get("sharding"))
+        notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
+    elif "accumulate" in sweep.values:
+        # The native module refuses those that were named.
+        strategies = [one for one in strategies if one.is_of_ranks or one in by_name]
+    notes += [*small, *_unknown_libraries(sweep, traces)]
+    check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
+    for trace in traces:
+        _refuse_without_effect(sweep, strategies, trace, machine)
+    _check_stragglers(sweep, machine)
+    _check_nics(machine)
+    scenarios: list[Scenario] = []
+    for named, trace in zip(sweep.traces, traces, strict=True):
+        how = coordinated(sweep, trace, machine)
+        workload = sweep.workload(named)
+        if not trace.gradient_bytes and not sharding.is_plan(sweep.values):
+            raise InvalidArgumentError(
+                f"{trace.name}: has no gradients, so there is nothing to synchronise; with "
+                f"{sweep.spelling('sharding')} zero3, ranks gather its parameters"
+            )
+        if workload is not None and sweep.get("bucket_size"):
+            sharding.check_buckets(sweep.get("sharding"))
+        under = [coordination for coordination in how.coordinations if coordination is not None]
+        for name in sweep.get("library") or [None]:
+            sides = [
+                _Side.of(
+                    sweep,
+                    traces,
+                    (trace, name),
+                    machine,
+                    coordinations=coordinations,
+                    fused=how.bucket_size if coordinations is under else None,
+                )
+                for coordinations in ([None] if len(under) < len(how.coordinations) else [], under)
+                if coordinations
+            ]
+            its = _its_own(sweep, strategies, sides[-1].library)
+            about = (trace, sides[-1].clusters, sides[-1].library)
+            able, unreachable = _only_reachable(sweep, its, by_name, how, about)
+            notes += [*unreachable, *how.notes, *_of_two_libraries(sweep, sides)]
+            for count, place, speedup in product(
+                sweep.workers, range(len(sides[0].clusters)), sweep.get("compute_speedup") or [None]
+            ):
+                for side in sides:
+                    planned = plan(
+                        [trace],
+                        [side.clusters[place]],
+                        able,
+                        workers=[count],
+                        servers=sweep.get("servers") or [None],
+                        compute_speedups=[speedup],
+                        library=side.library,
+                        bucket_sizes=side.bucket_sizes,
+                        options={one: sweep.get(one) for one in CORE} | {"placement": side.placement},
+                        coordinations=side.coordinations,
+                        shardings=sweep.get("sharding") or [None],
+                        compressions=sweep.get("compression") or [None],
+                        syncs=sweep.get("sync_every") or [None],
+                    )
+                    scenarios += [replace(one, workload=workload, one_a_node=sweep.is_one_a_node) for one in planned]
+    if sweep.timeline is not None and len(scenarios) != 1:
+        raise InvalidArgumentError(
+            f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
+            f"{_several(sweep, strategies)}"
+        )
+    devices = [note for trace in traces for note in sweep.device_note(trace)]
+    if sweep.gpus_per_rank > 1:
+        notes.append(_ranks_note(sweep))
+    if (shared := sweep.get("context_parallel") or 1) > 1:
+        notes.append(f"{shared} neighbouring workers share every sample; batches are theirs together")
+    recorded = [note for trace in traces for note in sweep.gloo_note(trace)]
+    for named, trace in zip(sweep.traces, traces, strict=True):
+        recorded += sweep.recording_notes(named, trace)
+    about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
+    notes += _bare_note(strategies, traces, machine)
+    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
+    return Prepared(scenarios, list(said), frozenset(meant))
+
+
+def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
+    """Return a note if exchanges of NCCL, as they were measured, are compared with the messages of schedules alone."""
+    kinds = {strategy.is_offloaded for strategy in strategies}
+    if len(kinds) == 1 or machine.gpu is None or any(trace.computes for trace in traces):
+        return []
+    return [
+        "native takes as long as NCCL, whose latencies were measured; the other strategies are messages alone, without "
+        "what a library and its kernels cost, and look faster for it where buffers are small"
+    ]
+
+
+def _ranks_note(sweep: Sweep) -> str:
+    """Return what a worker is, if it is several GPUs."""
+    ways, stages = sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1
+    what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
+    note = f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)})"
+    if stages == 1:
+        return note
+    return f"{note}; the slowest stage is simulated, and memory is that of a GPU of the stage that needs most"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What the rows with a coordinator, or those without one, have in common: each is as if asked by itself."""
+
+    coordinations: Sequence[Coordination | None]
+    library: Library
+    clusters: Sequence[Cluster]
+    bucket_sizes: Sequence[int | str | None]
+    placement: str | list[int] | None
+
+    @classmethod
+    def of(
+        cls,
+        sweep: Sweep,
+        traces: Sequence[Trace],
+        about: tuple[Trace, str | None],
+        machine: Cluster,
+        *,
+        coordinations: Sequence[Coordination | None],
+        fused: int | None,
+    ) -> _Side:
+        """Make it for a trace and the library asked for.
+
+        `fused`: the size up to which a coordinator fuses, unless one was asked for.
+        """
+        trace, name = about
+        library = sweep.library_of(trace, name, coordinated=coordinations != [None])
+        clusters = sweep.machines(machine, library)
+        sizes = sweep.get("bucket_size") or [fused]
+        return cls(coordinations, library, clusters, sizes, _placement(sweep, traces, library))
+
+
+def _of_two_libraries(sweep: Sweep, sides: Sequence[_Side]) -> list[str]:
+    libraries = list(dict.fromkeys(side.library.name for side in sides))
+    if len(libraries) == 1:
+        return []
+    return [
+        f"rows without a coordinator are of {libraries[0]}, the others of {libraries[1]}: {sweep.spelling('library')} "
+        f"{libraries[1]} compares the same library"
+    ]
+
+
+def plan(
+    traces: Sequence[Trace],
+    clusters: Sequence[Cluster],
+    strategies: Sequence[Strategy],
+    *,
+    workers: Sequence[int],
+    servers: Sequence[int | None],
+    compute_speedups: Sequence[float | None],
+    library: Library,
+    bucket_sizes: Sequence[int | str | None],
+    options: Mapping[str, Any],
+    coordinations: Sequence[Coordination | None] = (None,),
+    shardings: Sequence[str | None] = (None,),
+    compressions: Sequence[str | None] = (None,),
+    syncs: Sequence[int | None] = (None,),
+) -> list[Scenario]:
+    """Return the scenarios of a sweep, ordered as their arguments are in `product` below.
+
+    A knob is passed to the strategies that use it: one without servers runs once, whatever the number of servers.
+    """
+    return [
+        Scenario.of(
+            trace,
+            cluster,
+            strategy,
+            count,
+            library=library,
+            **sharding.used_by(shard, used_by(strategy, options)),
+            sharding=shard,
+            compression=compressed,
+            sync_every=every,
+            servers=server_count,
+            compute_speedup=speedup,
+            bucket_size=bucket_size,
+            coordination=coordination,
+        )
+        for trace, count, cluster, speedup, coordination, bucket_size, shard, compressed, every, strategy in product(
+            *(traces, workers, clusters, compute_speedups, coordinations, bucket_sizes),
+            *(shardings, compressions, syncs, strategies),
+        )
+        for server_count in (servers if "servers" in strategy.knobs else [None])
+    ]
+
+
+def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
+    """Return a note if the cluster file is a probe of a single host, which measured no network."""
+    if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
+        return []
+    several = max(sweep.workers) > cluster.gpus_per_node
+    if not several or NO_NETWORK.partition(",")[0] not in cluster.provenance:
+        return []
+    return [
+        f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate inside the host is used "
+        f"between nodes: give {sweep.spelling('bandwidth')}"
+    ]
+
+
+def _check_outputs(sweep: Sweep) -> None:
+    if sweep.timeline is not None:
+        check_writable("--timeline", sweep.timeline)
+    check_distinct([("--plot", sweep.plot), ("--timeline", sweep.timeline)], sweep.inputs)
+    if sweep.plot is None:
+        return
+    from paceline.forecast.plotting import check_plot
+
+    check_plot(sweep.plot)
+
+
+def _own(sweep: Sweep, libraries: Sequence[Library]) -> list[str]:
+    """Return the strategies if none is named: all, or what libraries do by themselves if the question is about them."""
+    about = sweep.one_strategy or sweep.get("library") is not None or sharding.is_plan(sweep.values)
+    about = about or compression.is_asked(sweep.values)
+    return [library.strategy for library in libraries] if about else ["all"]
+
+
+def _its_own(sweep: Sweep, strategies: list[Strategy], library: Library) -> list[Strategy]:
+    """Return the strategies of one of several libraries: its own, if none is named."""
+    if sweep.get("strategy") is not None or len(sweep.get("library") or ()) < 2:
+        return strategies
+    return [strategy for strategy in strategies if strategy.name == library.strategy]
+
+
+def _strategies(words: Sequence[str], *, servers_first: bool) -> tuple[list[Strategy], set[Strategy]]:
+    """Return the requested strategies, each once, and those requested by name.
+
+    Parameter servers come last unless they are meant: the first strategy is the one that others are compared with.
+    """
+    by_name = {find_strategy(word): None for word in words if word != "all"}
+    every = all_strategies() if "all" in words else ()
+    if not servers_first:
+        every = tuple(sorted(every, key=lambda strategy: "servers" in strategy.knobs))
+    return list(dict.fromkeys([*by_name, *every])), set(by_name)
+
+
+def _only_feasible(
+    strategies: list[Strategy], by_name: set[Strategy], cluster: Cluster
+) -> tuple[list[Strategy], list[str]]:
+    able, unable = feasible(strategies, cluster)
+    for strategy in unable:
+        if strategy in by_name:
+            reason = f"{strategy.name} {lacks(strategy, cluster)}{_able_remedy(strategy, cluster)}"
+            raise InvalidArgumentError(reason, setting="strategy")
+    if not unable:
+        return able, []
+    names = units.listed([strategy.name for strategy in unable])
+    return able, [f"left out {names}: the switch of cluster '{cluster.name}' does not support them"]
+
+
+def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
+    """Return how to make a built-in cluster whose switches can do what a strategy needs; empty if that is no remedy."""
+    needs = [kind for kind in sorted(SWITCHES & strategy.knobs) if not getattr(cluster.switch, kind)]
+    if not needs or cluster.name not in cluster_names():
+        return ""
+    if (able := with_switch(cluster, *needs)) is None or lacks(strategy, able):
+        return "; it is not modelled in fabrics of this kind"
+    changed = units.listed([f'"{kind}": true' for kind in needs])
+    return (
+        f"; `paceline clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give --cluster "
+        "mine.json"
+    )
+
+
+def _only_reachable(
+    sweep: Sweep,
+    strategies: list[Strategy],
+    by_name: set[Strategy],
+    how: Coordinated,
+    job: tuple[Trace, Sequence[Cluster], Library],
+) -> tuple[list[Strategy], list[str]]:
+    """Leave out strategies that were not asked for by name and whose exchanges are too large to be simulated."""
+    coordination = next((it for it in how.coordinations if it is not None), None)
+    if coordination is None:
+        return strategies, []
+    unable = {}
+    trace, clusters, library = job
+    network = sweep.get("network")
+    sizes = sweep.get("bucket_size") or [how.bucket_size]
+    for strategy, cluster, workers, size in product(strategies, clusters, sweep.workers, sizes):
+        scenario = Scenario.of(
+            trace,
+            cluster,
+            strategy,
+            workers,
+            library=library,
+            coordination=coordination,
+            bucket_size=size,
+            network=network,
+        )
+        reason = None if strategy in by_name else unreachable(scenario)
+        if reason is not None:
+            unable[strategy] = reason
+    if not unable:
+        return strategies, []
+    names = units.listed([strategy.name for strategy in unable])
+    able = [strategy for strategy in strategies if strategy not in unable]
+    if not able:
+        raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
+    return able, [f"left out {names}: too many messages, and no closed form at this size"]
+
+
+def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
+    sweep.refuse_idle_links(cluster, strategies)
+    if sweep.get("inside") is not None and cluster.gpus_per_node == 1:
+        raise sweep._alone("inside")
+    is_random = cluster.jitter is not None or cluster.fabric is not None or sweep.has_coordinator
+    if sweep.get("seed") is not None and not is_random:
+        raise InvalidArgumentError(
+            "has no effect on a cluster without jitter; leave it out, or add jitter to its file", setting="seed"
+        )
+    libraries = sweep.libraries_of(trace)
+    timed = cluster.gpu is not None and all(one.is_bare or one.name == DEFAULT for one in libraries)
+    if timed and not sweep.has_coordinator and all(strategy.is_offloaded for strategy in strategies):
+        # A plan, in which ranks wait for each other and collectives take what NCCL's model says.
+        for name, is_given in (
+            ("network", sweep.get("network") is not None),
+            ("barrier", sweep.get("barrier") is False),
+        ):
+            if is_given:
+                raise InvalidArgumentError(
+                    f"has no effect on {units.listed([it.name for it in strategies])} on these GPUs, where collectives "
+                    "take the times of NCCL's model; leave it out",
+                    setting=name,
+                )
+    compression.check_trace(sweep, trace)
+    if not trace.computes:
+        given = {"overlap": sweep.get("overlap") is False}
+        given |= {name: sweep.get(name) is not None for name in ("compute_speedup", "pull")}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise InvalidArgumentError(
+                f"has no effect on {trace.name}, which computes nothing; leave it out", setting=name
+            )
+
+
+def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:
+    """Leave out the usual numbers of workers that do not have a slow rank, with a note."""
+    rank = _highest_slow_rank(machine)
+    able = [workers for workers in sweep.workers if workers > rank]
+    if sweep.get("workers") is not None or not able or len(able) == len(sweep.workers):
+        return sweep, []
+    small = units.listed([str(workers) for workers in sweep.workers if workers <= rank])
+    note = f"left out {small} workers: the cluster's stragglers include rank {rank}"
+    return replace(sweep, values={**sweep.values, "workers": able}), [note]
+
+
+def _highest_slow_rank(machine: Cluster) -> int:
+    return max((one.rank for one in machine.stragglers), default=-1)
+
+
+def _check_stragglers(sweep: Sweep, machine: Cluster) -> None:
+    """Refuse a slow rank that some of the numbers of workers do not have."""
+    fewest, rank = min(sweep.workers), _highest_slow_rank(machine)
+    if rank < fewest:
+        return
+    there_is = f"there is no rank {rank} with {units.count(fewest, 'worker')}, only 0 to {fewest - 1}"
+    if sweep.get("stragglers"):
+        raise InvalidArgumentError(there_is, setting="stragglers")
+    name = sweep.get("cluster")
+    where = machine.name if isinstance(name, Cluster) else name
+    more = f"give more than {rank} {sweep.spelling('workers')}"
+    raise InvalidArgumentError(f"{where}: stragglers: {there_is}; {more} or take it out", setting="cluster")
+
+
+def _check_nics(machine: Cluster) -> None:
+    """Refuse a slow NIC of one GPU where the simulator has one link for all NICs of a node."""
+    if machine.has_rails:
+        return
+    for one in machine.degraded:
+        if (link := one.link.strip()).startswith("worker"):
+            raise InvalidArgumentError(
+                f"{link} is the NIC of one GPU, which strategies have on rails only, and NCCL's collectives "
+                "(allreduce:1GB without a strategy) on any cluster; name a node, such as node0",
+                setting="degraded",
+            )
+
+
+def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
+    """Return a note for each trace that names a library which is not known, and so does not decide."""
+    if sweep.get("library") is not None:
+        return []
+    return [
+        f"{trace.name}: was recorded with '{units.printable(trace.library[:80])}', which is not among the "
+        f"libraries; forecast as {sweep.library_of(trace, None).name} ({sweep.spelling('library')})"
+        for trace in traces
+        if trace.library and trace.library not in library_names()
+    ]
+
+
+def _placement(sweep: Sweep, traces: Sequence[Trace], library: Library) -> str | list[int] | None:
+    placement: str | list[int] | None = sweep.get("placement")
+    if placement is None or placement in PLACEMENTS:
+        return placement
+    [bucket_size, *more] = sweep.get("bucket_size") or [None]
+    if more or len(traces) > 1:
+        what = "bucket size" if more else "trace"
+        raise InvalidArgumentError(f"assigns the tensors of one {what}; give one", setting="placement")
+    if isinstance(placement, list):
+        return placement
+    bucket_size = bucket_size or library.value("bucket_size")
+    if bucket_size is None and "fused_per_cycle" in library.constants:
+        raise InvalidArgumentError(
+            f"a file places buckets, and those of {library.name} depend on the network; give "
+            f"{sweep.spelling('bucket_size')} too",
+            setting="placement",
+        )
+    fewest = min(sweep.get("servers") or [1])
+    size = None if bucket_size in (None, "none") else int(bucket_size)
+    return read_placement(Path(placement), traces[0], size, fewest)
+
+
+def _several(sweep: Sweep, strategies: list[Strategy]) -> str:
+    lengths = {name: len(sweep.get(name) or ()) for name in SWEPT}
+    lengths |= {"workers": len(sweep.workers), "strategy": len(strategies)}
+    traces = ["TRACE"] if len(sweep.traces) > 1 else []
+    return units.listed([*traces, *(sweep.spelling(name) for name, length in lengths.items() if length > 1)])

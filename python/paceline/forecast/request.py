@@ -1,0 +1,462 @@
+"""What is asked: trace, cluster and settings, checked. The command line, reports and Python all make a `Sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline._core import Cluster, Trace
+from paceline._internal import units
+from paceline._internal.nearest import nearest
+from paceline._internal.units import shown
+from paceline.catalog.channels import with_channel
+from paceline.catalog.compression import OPTIONS as COMPRESSION
+from paceline.catalog.constants import as_rate
+from paceline.catalog.devices import adjusted, device_rate
+from paceline.catalog.hardware import find_hardware, titled
+from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
+from paceline.catalog.library import fields_given, load_cluster, load_trace
+from paceline.catalog.models.roofline import Links, is_split
+from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
+from paceline.catalog.models.spec import find_workload, refuse_on_recording
+from paceline.catalog.models.workload import Workload
+from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
+from paceline.catalog.strategies import (
+    Strategy,
+)
+from paceline.errors import InvalidArgumentError, Source
+from paceline.forecast import sharding
+from paceline.settings.keywords import ClusterFields
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names
+
+CORE = (
+    "placement",
+    "chunk",
+    "distribution",
+    "pull",
+    "inside",
+    "network",
+    "barrier",
+    "overlap",
+    "iterations",
+    "seed",
+    "critical_path",
+    "detail",
+    *sharding.OPTIONS,
+    "memory",
+)
+"""Options of every scenario of a sweep."""
+SWEPT = (
+    *("library", "workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers"),
+    "sharding",
+    *COMPRESSION,
+)
+_CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
+_SIZES = ("bucket_size", "chunk")
+"""In a file, their values have units."""
+Traces = str | Path | Trace | Sequence[str | Path | Trace]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A product of scenarios to forecast. Made by `of`, which checks every value."""
+
+    traces: Sequence[str | Path | Trace]
+    values: Mapping[str, Any]
+    """Values by setting; settings that are not given are absent. Swept settings have lists."""
+    sources: Mapping[str, Source]
+    given_by: Literal["flag", "keyword", "key"]
+    cluster_fields: Mapping[str, object] = field(default_factory=dict)
+    """Other fields of the cluster, from Python."""
+    timeline: Path | None = None
+    plot: Path | None = None
+    one_strategy: bool = False
+    """If no strategy is named, it is the library's own instead of all."""
+
+    @property
+    def inputs(self) -> list[object]:
+        """What may be paths to files that are read."""
+        return [*self.traces, *(self.values.get(name) for name in ("cluster", "placement", "gpu"))]
+
+    @classmethod
+    def of(
+        cls,
+        traces: Traces,
+        given: Mapping[str, object],
+        place: str,
+        given_by: Literal["flag", "keyword", "key"] = "keyword",
+        *,
+        where: str = "",
+        timeline: Path | None = None,
+        plot: Path | None = None,
+        one_strategy: bool = False,
+    ) -> Sweep:
+        """Check the values given to `place`, a command or function of the table; None counts as not given.
+
+        `where`: the file and the place in it that the values come from. Raises InvalidArgumentError, which carries
+        setting and source.
+        """
+        values, others = {}, {}
+        named, sources = by_current_names(place, given, given_by, where)
+        for name, value in named.items():
+            setting = SETTINGS.get(name)
+            is_used = setting is not None and place in setting.uses
+            if given_by == "keyword" and not is_used and (setting is None or value is not None):
+                _check_field(name, place)
+            if value is None:
+                continue
+            if setting is None or not is_used:
+                others[name] = value
+                continue
+            sources.setdefault(name, setting.source(given_by, value, where))
+            if given_by == "key" and name in _SIZES:
+                _refuse_unitless(name, value, sources[name])
+            checked = setting.check(value, sources[name], place)
+            values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
+        listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
+        if not listed:
+            raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
+        return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
+
+    @property
+    def trace(self) -> str | Path | Trace:
+        """The first trace."""
+        return self.traces[0]
+
+    def get(self, name: str) -> Any:  # noqa: ANN401
+        """Return the value of a setting; None if it was not given."""
+        return self.values.get(name)
+
+    def spelling(self, name: str) -> str:
+        """Return how a setting is given here, for messages."""
+        return self.sources[name].name if name in self.sources else SETTINGS[name].source(self.given_by).name
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether a coordinator is asked for."""
+        asked = self.get("coordinator") or NONE
+        return ([asked] if isinstance(asked, str) else list(asked)) != [NONE]
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Numbers of data-parallel ranks, at least one. Raises InvalidArgumentError if they are not whole."""
+        counts: Sequence[int] = self.get("workers") or DEFAULT_WORKERS
+        own = self.gpus_per_rank
+        groups = self._groups()
+        if self.get("workers") is None:
+            whole = [count // own for count in counts if all(count % size == 0 for size, *_ in groups)]
+            return whole or ([1, 2, 4, 8] if len(groups) == 1 else [max(size for size, *_ in groups) // own])
+        for size, what, setting in groups:
+            if wrong := [count for count in counts if count % size]:
+                raise InvalidArgumentError(
+                    f"{wrong[0]} GPUs are not a multiple of {size}, the GPUs {what}", setting=setting
+                )
+        return [count // own for count in counts]
+
+    def _groups(self) -> list[tuple[int, str, str]]:
+        """Return of how many GPUs their number is a multiple, what these are, and the setting that says so."""
+        tensor, own = self.get("tensor_parallel") or 1, self.gpus_per_rank
+        groups = [
+            (
+                own,
+                "of a data-parallel rank (tensor x pipeline)",
+                "tensor_parallel" if tensor > 1 else "pipeline_parallel",
+            )
+        ]
+        if (context := self.get("context_parallel") or 1) > 1:
+            groups.append((own * context, "that share a sample", "context_parallel"))
+        if (ranks := (self.get("expert_parallel") or 1) // tensor) > 1:
+            what = "that have all experts" if own == tensor else "of the stages that have all experts"
+            groups.append((own * ranks, what, "expert_parallel"))
+        return groups
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs of a data-parallel rank: tensor-parallel ones times stages."""
+        return (self.get("tensor_parallel") or 1) * (self.get("pipeline_parallel") or 1)
+
+    def libraries_of(self, trace: Trace, *, coordinated: bool | None = None) -> list[Library]:
+        """Return the libraries that were asked for, or else that of the trace, or else the usual one.
+
+        A trace that computes nothing is one exchange: nobody's training, so it is bare. Under a coordinator, the usual
+        one is Horovod. Raises InvalidArgumentError for a library that has none.
+
+        `coordinated`: whether it is of the rows with a coordinator; by default, if there are any.
+        """
+        return [self.library_of(trace, name, coordinated=coordinated) for name in self.get("library") or [None]]
+
+    def library_of(self, trace: Trace, name: str | None, *, coordinated: bool | None = None) -> Library:
+        """Return a library, or that of the trace if no name is given; see `libraries_of`."""
+        under = self.has_coordinator if coordinated is None else coordinated
+        if name is None:
+            recorded = trace.library if trace.library in library_names() else DEFAULT
+            if under and not find_library(recorded).coordinator:
+                recorded = COORDINATED
+            name = recorded if trace.computes else NONE
+        found = find_library(name)
+        if under and not (found.is_bare or found.coordinator):
+            raise InvalidArgumentError(
+                f"has no effect on {found.name}, whose ranks need not agree; leave it out, or give "
+                f"{self.spelling('library')} {COORDINATED}",
+                setting="coordinator",
+            )
+        return found
+
+    def gloo_note(self, trace: Trace) -> list[str]:
+        """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""
+        on_gpu = self.get("device") is not None or self.get("samples_per_s") is not None
+        if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
+            return []
+        library = f"{self.spelling('library')} {DEFAULT}"
+        return [f"forecast over gloo, as it was recorded; {library} forecasts NCCL, which GPUs use"]
+
+    def machine(self) -> Cluster:
+        """Return the cluster, except for its bandwidth and channel. Raises InvalidArgumentError."""
+        return load_cluster(self._cluster(), **self._fields())
+
+    def _cluster(self) -> Cluster | None:
+        """Return the cluster given, or else the nodes that are assumed of the GPU; None if none is named."""
+        if self.get("cluster") is not None:
+            return self._with_inside()[0]
+        nodes = self.nodes()
+        return None if nodes is None else nodes.cluster
+
+    def _with_inside(self) -> tuple[Cluster, list[str]]:
+        """Return the cluster given, with the inside of its GPU's nodes if it does not say, and the note on that."""
+        cluster = self._loaded()
+
+        def nodes() -> Nodes | None:
+            return self.nodes() if cluster.gpu is None else known_nodes(cluster.gpu)
+
+        settings = {**self.cluster_fields, **{name: self.get(name) for name in _CLUSTER}}
+        return with_inside(self.get("cluster"), cluster, settings, nodes, self.spelling("intra_bandwidth"))
+
+    def nodes(self) -> Nodes | None:
+        """Return the nodes that are assumed of the GPU of a model, of `--device` or of `record --on`."""
+        workload = self.workload(self.trace)
+        if workload is not None:
+            return nodes_of(workload.hardware)
+        if self.get("device") is not None:
+            device_rate(load_trace(self.trace), self.get("device"))
+            return nodes_of_device(self.get("device"))
+        hardware = titled(load_trace(self.trace).device)
+        return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
+
+    @property
+    def is_one_a_node(self) -> bool:
+        """Whether every rank has a node because nothing says how many share one, though a GPU's rate is given."""
+        described = any(self.get(name) is not None for name in ("cluster", "gpus_per_node"))
+        several = self.get("samples_per_s") is not None and max(self.workers) > 1
+        return several and not described and self.nodes() is None
+
+    def _loaded(self) -> Cluster:
+        """Return the cluster given. Raises InvalidArgumentError, which names the setting."""
+        try:
+            return load_cluster(self.get("cluster"))
+        except InvalidArgumentError as error:
+            raise error.at("cluster") from None
+
+    def nodes_note(self) -> list[str]:
+        """Return which nodes are assumed if no cluster is given, or what is assumed inside those of one."""
+        if self.get("cluster") is not None:
+            return self._with_inside()[1]
+        settings = {name: self.spelling(name) for name in ("gpus_per_node", "bandwidth", "cluster")}
+        if self.is_one_a_node:
+            return [
+                f"no GPU is named, and {self.spelling('samples_per_s')} is that of one rank: assuming one rank a node; "
+                f"{settings['gpus_per_node']}, or {settings['cluster']}, says how many share one"
+            ]
+        nodes = self.nodes()
+        note = None if nodes is None else nodes.note(self.values, settings)
+        return [] if note is None else [note]
+
+    def other_gpus_note(self) -> list[str]:
+        """Return a note if a model is computed by other GPUs than the cluster's nodes have."""
+        workload, theirs = self.workload(self.trace), self._gpu_of_cluster()
+        if workload is None or theirs is None or find_hardware(theirs) == workload.hardware:
+            return []
+        name = self._loaded().name
+        return [
+            f"computation and memory are those of the {workload.hardware.title}, links those of {name}, whose nodes "
+            f"have the {find_hardware(theirs).title}"
+        ]
+
+    def last_node_note(self, machine: Cluster) -> list[str]:
+        """Return a note if nodes whose GPUs have cards of their own are not all full."""
+        per_node = machine.gpus_per_node
+        if machine.gpu is None or per_node == 1:
+            return []
+        own, full = self.get("tensor_parallel") or 1, per_node * self.gpus_per_rank
+        return [
+            f"{units.count(count * self.gpus_per_rank, 'GPU')}: the last node has {count % per_node * own} of its "
+            f"{per_node * own}, and so few cards slow all nodes down; {count // per_node * full} or "
+            f"{-(-count // per_node) * full} GPUs fill all"
+            for count in self.workers
+            if count > per_node and count % per_node
+        ]
+
+    def recording_notes(self, named: str | Path | Trace, trace: Trace) -> list[str]:
+        """Return what a configuration does not say, or what is assumed of a recording with several passes a step."""
+        workload = self.workload(named)
+        if workload is not None:
+            return list(workload.model.notes)
+        if not trace.accumulates:
+            return []
+        if not any(map(sharding.in_every_pass, self.get("sharding") or ())):
+            return [
+                f"{trace.name} was recorded with several passes a step, and is forecast to exchange gradients "
+                "after the last one only, as under model.no_sync()"
+            ]
+        return [
+            f"{trace.name} was recorded with several passes a step, and only the last one is forecast with "
+            "exchanges, too few of them; record steps of one pass, and forecast them with "
+            f"{self.spelling('accumulate')}"
+        ]
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields given, in which a rank stands for its tensor-parallel GPUs."""
+        fields = {**{name: self.get(name) for name in _CLUSTER}, **self.cluster_fields}
+        ways = self.get("tensor_parallel") or 1
+        if ways == 1:
+            return fields
+        own = load_cluster(self._cluster(), **fields)
+        if own.gpus_per_node % ways:
+            raise InvalidArgumentError(
+                f"{ways} does not divide the GPUs of a node, {own.gpus_per_node}; see {self.spelling('gpus_per_node')}",
+                setting="tensor_parallel",
+            )
+        intra = as_rate(ways * own.intra_bandwidth_bps)
+        return fields | {"gpus_per_node": own.gpus_per_node // ways, "intra_bandwidth": intra}
+
+    def machines(self, machine: Cluster, library: Library) -> list[Cluster]:
+        """Return a cluster for each bandwidth, with its channel decided. Raises InvalidArgumentError."""
+        if self.get("channel") not in (None, library.channel) and library.channel:
+            raise InvalidArgumentError(
+                f"has no effect on {library.name}, which sends over {library.channel}; leave it out", setting="channel"
+            )
+        channel = self.get("channel") or library.channel or None
+        given = fields_given(self.get("cluster"))
+        linked = [
+            (
+                with_channel(
+                    load_cluster(machine, bandwidth=rate, latency=latency), channel, bare=library.is_bare, given=given
+                ),
+                latency,
+            )
+            for rate, latency in product(self.get("bandwidth") or (None,), self.get("latency") or (None,))
+        ]
+        # What was given explicitly wins over the channel's.
+        return [load_cluster(cluster, **self._fields(), latency=latency) for cluster, latency in linked]
+
+    def steps(self) -> list[Trace]:
+        """Return the traces as changed by the options. Raises InvalidArgumentError."""
+        return [self._step(trace) for trace in self.traces]
+
+    def step(self) -> Trace:
+        """Return the first trace as changed by the options. Raises InvalidArgumentError."""
+        return self._step(self.trace)
+
+    def workload(self, named: str | Path | Trace) -> Workload | None:
+        """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
+        given = {name: self.get(name) for name in MODEL_OPTIONS}
+        found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
+        if found is not None and max(found.expert, found.context) > 1:
+            found = replace(found, links=self._links(found))
+        if found is None:
+            refuse_on_recording(named, given)
+        return found
+
+    def _links(self, workload: Workload) -> Links:
+        """Return over what tokens come to experts, and keys and values to queries. Raises InvalidArgumentError."""
+        source = nodes_of(workload.hardware).cluster if self.get("cluster") is None else self._loaded()
+        rates = self.get("bandwidth") or [None]
+        found = Links.of(load_cluster(source, gpus_per_node=self.get("gpus_per_node"), bandwidth=rates[0]))
+        per_node = found.gpus_per_node
+        shared = workload.tensor * workload.context
+        if len(rates) > 1 and max(workload.expert, shared) > per_node:
+            raise InvalidArgumentError(
+                f"{max(workload.expert, shared)} GPUs are on several nodes, and what they exchange while they compute "
+                f"depends on the bandwidth; give one {self.spelling('bandwidth')}",
+                setting="expert_parallel" if workload.expert > per_node else "context_parallel",
+            )
+        on_several = max(self.workers) * workload.gpus > per_node
+        for size, setting in ((workload.expert, "expert_parallel"), (shared, "context_parallel")):
+            if on_several and is_split(size, per_node):
+                raise InvalidArgumentError(
+                    f"groups of {size} GPUs do not divide the {per_node} of a node; see "
+                    f"{self.spelling('gpus_per_node')}",
+                    setting=setting,
+                )
+        return found
+
+    def _gpu_of_cluster(self) -> str | None:
+        """Return the GPU that the cluster's nodes have, if it says so and if it is a known one."""
+        if self.get("cluster") is None:
+            return None
+        gpu = self._loaded().gpu
+        try:
+            return gpu if gpu is None else find_hardware(gpu).name
+        except InvalidArgumentError:
+            return None
+
+    def _step(self, named: str | Path | Trace) -> Trace:
+        workload = self.workload(named)
+        trace = load_trace(named) if workload is None else workload.trace()
+        if self.get("add_module") is not None:
+            try:
+                trace = trace.with_modules(self.get("add_module"))
+            except InvalidArgumentError as error:
+                raise error.at("add_module") from None
+        if workload is not None:
+            if self.get("device") is not None:
+                raise InvalidArgumentError(
+                    f"has no effect on {workload.model.name}, whose times are computed; leave it out", setting="device"
+                )
+            rate = self.get("samples_per_s")
+            # Of whole samples, of which a rank computes a part of each that it shares.
+            return adjusted(trace, samples_per_s=None if rate is None else rate * workload.context)
+        changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
+        return adjusted(trace, **changes)
+
+    def refuse_idle_links(self, machine: Cluster, strategies: Sequence[Strategy] = ()) -> None:
+        """Raise InvalidArgumentError for settings of links inside nodes if there are none."""
+        colocated = machine.servers == "colocated" and any("servers" in one.knobs for one in strategies)
+        if self.get("intra_bandwidth") is not None and machine.gpus_per_node == 1 and not colocated:
+            raise self._alone("intra_bandwidth")
+
+    def _alone(self, name: str) -> InvalidArgumentError:
+        if (self.get("tensor_parallel") or 1) > 1:
+            return InvalidArgumentError(
+                "has no effect, as a node is one data-parallel rank: its tensor-parallel GPUs exchange at the "
+                "bus_bandwidth of --gpu; leave it out",
+                setting=name,
+            )
+        return InvalidArgumentError(
+            f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
+        )
+
+    def device_note(self, trace: Trace) -> list[str]:
+        """Return the source of the named device's rate."""
+        device = self.get("device")
+        return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
+
+
+def _check_field(name: str, place: str) -> None:
+    """Refuse a keyword that is no field of a cluster. Raises InvalidArgumentError."""
+    if name in ClusterFields.__annotations__:
+        return
+    used = [one.name for one in SETTINGS.values() if place in one.uses]
+    near = nearest(name, [*used, *ClusterFields.__annotations__])
+    hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists them"
+    raise InvalidArgumentError(f"{place}: unknown option '{name:.80}'; {hint}")
+
+
+def _refuse_unitless(name: str, value: object, source: Source) -> None:
+    for size in value if isinstance(value, list) else [value]:
+        if isinstance(size, int | float) and not isinstance(size, bool):
+            raise InvalidArgumentError(
+                f'{shown(size)} has no unit; write "{shown(size)}MB"', setting=name, source=source
+            )
