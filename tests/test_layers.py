@@ -110,8 +110,7 @@ def test_no_circle_at_import_time():
 LEFT = [
     ["paceline.hvd.process_sets", "paceline.hvd.world"],
     ["paceline.job.collectives", "paceline.job.job"],
-    ["paceline.torch.backend.collectives", "paceline.torch.backend.process_group"]
-    + ["paceline.torch.backend.sparse", "paceline.torch.backend.tensor_collectives"],
+    [f"paceline.torch.backend.{name}" for name in ("collectives", "process_group", "sparse", "tensor_collectives")],
     ["paceline.torch.backend.completion", "paceline.torch.backend.work"],
     ["paceline_lab.emulate.cluster", "paceline_lab.emulate.fidelity"],
 ]
