@@ -20,6 +20,8 @@ pub(super) mod range {
     pub const AGGREGATED: RangeInclusive<u32> = 2..=u32::MAX;
     pub const OVERSUBSCRIPTION: RangeInclusive<f64> = 1.0..=1000.0;
     pub const LEFT: RangeInclusive<f64> = 0.0..=1.0;
+    /// What is left of a link at least, if anything is.
+    pub const LEAST_LEFT: f64 = 1e-9;
     pub const SLOWER: RangeInclusive<f64> = 0.01..=1000.0;
     pub const SIGMA: RangeInclusive<f64> = 0.0..=2.0;
     pub const EFFICIENCY: RangeInclusive<f64> = 0.01..=1.0;
@@ -99,7 +101,13 @@ impl Cluster {
         for (number, one) in self.degraded.iter().enumerate() {
             check_name(one.link.clone())
                 .map_err(|message| Problem::new(format!("degraded[{number}].link"), message))?;
-            within(&format!("degraded[{number}].factor"), one.factor, &range::LEFT)?;
+            let place = format!("degraded[{number}].factor");
+            within(&place, one.factor, &range::LEFT)?;
+            if one.factor > 0.0 && one.factor < range::LEAST_LEFT {
+                let least = range::LEAST_LEFT;
+                let message = format!("is {} and must be at least {least}, or 0, which removes the link", one.factor);
+                return Err(Problem::new(place, message));
+            }
         }
         for (number, &(_, factor)) in self.stragglers.iter().enumerate() {
             within(&format!("stragglers[{number}].factor"), factor, &range::SLOWER)?;

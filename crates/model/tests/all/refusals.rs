@@ -337,6 +337,11 @@ fn clusters() {
         "\"multicast\": \"yes\"",
         "switch.multicast: found string \"yes\", expected a boolean",
     );
+    cluster_refused_with(
+        "\"stragglers\"",
+        "\"degraded\": [{\"link\": \"node1\", \"factor\": 5e-324}], \"stragglers\"",
+        "must be at least 0.000000001, or 0, which removes the link",
+    );
     cluster_refused_with("1.5", "1001", "stragglers[0].factor: is '1001' and must lie between 0.01 and 1000");
     cluster_refused_with(
         "[{\"rank\": 3,",
