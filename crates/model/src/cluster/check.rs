@@ -103,9 +103,7 @@ impl Cluster {
                 .map_err(|message| Problem::new(format!("degraded[{number}].link"), message))?;
             let place = format!("degraded[{number}].factor");
             within(&place, one.factor, &range::LEFT)?;
-            if one.factor > 0.0 && one.factor < range::LEAST_LEFT {
-                let least = range::LEAST_LEFT;
-                let message = format!("is {} and must be at least {least}, or 0, which removes the link", one.factor);
+            if let Some(message) = too_little_left(one.factor) {
                 return Err(Problem::new(place, message));
             }
         }
@@ -166,6 +164,13 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// Why less than [`range::LEAST_LEFT`] of a link is refused.
+pub(super) fn too_little_left(factor: f64) -> Option<String> {
+    let least = range::LEAST_LEFT;
+    let is_little = factor > 0.0 && factor < least;
+    is_little.then(|| format!("is {factor:e} and must be at least {least:e}, or 0, which removes the link"))
 }
 
 fn within<T: PartialOrd + std::fmt::Display>(place: &str, value: T, range: &RangeInclusive<T>) -> Result<(), Problem> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny};
 
-use super::check::range;
+use super::check::{range, too_little_left};
 use super::{
     Channel, Cluster, CompressionCosts, Degraded, Fabric, IntraLink, Jitter, Mesh, PartCosts, Racks, Routing,
     ServerPlace, Shape, Switch,
@@ -427,7 +427,8 @@ fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
 }
 
 fn left<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    number(deserializer, range::LEFT)
+    let factor = number(deserializer, range::LEFT)?;
+    too_little_left(factor).map_or(Ok(factor), |why| Err(serde::de::Error::custom(why)))
 }
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {

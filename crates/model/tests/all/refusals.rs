@@ -340,7 +340,7 @@ fn clusters() {
     cluster_refused_with(
         "\"stragglers\"",
         "\"degraded\": [{\"link\": \"node1\", \"factor\": 5e-324}], \"stragglers\"",
-        "must be at least 0.000000001, or 0, which removes the link",
+        "degraded[0].factor: is 5e-324 and must be at least 1e-9, or 0, which removes the link",
     );
     cluster_refused_with("1.5", "1001", "stragglers[0].factor: is '1001' and must lie between 0.01 and 1000");
     cluster_refused_with(
