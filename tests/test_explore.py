@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from paceline.catalog.libraries import find_library
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+from paceline_lab.cli.explore import _first as first
 from paceline_lab.explore import model_answers
 from paceline_lab.explore.answers import answer, cluster_of, preset
 from paceline_lab.explore.state import LIMITS, LIMITS_OF_MODELS, ModelState, State, parse, parse_of_model
@@ -235,6 +236,25 @@ def test_a_library_brings_its_servers(library):
 def test_the_preset_is_a_name_and_the_help_says_so():
     told = CliRunner().invoke(main, ["explore", "--help"]).output
     assert "--cluster NAME" in told and "FILE" not in told
+
+
+def test_a_model_may_name_its_gpu():
+    assert first("llama-3-8b@a100:seq=4096,batch=2", None, None) == ModelState(gpu="a100-80gb", seq=4096, batch=2)
+    assert first("llama-3-8b@h100", None, "h100") == first("llama-3-8b", None, "h100") == ModelState()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama-3-8b@h100:attention=eager"], "the page has no attention; leave it out"),
+        (["llama-3-8b@a100", "--gpu", "h100"], "--gpu: 'llama-3-8b@a100' says a100; give one of them"),
+        (["netop-vgg-16@h100"], "--gpu: has no effect on a recorded trace"),
+        (["llama-3-8b@"], "has no GPU after @"),
+    ],
+)
+def test_words_that_the_page_does_not_take(words, message):
+    refused = CliRunner().invoke(main, ["explore", *words])
+    assert refused.exit_code == 2 and message in refused.stderr
 
 
 def test_another_strategys_timeline():

@@ -41,7 +41,7 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
 
     \b
     paceline explore vgg-16 --cluster p3.16xlarge
-    paceline explore llama-3-8b --gpu h100
+    paceline explore llama-3-8b@h100
     """
     need("paceline explore", "explore", "plotly", "starlette", "uvicorn")
     from paceline.cli.main import leave_threads
@@ -65,10 +65,15 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     from paceline.catalog.hardware import find_hardware
     from paceline.catalog.library import built_in_trace, trace_names
     from paceline.catalog.models.config import built_in_configs, find_config
+    from paceline.catalog.models.spec import split_word
 
     from paceline_lab.explore.answers import preset
-    from paceline_lab.explore.state import checked, checked_of_model
+    from paceline_lab.explore.state import ModelState, checked, checked_of_model
 
+    word = named
+    named, own = split_word(word)
+    if gpu is not None and own.setdefault("gpu", gpu) != gpu:
+        raise click.UsageError(f"--gpu: '{word[:80]}' says {own['gpu']}; give one of them")
     recorded, config = built_in_trace(named), find_config(named)
     if recorded not in trace_names() and config is None:
         known = [*trace_names(), *built_in_configs()]
@@ -77,13 +82,18 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
             "`paceline models` list them"
         )
     # Some models have been recorded, too.
-    if config is not None and (gpu is not None or recorded not in trace_names()):
+    if config is not None and (own or recorded not in trace_names()):
         if cluster is not None:
             raise click.UsageError(
                 "--cluster: has no effect on a model, whose nodes are those of its --gpu; leave it out"
             )
-        return checked_of_model({"model": config.name} | ({} if gpu is None else {"gpu": find_hardware(gpu).name}))
-    if gpu is not None:
+        without = next((name for name in own if name not in ModelState.__dataclass_fields__), None)
+        if without is not None:
+            raise InvalidArgumentError(f"'{word[:80]}': the page has no {without}; leave it out")
+        if "gpu" in own:
+            own["gpu"] = find_hardware(own["gpu"]).name
+        return checked_of_model({"model": config.name, **own})
+    if own:
         raise click.UsageError("--gpu: has no effect on a recorded trace; name a model of `paceline models`")
     of_trace = checked({"trace": recorded, "cluster": cluster or SETTINGS["cluster"].default_of("explore")})
     return checked({"trace": of_trace.trace, "cluster": of_trace.cluster, **preset(of_trace.cluster)})

@@ -50,7 +50,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     """
     if not isinstance(source, str | Path):
         return None
-    named, own = _parsed(str(source))
+    named, own = split_word(str(source))
     options = _merged(str(source), own, {name: value for name, value in given.items() if value is not None})
     config = _config_of(named)
     if config is None:
@@ -73,7 +73,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
 
 def config_named(word: str) -> Config:
     """Return a built-in configuration or a config.json; options after @ are ignored. Raises InvalidArgumentError."""
-    named, _ = _parsed(word)
+    named, _ = split_word(word)
     found = _config_of(named)
     if found is None and Path(named).suffix == ".json":
         return read_config(Path(named))
@@ -311,8 +311,8 @@ def _config_of(named: str) -> Config | None:
         return None
 
 
-def _parsed(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and options of a word such as NAME@GPU:OPTION=VALUE."""
+def split_word(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and options of a word such as NAME@GPU:OPTION=VALUE. Raises InvalidArgumentError."""
     named, at, rest = text.rpartition("@")
     if not at or "/" in rest or _is_file(text):
         return text, {}
