@@ -64,7 +64,7 @@ nitpick_ignore_regex = [
         r"(torch|nn|numpy|np|npt|ray|click|pandas|pd|matplotlib|collections|typing|concurrent|os|io|types|abc|pathlib)\..*",
     ),
     ("py:(class|exc|obj|data)", r"[A-Za-z]+"),
-    ("py:class", r"paceline\..*"),
+    ("py:class", r"paceline(_lab)?\..*"),
 ]
 if os.environ.get("PACELINE_DOCS_ONLINE"):
     intersphinx_mapping = {
