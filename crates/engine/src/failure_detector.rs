@@ -777,6 +777,8 @@ impl FailureDetector {
             return Finding::Report(stalled, format!("{text}; the limit is {limit:.0} s ({knob})"));
         }
         paceline_os::reached!("detector: time limit");
+        // Torch's tests of its backends look for the word " timeout ".
+        let knob = if planned { knob } else { "PACELINE_TIMEOUT or the timeout of the process group" };
         let error = RunError::Failed(format!(
             "{text}. The limit is {:.0} s without progress; change it with {knob}",
             (limit + waiting.silent).as_secs_f64()
