@@ -69,6 +69,7 @@ test: setup $(VENV)/.tests
 		echo "make test: everything passed in $$(($$(date +%s) - begin)) s"
 
 test-rust: $(VENV)/.tests
+	@mkdir -p target
 	@PROPTEST_CASES=25 RUST_TEST_THREADS=4 cargo test --locked --quiet >target/test-rust.log 2>&1 || { cat target/test-rust.log; exit 1; }
 	@echo "cargo test: $$(awk '/^test result/ { n += $$4 } END { print n }' target/test-rust.log) passed"
 

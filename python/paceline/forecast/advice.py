@@ -12,9 +12,8 @@ from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding, sharding_words, slow_links
 from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
-from paceline.forecast.lowering import most_messages
+from paceline.forecast.lowering import LONG, is_long
 from paceline.forecast.result import Result
-from paceline.forecast.run import LONG
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
@@ -195,7 +194,7 @@ def _scenario(group: Group, result: Result) -> Scenario:
 def _bound(group: Group, result: Result) -> str:
     """Return what bounds it."""
     scenario = _scenario(group, result)
-    quick = result.messages <= LONG or most_messages(scenario) <= LONG
+    quick = result.messages <= LONG or not is_long(scenario)
     relieved = reliefs(scenario, result) if quick else []
     return sentence(named(result, group), result, relieved)
 
@@ -250,7 +249,7 @@ def _others(scenario: Scenario, result: Result, meant: frozenset[str]) -> list[s
         and (result.sharded is None or (sharding.able(strategy) and strategy.name != sharding.IN_STEP))
     ]
     try:
-        if not able or any(most_messages(other) > LONG for other in able):
+        if not able or any(is_long(other) for other in able):
             return []
         best = min(execute(able), key=lambda other: other.iteration_s)
     except InvalidArgumentError:  # Options that this strategy does not use may be incompatible.

@@ -16,9 +16,8 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding, sharding_words
 from paceline.forecast.advice import details, subject
 from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
-from paceline.forecast.lowering import lowered, most_messages
+from paceline.forecast.lowering import is_long, lowered
 from paceline.forecast.result import Result
-from paceline.forecast.run import LONG
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
 from paceline.forecast.table import Group, likely, named, ranks
@@ -208,7 +207,7 @@ def _sized(scenario: Scenario, workers: int) -> Scenario:
 
 
 def _is_quick(scenario: Scenario) -> bool:
-    return most_messages(scenario) <= LONG
+    return not is_long(scenario)
 
 
 def _bound_at(scenario: Scenario, workers: int) -> str:

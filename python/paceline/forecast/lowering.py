@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ONE_NEIGHBOUR = ("ring", "ring-multicast", "native", "hierarchical")
 """Strategies in which a node sends to one other node only. Elsewhere several connections share its link."""
+LONG = 6_000_000
+"""A simulation of more messages takes over a second: what tries several leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -232,12 +234,17 @@ def fusion(library: Library, flow_bps: float, latency_s: float, ranks: int) -> i
     return int(min(most, max(library.required("fused_per_cycle"), sent_while_waiting)))
 
 
-def most_messages(scenario: Scenario) -> int:
+def _most_messages(scenario: Scenario) -> int:
     """Return about how many messages a simulation has at most: a ring's; few of a plan, timed by collective."""
     low = lowered(scenario)
     if {"collectives", "slowdown"} & low.options.keys() or _core.is_planned(json.dumps(low.options)):
         return scenario.workers
     return 2 * scenario.workers**2 * len(scenario.trace.buckets(low.bucket_size))
+
+
+def is_long(scenario: Scenario) -> bool:
+    """Return whether a simulation may have so many messages that what tries several leaves it out."""
+    return _most_messages(scenario) > LONG
 
 
 def plan_of(scenario: Scenario) -> str:

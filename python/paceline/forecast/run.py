@@ -20,23 +20,21 @@ from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
 
-LONG = 6_000_000
-"""A simulation of more messages takes over a second: what tries several leaves it out."""
-
 
 def _sharded(scenario: Scenario, found: Result, options: Mapping[str, Any]) -> Sharded | None:
     """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank.
 
     `options`: those that the native module had.
     """
-    if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
+    workload = scenario.workload
+    if found.sharded is None or (workload is None and not shardings.is_plan(scenario.options)):
         return None
     own = found.sharded
-    if scenario.workload is not None:
-        if scenario.workload.pipeline > 1:
-            own = replace(own, memory=of_workload(scenario.workload, options))
+    if workload is not None:
+        if workload.pipeline > 1:
+            own = replace(own, memory=of_workload(workload, options))
         else:
-            own = replace(own, memory=of_gpu(own.memory, scenario.workload))
+            own = replace(own, memory=of_gpu(own.memory, workload))
     return replace(own, capacity_bytes=scenario.capacity_bytes)
 
 
@@ -45,7 +43,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
 
     `ranks`: limits the timeline to the first ones.
     """
-    low = lowered(scenario)
+    low, workload = lowered(scenario), scenario.workload
     text = _core.simulate(scenario.trace, low.cluster, json.dumps(low.options), scenario.timeline, ranks)
     found = Result.from_json(text)
     cluster = scenario.cluster
@@ -65,25 +63,25 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         sharded=shardings.is_plan(scenario.options),
         communicates=found.messages > 0,
         beyond=beyond(scenario, low),
-        architecture="" if scenario.workload is None else scenario.workload.hardware.architecture,
+        architecture="" if workload is None else workload.hardware.architecture,
     )
     likely, evidence = interval(found.iteration_s, question)
     # Nothing is faster than computation, if that was measured.
     least_s = min(found.compute_s, found.iteration_s)
     figures: dict[str, Any] = {}
-    if scenario.workload is not None:
+    if workload is not None:
         passes = scenario.options.get("accumulate", 1)
-        figures |= scenario.workload.figures(found.samples_per_s, scenario.workers, passes)
-        if scenario.workload.has_exchanges:
+        figures |= workload.figures(found.samples_per_s, scenario.workers, passes)
+        if workload.has_exchanges:
             # Computation that is said to be faster has faster exchanges within it.
-            pass_s = scenario.workload.before_s + scenario.workload.forward_s + scenario.workload.backward_s
+            pass_s = workload.before_s + workload.forward_s + workload.backward_s
             faster = (found.forward_s + found.backward_s) / (passes * pass_s)
             figures |= {name: faster * figures[name] for name in WITHIN if name in figures}
-        figures |= {"assumed": scenario.workload.assumed, **scenario.workload.parallelism}
-        if scenario.workload.context > 1 and found.samples_per_s is not None:
+        figures |= {"assumed": workload.assumed, **workload.parallelism}
+        if workload.context > 1 and found.samples_per_s is not None:
             # Each rank counts its part of a sample as one.
-            figures["samples_per_s"] = found.samples_per_s / scenario.workload.context
-        if scenario.workload.tensor > 1:
+            figures["samples_per_s"] = found.samples_per_s / workload.context
+        if workload.tensor > 1:
             # Its nodes are made of ranks, each of which is several GPUs.
             rank = "one data-parallel rank per node"
             figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
@@ -100,7 +98,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         compression=scenario.options.get("compression"),
         sync_every=scenario.options.get("sync_every"),
         bandwidth_bps=cluster.bandwidth_bps,
-        interval=likely if likely is None or scenario.workload is not None else likely.at_least(least_s),
+        interval=likely if likely is None or workload is not None else likely.at_least(least_s),
         evidence=evidence,
         library=scenario.library.spec,
         channel=low.channel,

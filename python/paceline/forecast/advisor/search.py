@@ -30,9 +30,8 @@ from paceline.forecast.advisor.candidates import (
 )
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
-from paceline.forecast.lowering import most_messages
+from paceline.forecast.lowering import is_long
 from paceline.forecast.result import Result
-from paceline.forecast.run import LONG
 from paceline.forecast.sharded import TIGHT
 
 Progress = Callable[[int, int], None]
@@ -361,7 +360,7 @@ def _is_long(job: Job, candidate: Candidate) -> bool:
     """Whether a forecast takes more than a second: DDP's buckets go side by side, message by message."""
     if candidate.setup.sharding != shardings.NONE or candidate.accumulate > 1:
         return False
-    return most_messages(job.scenario(candidate)) > LONG
+    return is_long(job.scenario(candidate))
 
 
 def explain(job: Job, found: Found, most: int) -> None:
