@@ -5,10 +5,11 @@ use paceline_model::cluster::{
     Channel, CompressionCosts as ModelCosts, Degraded as ModelDegraded, Fabric as ModelFabric, IntraLink, Jitter,
     Mesh as ModelMesh, PartCosts as ModelPart, Racks as ModelRacks, ServerPlace, Shape, Switch as ModelSwitch,
 };
-use paceline_model::{Cluster as ModelCluster, Rate, Time, units};
+use paceline_model::{Cluster as ModelCluster, Rate, Time};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::trace::within_a_day;
 use crate::{Reduced, user_error};
 
 /// The machines and the network between them.
@@ -319,10 +320,8 @@ fn optional_rate(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Rate>
 
 fn delay(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Time> {
     let seconds: f64 = value(field, given)?;
-    if !(0.0..=units::MAX_SECONDS).contains(&seconds) {
-        return Err(user_error(format!("{field}: {seconds} s is not between 0 and a day")));
-    }
-    Ok(Time::from_seconds(seconds))
+    let wrong = || user_error(format!("{field}: {seconds} s is not between 0 and a day"));
+    within_a_day(seconds).ok_or_else(wrong)
 }
 
 /// One of several values by name.

@@ -177,9 +177,14 @@ impl Worker {
 }
 
 /// A time from Python; errors name its place.
+/// A time of at most a day; `None`: it is none.
+pub fn within_a_day(seconds: f64) -> Option<Time> {
+    (0.0..=units::MAX_SECONDS).contains(&seconds).then(|| Time::from_seconds(seconds))
+}
+
 pub fn time(place: &str, seconds: f64) -> PyResult<Time> {
-    if seconds.is_finite() && (0.0..=units::MAX_SECONDS).contains(&seconds) {
-        return Ok(Time::from_seconds(seconds));
+    if let Some(time) = within_a_day(seconds) {
+        return Ok(time);
     }
     let longer = if seconds > units::MAX_SECONDS { "; is longer than a day" } else { "" };
     Err(user_error(format!("{place}: {seconds} s is not between 0 and a day{longer}")))

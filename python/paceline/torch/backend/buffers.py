@@ -91,8 +91,8 @@ class Memory:
         """Return the dense tensor, whose values `copy_back` copies to `tensor`. Raises ValueError if it cannot."""
         if overlaps_itself(tensor):
             raise ValueError(
-                f"{describe('the result', None, tensor)} cannot be written to a tensor of which several elements are "
-                "in the same memory, as expand() or as_strided() make it; give .contiguous() of it"
+                f"{describe('the result', None, tensor)} cannot be written to a tensor that expand() or "
+                "as_strided() made so that several elements are in the same memory; give .contiguous() of it"
             )
         self.keep.append(dense)
         self.back.append((tensor, dense))
