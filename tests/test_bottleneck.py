@@ -12,11 +12,11 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.advice import advise
-from paceline.forecast.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
+from paceline.forecast.output.table import grouped
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.table import grouped
+from paceline.forecast.verdict.advice import advise
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
 
 CLUSTERS = st.fixed_dictionaries(
     {

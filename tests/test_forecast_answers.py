@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.explain import explain
+from paceline.forecast.output.table import grouped
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import grouped
+from paceline.forecast.verdict.explain import explain
 from paceline_lab.report import spec
 
 CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}

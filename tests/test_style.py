@@ -5,9 +5,10 @@ import itertools
 import paceline
 import pytest
 from paceline.catalog.strategies import all_coordinators, all_strategies
-from paceline.forecast import bottleneck, plotting, style
-from paceline.forecast.plotting import figure
-from paceline.forecast.table import distinct
+from paceline.forecast.output import plotting, style
+from paceline.forecast.output.plotting import figure
+from paceline.forecast.output.table import distinct
+from paceline.forecast.verdict import bottleneck
 
 pytest.importorskip("matplotlib")
 

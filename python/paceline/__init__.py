@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from paceline.catalog.library import cluster_names, load_cluster, load_trace, trace_names
     from paceline.catalog.strategies import all_strategies
     from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
-    from paceline.forecast.frame import to_frame
-    from paceline.forecast.plotting import plot
+    from paceline.forecast.output.frame import to_frame
+    from paceline.forecast.output.plotting import plot
     from paceline.forecast.result import Busy, LinkUse, PathPart, Result
     from paceline.forecast.simulate import simulate
     from paceline.forecast.sweep import SweepInterrupted, sweep
@@ -58,8 +58,8 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
             "paceline.catalog.library": ["cluster_names", "load_cluster", "load_trace", "trace_names"],
             "paceline.catalog.strategies": ["all_strategies"],
-            "paceline.forecast.frame": ["to_frame"],
-            "paceline.forecast.plotting": ["plot"],
+            "paceline.forecast.output.frame": ["to_frame"],
+            "paceline.forecast.output.plotting": ["plot"],
             "paceline.forecast.result": ["Busy", "LinkUse", "PathPart", "Result"],
             "paceline.forecast.simulate": ["simulate"],
             "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],

@@ -24,7 +24,7 @@ from paceline.forecast.sweep import LOCAL, SweepInterrupted
 from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
-    from paceline.forecast.explain import Explanation
+    from paceline.forecast.verdict.explain import Explanation
 
 _PATH = click.Path(path_type=Path)
 _GIVEN = click.core.ParameterSource.COMMANDLINE
@@ -151,14 +151,14 @@ def simulate(
         _print_unfinished(prepared, interrupted, most, as_json=as_json, csv=csv)
         raise click.Abort from None
     if plot is not None:
-        from paceline.forecast.plotting import plot as draw
+        from paceline.forecast.output.plotting import plot as draw
 
         draw(results, plot)
     explanation = _explained(prepared, results) if explain else None
     if as_json:
         put(json.dumps(_as_data(results, explanation, prepared.notes), indent=1, allow_nan=False))
     elif csv:
-        from paceline.forecast.frame import to_csv
+        from paceline.forecast.output.frame import to_csv
 
         click.echo(to_csv(results), nl=False)
     else:
@@ -314,8 +314,8 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline._internal.console import Bar
-    from paceline.forecast import table
-    from paceline.forecast.explain import explain
+    from paceline.forecast.output import table
+    from paceline.forecast.verdict.explain import explain
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     with Bar("explaining"):
@@ -346,8 +346,8 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
 
 def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
     from paceline._internal.console import Bar, wrapped
-    from paceline.forecast import table
-    from paceline.forecast.advice import advise
+    from paceline.forecast.output import table
+    from paceline.forecast.verdict.advice import advise
 
     groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
     rows = table.table(groups, most)
@@ -371,8 +371,8 @@ def _print_unfinished(
     prepared: Prepared, interrupted: SweepInterrupted, most: int | None, *, as_json: bool, csv: bool
 ) -> None:
     """Print what was forecast before Ctrl-C, marked as incomplete."""
-    from paceline.forecast import table
-    from paceline.forecast.frame import to_csv
+    from paceline.forecast.output import table
+    from paceline.forecast.output.frame import to_csv
 
     results = list(interrupted.results.values())
     done = {"finished": len(results), "scenarios": interrupted.scenarios}

@@ -30,9 +30,9 @@ from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
+from paceline.forecast.output.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.forecast.request import CORE, SWEPT, Sweep
 from paceline.forecast.scenario import Scenario, used_by
-from paceline.forecast.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.settings.kinds import PLACEMENTS
 
 
@@ -273,7 +273,7 @@ def _check_outputs(sweep: Sweep) -> None:
     check_distinct([("--plot", sweep.plot), ("--timeline", sweep.timeline)], sweep.inputs)
     if sweep.plot is None:
         return
-    from paceline.forecast.plotting import check_plot
+    from paceline.forecast.output.plotting import check_plot
 
     check_plot(sweep.plot)
 

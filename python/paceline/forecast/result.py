@@ -240,7 +240,7 @@ class Result:
         return plain
 
     def _repr_html_(self) -> str:
-        from paceline.forecast.html import summary
+        from paceline.forecast.output.html import summary
 
         return summary(self)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from paceline._internal.files import replaced
 from paceline._internal.units import listed
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import style
-from paceline.forecast.plotting import need_matplotlib, save
+from paceline.forecast.output import style
+from paceline.forecast.output.plotting import need_matplotlib, save
 from paceline.interop.logs import Read
 
 from paceline_lab.bench.plan import Plan

@@ -29,7 +29,7 @@ def report(*, spec: Path, output: Path, png: Path | None) -> None:
     paceline report mine.json -o report.html
     """
     from paceline._internal.console import Bar
-    from paceline.forecast.plotting import need_matplotlib
+    from paceline.forecast.output.plotting import need_matplotlib
 
     from paceline_lab.report.spec import of_trace, read
 

@@ -56,7 +56,7 @@ def study(*, name: str | None, as_json: bool, csv: bool, plots: Path | None, dat
     """
     from paceline._internal.console import Bar
     from paceline._internal.files import check_readable, make_folder
-    from paceline.forecast.plotting import need_matplotlib
+    from paceline.forecast.output.plotting import need_matplotlib
 
     from paceline_lab.studies import STUDIES, run_study
 

@@ -12,15 +12,15 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace, totals
 from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import style
-from paceline.forecast.bottleneck import path
 from paceline.forecast.lowering import lowered
+from paceline.forecast.output import style
+from paceline.forecast.output.table import rate_of
 from paceline.forecast.prepare import plan
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import rate_of
+from paceline.forecast.verdict.bottleneck import path
 
 from paceline_lab.explore.state import State
 from paceline_lab.report.lanes import MOST_LANES, lanes_of

@@ -9,14 +9,15 @@ from typing import Any
 
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import sharding_words, style
+from paceline.forecast.output import style
+from paceline.forecast.output.table import rate_of
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import CALLS, SLOWED, Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import rate_of
+from paceline.forecast.verdict import sharding_words
 from paceline.settings.table import SETTINGS
 
 from paceline_lab.explore.answers import spans_of

@@ -9,12 +9,12 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import table as report
-from paceline.forecast.advice import advise
-from paceline.forecast.explain import Explanation, explain
+from paceline.forecast.output import table as report
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.sweep import execute
+from paceline.forecast.verdict.advice import advise
+from paceline.forecast.verdict.explain import Explanation, explain
 
 from paceline_lab.report.lanes import MOST_LANES
 from paceline_lab.report.spec import Chapter, Spec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import plotting, style, table
+from paceline.forecast.output import plotting, style, table
 from paceline.forecast.result import Result
 
 from paceline_lab.report.chapters import Simulated

@@ -11,8 +11,8 @@ from pathlib import Path
 from paceline import __version__
 from paceline._internal import units
 from paceline._internal.files import replaced
-from paceline.forecast import plotting
-from paceline.forecast.html import LEGEND_STYLE, legend, table
+from paceline.forecast.output import plotting
+from paceline.forecast.output.html import LEGEND_STYLE, legend, table
 from paceline.forecast.result import Result
 
 from paceline_lab.report.chapters import Simulated

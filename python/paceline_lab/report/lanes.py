@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal import units
-from paceline.forecast import style
+from paceline.forecast.output import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

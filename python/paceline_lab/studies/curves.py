@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.files import replaced
-from paceline.forecast import style
+from paceline.forecast.output import style
 
 from paceline_lab.studies.report import Prediction
 

@@ -10,7 +10,7 @@ from paceline._internal import units
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import plotting, style
+from paceline.forecast.output import plotting, style
 
 from paceline_lab.validate.outcome import BAND, Errors, Row
 

@@ -11,7 +11,7 @@ from paceline.catalog.models.roofline import is_split
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
-from paceline.forecast import sharding_words
+from paceline.forecast.verdict import sharding_words
 
 CHECKPOINTINGS = ("none", "selective", "full")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")

@@ -11,14 +11,14 @@ from typing import Any, Literal
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline.forecast import sharding as shardings
-from paceline.forecast import sharding_words
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Candidate, ModelParallel
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.advisor.search import Found, Help, Option
+from paceline.forecast.output.table import rate_of, sharing_of
 from paceline.forecast.sharded import TIGHT, Sharded
-from paceline.forecast.table import rate_of, sharing_of
+from paceline.forecast.verdict import sharding_words
 from paceline.settings.table import SETTINGS
 
 Objective = Literal["throughput", "cost"]

@@ -29,10 +29,10 @@ from paceline.forecast.advisor.candidates import (
     shard_ranks,
 )
 from paceline.forecast.advisor.job import Job
-from paceline.forecast.bottleneck import NOTEWORTHY, reliefs
 from paceline.forecast.lowering import is_long
 from paceline.forecast.result import Result
 from paceline.forecast.sharded import TIGHT
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, reliefs
 
 Progress = Callable[[int, int], None]
 _BUCKETS = (1 << 28, 1 << 30)

@@ -20,12 +20,12 @@ from paceline._internal.units import listed
 from paceline.catalog.library import cluster_document
 from paceline.catalog.strategies import feasible, find_strategy, with_switch
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.bottleneck import INSIDE, bound_by, with_faster_links
-from paceline.forecast.explain import NOT_IN_THIS_FABRIC
 from paceline.forecast.jobs.spec import Mix, PlacedJob
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.sharding import NONE
+from paceline.forecast.verdict.bottleneck import INSIDE, bound_by, with_faster_links
+from paceline.forecast.verdict.explain import NOT_IN_THIS_FABRIC
 
 SCHEMA = 1
 _MOST_MESSAGES = 10_000_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs.model import JobsResult
-from paceline.forecast.plotting import check_plot, save
+from paceline.forecast.output.plotting import check_plot, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

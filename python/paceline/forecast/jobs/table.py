@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.forecast.bottleneck import BETWEEN
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
 from paceline.forecast.sharding import NONE
+from paceline.forecast.verdict.bottleneck import BETWEEN
 
 _MOST_LINKS = 8
 _NOTICED = 0.005

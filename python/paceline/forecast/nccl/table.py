@@ -95,7 +95,7 @@ def to_csv(answers: Sequence[Answer]) -> str:
 
 def check_plot(path: Path) -> None:
     """Raise InvalidArgumentError if no plot could be written to this file."""
-    from paceline.forecast.plotting import need_matplotlib
+    from paceline.forecast.output.plotting import need_matplotlib
 
     need_matplotlib("--plot")
     check_writable("--plot", path)
@@ -105,8 +105,8 @@ def check_plot(path: Path) -> None:
 
 def draw(answers: Sequence[Answer], path: Path) -> None:
     """Draw bus bandwidth over size, a line for each answer."""
-    from paceline.forecast import style
-    from paceline.forecast.plotting import save
+    from paceline.forecast.output import style
+    from paceline.forecast.output.plotting import save
 
     names = [f"{NAMES[it.kind]}, {units.count(it.group.ranks, 'GPU')}" for it in answers]
     if len({it.bandwidth_bps for it in answers}) > 1:

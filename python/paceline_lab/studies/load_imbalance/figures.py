@@ -7,8 +7,8 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast import style
 from paceline.forecast.coordination.networks import networks
+from paceline.forecast.output import style
 
 from paceline_lab.studies.curves import DPI
 from paceline_lab.studies.load_imbalance.compared import PUBLISHED_GRAPH, PUBLISHED_MOST, PUBLISHED_RANGES

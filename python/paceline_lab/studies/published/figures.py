@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._internal.files import replaced
-from paceline.forecast import style
+from paceline.forecast.output import style
 
 from paceline_lab.studies.published.rows import Forecast
 

@@ -12,9 +12,9 @@ from paceline._internal.extras import need
 from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import style
+from paceline.forecast.output import style
+from paceline.forecast.output.table import distinct
 from paceline.forecast.result import Result
-from paceline.forecast.table import distinct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ def plot(results: Result | Sequence[Result], path: str | Path | None = None) -> 
     drawn = figure(results)
     with replaced(target) as temporary:
         if target.suffix.lower() == ".html":
-            from paceline.forecast.html import page
+            from paceline.forecast.output.html import page
 
             temporary.write_text(page(results, drawn), encoding="utf-8")
         else:

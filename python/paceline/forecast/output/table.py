@@ -14,9 +14,10 @@ from paceline._internal.console import Column, render
 from paceline.catalog.libraries import DEFAULT, NONE
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, find_strategy
-from paceline.forecast import compression, sharding, sharding_words
+from paceline.forecast import compression, sharding
 from paceline.forecast.result import Interval, Result
 from paceline.forecast.scenario import Scenario
+from paceline.forecast.verdict import sharding_words
 
 Cell = Callable[[Result, "Group"], str]
 _OVER = 1.0005

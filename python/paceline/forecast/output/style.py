@@ -159,7 +159,7 @@ def context() -> AbstractContextManager[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of this size in inches, which a notebook shows."""
-    from paceline.forecast.drawing import Drawing
+    from paceline.forecast.output.drawing import Drawing
 
     return Drawing(figsize=(width, height), layout="constrained")
 

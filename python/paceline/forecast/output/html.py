@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import compression, sharding, sharding_words
-from paceline.forecast.plotting import save
+from paceline.forecast import compression, sharding
+from paceline.forecast.output.plotting import save
 from paceline.forecast.result import Result
+from paceline.forecast.verdict import sharding_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,8 +87,8 @@ def _has_memory(results: Sequence[Result]) -> bool:
 
 def summary(result: Result) -> str:
     """Return a table of one result, which notebooks show."""
-    from paceline.forecast.bottleneck import path
-    from paceline.forecast.table import range_of, rate_of
+    from paceline.forecast.output.table import range_of, rate_of
+    from paceline.forecast.verdict.bottleneck import path
 
     found = result.interval
     scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)

@@ -13,14 +13,15 @@ from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import compression, sharding, sharding_words
-from paceline.forecast.advice import details, subject
-from paceline.forecast.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
+from paceline.forecast import compression, sharding
 from paceline.forecast.lowering import is_long, lowered
+from paceline.forecast.output.table import Group, likely, named, ranks
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, likely, named, ranks
+from paceline.forecast.verdict import sharding_words
+from paceline.forecast.verdict.advice import details, subject
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""

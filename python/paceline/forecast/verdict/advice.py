@@ -10,13 +10,14 @@ from paceline.catalog.models.pipeline import can_be_cut
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast import compression, sharding, sharding_words, slow_links
-from paceline.forecast.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
+from paceline.forecast import compression, sharding
 from paceline.forecast.lowering import LONG, is_long
+from paceline.forecast.output.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.table import Group, extras, likely, named, own, ranks, rate_of, with_evidence
+from paceline.forecast.verdict import sharding_words, slow_links
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, path_of, reliefs, sentence
 
 _NO_OTHER = "No other strategy is faster"
 _FEW = 3

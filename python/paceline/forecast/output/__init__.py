@@ -1,0 +1,1 @@
+"""Forecasts as tables, rows, plots and pages. `style` says how every picture looks."""
