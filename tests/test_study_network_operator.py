@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import paceline
@@ -25,16 +23,6 @@ TENSORS = {"vgg-16": 32, "inception-v3": 190, "resnet-101": 314, "resnet-200": 6
 @pytest.fixture(scope="module")
 def result():
     return run_study("network-operator")
-
-
-def test_traces_are_what_the_script_makes(tmp_path):
-    subprocess.run(
-        [sys.executable, ROOT / "scripts" / "make_netop_traces.py", tmp_path], check=True, capture_output=True
-    )
-    made = sorted(tmp_path.iterdir())
-    assert [path.name for path in made] == sorted(f"netop-{model}.json" for model in MODELS)
-    for path in made:
-        assert path.read_bytes() == (ROOT / "python" / "paceline" / "catalog" / "traces" / path.name).read_bytes()
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -8,7 +8,7 @@ differ more than the rows of one, so the same is done once more over the sources
 number.
 
 If the times of computation are a roofline's, they are part of the forecast and of its error: then the residuals are
-those of published training of transformers (residuals-models.json, by `scripts/write_model_residuals.py`), on one node
+those of published training of transformers (residuals-models.json, by `scripts/write_residuals.py`), on one node
 or on several, of GPUs of today or older ones.
 """
 

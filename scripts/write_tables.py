@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs pages that hold results, each below its marker in the page.
+
+python scripts/write_tables.py published              # docs/results/published.md
+python scripts/write_tables.py studies                # docs/results/studies.md
+python scripts/write_tables.py coordinator-model      # docs/explanation/coordinator-model.md; --figures: and those
+python scripts/write_tables.py validation FILE.json   # docs/results/validation.md, and the errors into the package
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+from paceline._internal import units
+from paceline.catalog.strategies import all_coordinators
+from paceline.forecast.coordination.constants import all_constants
+from paceline.forecast.coordination.networks import networks
+from paceline.forecast.evidence import published_cases
+from paceline_lab.studies import published, run_study
+from paceline_lab.studies.report import Study, bounds_text
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+Row = dict[str, Any]
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return ["| " + " | ".join(map(str, cells)) + " |" for cells in (headers, ["---"] * len(headers), *rows)]
+
+
+def write(page: Path, tables: Mapping[str, list[str]]) -> None:
+    """Replace the tables below their markers."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        head, mark, tail = text.partition(f"<!-- {name} -->\n")
+        assert mark, f"{page} has no marker {name}"
+        rest = tail.lstrip("\n")
+        while rest.startswith("|"):
+            rest = rest.partition("\n")[2].lstrip("\n")
+        text = "\n".join([head + mark, *lines, "", rest])
+    page.write_text(text, encoding="utf-8")
+
+
+def of_published() -> None:
+    rows = []
+    for it in cast("published.Published", published.run()).rows:
+        row = it.row
+        gpus = f"{row.gpus} on {row.nodes}" if row.nodes > 1 else str(row.gpus)
+        error = "" if it.error is None else f"{it.error:+.1%}{'' if row.well_posed else ' *'}"
+        measured = "" if row.measured is None else f"{row.measured:g}"
+        rows.append([row.id, row.system, row.model, gpus, measured, units.digits(it.value), error, it.position])
+    # With constants that were fitted without the source.
+    cases = published_cases()
+    sources = []
+    for source in dict.fromkeys(case.source for case in cases):
+        errors = [math.expm1(case.residual) for case in cases if case.source == source]
+        mean = sum(map(abs, errors)) / len(errors)
+        sources.append([source, len(errors), f"{mean:.1%}", f"{max(errors, key=abs):+.1%}"])
+    headers = ("id", "system", "model", "GPUs", "published", "forecast", "error", "ring")
+    written = {"rows": table(headers, rows), "sources": table(("source", "rows", "mean error", "greatest"), sources)}
+    write(DOCS / "results/published.md", written)
+
+
+def of_study(study: Study) -> list[str]:
+    """Published beside simulated values, and the claims."""
+    bounded = any(row.bounds is not None for row in study.rows)
+    headers = ["table", "row", "model", "published", "simulated", "error", "", *(["bounds", ""] if bounded else [])]
+    rows = []
+    for row in study.rows:
+        cells = [row.table, row.row, row.model, f"{row.published:g} {row.unit}"]
+        cells += [f"{units.digits(row.simulated)} {row.unit}", f"{row.error:+.1%}"]
+        cells.append("used for calibration" if row.calibrated else "")
+        if bounded:
+            inside = "within" if row.within else "**out**"
+            cells += ["", ""] if row.bounds is None else [bounds_text(row.bounds), inside]
+        rows.append(cells)
+    claims = [
+        [it.claim, it.verdict, "; ".join(f"{name} {units.short(value)}" for name, value in it.figures.items())]
+        for it in study.claims
+    ]
+    return [*table(headers, rows), "", *table(("claim", "", "figures"), claims)]
+
+
+def of_studies() -> None:
+    names = ("ray-sgd", "ddl-nccl", "cuda-aware-mpi")
+    write(DOCS / "results/studies.md", {name: of_study(cast("Study", run_study(name))) for name in names})
+
+
+def of_coordinator_model() -> None:
+    from paceline_lab.studies.load_imbalance import run
+    from paceline_lab.studies.load_imbalance.runs import LARGEST, Point, contention_s, gain, parts
+
+    result = run(DOCS / "images" if "--figures" in sys.argv else None)
+    names = [it.name for it in all_coordinators()]
+    constants = [[f"`{it.name}`", f"{it.default:g}", it.unit, it.meaning, it.source] for it in all_constants().values()]
+    inputs, gains, breakdown = [], [], []
+    for name, it in networks().items():
+        share = "the median" if it.contention_share is None else f"{it.contention_share:g}"
+        other = "" if it.compute_ms_other is None else f"{it.compute_ms_other:g}"
+        cells = [name, f"{it.compute_ms:g}", other, it.compute_source, it.graph_nodes, share]
+        inputs.append([*cells, f"{1e3 * contention_s(name):.1f}"])
+        base = result.results[Point(name, names[0], LARGEST)].iteration_s * 1e3
+        each = [f"{100 * gain(result.results, Point(name, own, LARGEST)):+.1f} %" for own in names[1:]]
+        gains.append([name, f"{base:.1f}", *each])
+    for name in names:
+        found = result.results[Point("resnet-50", name, LARGEST)]
+        own = parts(found)
+        times = (found.iteration_s, found.compute_s, own.coordinator, own.copy, own.collective)
+        breakdown.append([f"`{name}`", *(units.digits(time * 1e3, 3) for time in times)])
+    of_network = ("network", "computation, ms", "if 293", "from", "graph's nodes", "contention, share")
+    written = {
+        "constants": table(("constant", "value", "unit", "meaning", "source"), constants),
+        "networks": table((*of_network, "contention, ms"), inputs),
+        "breakdown": table(("coordinator", "iteration", "compute", "coordinator", "copy", "collective"), breakdown),
+        "gains": table(("network", f"{names[0]}, ms", *names[1:]), gains),
+        "study": of_study(result.study),
+    }
+    write(DOCS / "explanation/coordinator-model.md", written)
+
+
+def title(row: Row) -> str:
+    slower = row["shrink"] * row["scale"]
+    stands = f", bytes ÷ {row['shrink']:g}" if slower != 1 else ""
+    stands += f", times × {row['scale']:g}" if row["scale"] != 1 else ""
+    stands += f": equivalent to {units.rate(row['rate_bps'] * slower)}" if slower != 1 else ""
+    return f"**{row['trace']}, {units.rate(row['rate_bps'])}{stands}**"
+
+
+def cell(row: Row) -> list[str]:
+    spread = (row["measured_max_s"] - row["measured_min_s"]) / 2 / row["measured_s"]
+    return [
+        row["strategy"],
+        str(row["workers"]) + (f" ({row['ranks_per_host']} a host)" if row["ranks_per_host"] > 1 else ""),
+        str(row["servers"] or ""),
+        units.duration(row["measured_s"]),
+        f"±{spread:.1%}",
+        units.duration(row["simulated_s"]),
+        f"{row['error']:+.1%}" + ("" if row["undisturbed"] else " *"),
+        f"{row['simulated_fifo_s'] / row['measured_s'] - 1:+.1%}",
+    ]
+
+
+def of_validation(source: str) -> None:
+    """Write the figures of `paceline validate --network fluid --json`, between their markers."""
+    page = DOCS / "results/validation.md"
+    said = json.loads(Path(source).read_text())
+    lines = []
+    titles = list(dict.fromkeys(title(row) for row in said["rows"]))
+    headers = ("strategy", "workers", "servers", "measured", "spread", "simulated", "error", "FIFO")
+    for head, rows in groupby(sorted(said["rows"], key=lambda row: titles.index(title(row))), title):
+        lines += [head, "", *table(headers, map(cell, rows)), ""]
+    errors = {**said["summary"], "all": said["overall"]}
+    summed = [[name, one["rows"], f"{one['mean']:.1%}", f"{one['worst']:.1%}"] for name, one in errors.items()]
+    lines += [*table(("strategy", "cells", "mean error", "worst error"), summed), ""]
+    reasons: dict[str, list[str]] = {}
+    for one in said["skipped"]:
+        reasons.setdefault(one["reason"], []).append(one["strategy"])
+    for reason, names in reasons.items():
+        each = units.listed(list(dict.fromkeys(names)))
+        lines.append(f"- not compared: {units.count(len(names), 'cell')} of {each}: {reason}")
+    if any(not row["undisturbed"] for row in said["rows"]):
+        lines.append("- \\* the machine disturbed every iteration of this cell")
+    before, _, rest = page.read_text().partition(begin := "<!-- figures -->")
+    _, marker, after = rest.partition("<!-- end of figures -->")
+    assert marker, f"{page} has no markers"
+    page.write_text("\n".join([before + begin, "", *lines, marker]) + after)
+    fields = ("trace", "strategy", "workers", "servers")
+    kept = [{**{name: row[name] for name in fields}, "error": round(row["error"], 4)} for row in said["rows"]]
+    listed = ",\n".join(f"    {json.dumps(row)}" for row in kept)
+    script = "python scripts/write_tables.py validation validation.json"
+    command = f"paceline validate --network fluid --json > validation.json && {script}"
+    where = "2 to 8 workers over TCP on an emulated network"
+    text = f'{{\n  "command": "{command}",\n  "where": "{where}",\n  "rows": [\n{listed}\n  ]\n}}\n'
+    (ROOT / "python/paceline/forecast/validated.json").write_text(text)
+
+
+PAGES = {
+    "published": of_published,
+    "studies": of_studies,
+    "coordinator-model": of_coordinator_model,
+    "validation": of_validation,
+}
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if word != "--figures"]
+    if not words or words[0] not in PAGES:
+        sys.exit(__doc__)
+    PAGES[words[0]](*words[1:])
