@@ -12,22 +12,65 @@
 //! | [`constants`] | every constant with unit, value and source |
 //! | `draws` | late wake-ups and preemptions: only processes that have any are drawn |
 //! | `cycles` | coordinators that wait for each other in every cycle |
-//! | `policy` | the coordinators, one per file |
+//! | `policy`, `policies` | what a coordinator is to the model, and all of them, one per file |
 //! | `workload` | trace and cluster in the model's terms |
 //! | `collective` | copies and the exchange of a bucket |
 //! | `iteration` | one iteration |
 //! | `timeline` | draws one |
-//! | [`coordinated`] | a run: its options and its result |
+//! | `coordinated` | a run |
 mod collective;
 pub mod constants;
-pub mod coordinated;
+mod coordinated;
 mod cycles;
 mod draws;
 mod iteration;
+mod policies;
 mod policy;
 mod timeline;
 mod workload;
 
+use paceline_coordinator::PolicyKind;
+use serde::Serialize;
+
 pub use constants::Constants;
 pub(crate) use coordinated::coordinate;
-pub use coordinated::{Coordinated, Coordination, unreachable};
+pub use coordinated::unreachable;
+
+/// How ready tensors are coordinated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coordination {
+    /// The coordinator's policy.
+    pub coordinator: PolicyKind,
+    /// How long pipeline and scheduling are both active; `None`: the constants' share of an iteration on one node.
+    pub contention_s: Option<f64>,
+    /// Nodes of the training step's graph; `None`: the constants' nodes for every tensor.
+    pub graph_nodes: Option<f64>,
+    /// Constants of the model.
+    pub constants: Constants,
+}
+
+impl Coordination {
+    /// This coordinator with the constants measured on Summit.
+    #[must_use]
+    pub fn new(coordinator: PolicyKind) -> Coordination {
+        Coordination { coordinator, contention_s: None, graph_nodes: None, constants: Constants::default() }
+    }
+}
+
+/// What a coordinator does to an iteration. The parts, with the computation of one worker alone, add up to it; they are
+/// averaged over processes and iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Coordinated {
+    /// The registry's name of the policy.
+    pub coordinator: &'static str,
+    /// Waiting until a collective begins: ranks that are not ready, late wake-ups, cycles, agreement.
+    pub coordinator_s: f64,
+    /// Copies to and from the fusion buffer.
+    pub copy_s: f64,
+    /// Inside the collective: the network, and processes that arrive later than others.
+    pub collective_s: f64,
+    /// Mean lateness of the latest process; the waiting for it is included in the parts.
+    pub latest_s: f64,
+    /// How long input pipeline and scheduling are both active.
+    pub contention_s: f64,
+}

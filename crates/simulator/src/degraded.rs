@@ -20,15 +20,8 @@ use crate::network::topology::{ALL_BETWEEN, NetworkLinks, is_between};
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::Outcome;
 use crate::prepare::plan;
+use crate::run_types::Measured;
 use crate::timeline::Timeline;
-
-/// What is measured on a network, and between two such results lies a third.
-pub(crate) trait Measured: Clone {
-    /// Seconds of an iteration.
-    fn seconds(&self) -> f64;
-    /// This result with a `share` of the difference to a slower one.
-    fn towards(&self, slower: &Self, share: f64) -> Self;
-}
 
 /// What is left of a link at the steps that are simulated.
 const STEPS: [f64; 14] = {
@@ -121,13 +114,6 @@ impl Slow {
         }
         Ok((slowest, on))
     }
-}
-
-/// What is left of the slowest port of a node, where no other links are slow: in a closed form, in which all nodes have
-/// the same part, all wait for it. `None`: others are slow.
-pub(crate) fn slowest_port(cluster: &Cluster) -> Option<f64> {
-    let is_port = |one: &Degraded| !is_between(&one.link) && !one.link.trim_start().starts_with("rack");
-    cluster.degraded.iter().all(is_port).then(|| cluster.degraded.iter().map(|one| one.factor).fold(1.0, f64::min))
 }
 
 /// Whether messages pass by trees of switches.

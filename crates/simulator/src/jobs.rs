@@ -25,18 +25,19 @@ use serde::Serialize;
 use self::alone::{Alone, Site};
 use self::by_collective::{Classes, Collective, Running, classified};
 pub use self::watch::Watch;
-use crate::degraded::{Measured, Slow, different, passes_by_trees};
-use crate::iteration::{Resolution, followers, prepare_messages};
+use crate::degraded::{Slow, different, passes_by_trees};
+use crate::iteration::{Resolution, prepare_messages};
 use crate::network::left::{Needs, share};
 use crate::network::switch::Memory;
 use crate::network::topology::{LinkName, NetworkLinks, Placed, PlacedJob};
 use crate::observer::{Activity, Observer};
 use crate::options::{Network, Options, SimulationError};
-use crate::prepare::{Prepared, RacksAndPods, nodes_per_switch, prepare_in, with_least_latency};
+use crate::prepare::{RacksAndPods, nodes_per_switch, prepare_in, with_least_latency};
 use crate::run::{check_switch_memory, phases};
-use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
+use crate::run_types::{JobPlace, Measured, Prepared};
+use crate::simulation::{Boundary, Job, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
-use crate::worker::{Worker, workers};
+use crate::worker::{Worker, followers, workers};
 
 /// A job and its place.
 #[derive(Clone, Debug)]

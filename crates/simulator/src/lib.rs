@@ -4,7 +4,10 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`options`] | the options of a simulation |
+//! | `planning` | the plan of an iteration, with these options |
 //! | `prepare`, `plan_run` | convert trace, options and plans for the event loop |
+//! | `run_types` | what the parts of a run hand to each other |
+//! | `forecast`, `run` | choose how an iteration is simulated, and simulate one as it was recorded |
 //! | `simulation`, `worker`, `lanes` | the event loop: workers, and the state of programs |
 //! | `event_queue`, `radix_heap`, `event` | future events: a monotone radix heap over the links' own queues |
 //! | `network` | links and routes; FIFO and max-min fair sharing; the switch's memory |
@@ -16,7 +19,7 @@
 //! | [`agreement`] | the coordinators of a small world, using their real state machines |
 //! | [`timeline`] | Chrome trace JSON |
 //! | [`iteration`] | sharded training: executes the plan of an iteration |
-//! | [`outcome`] | the result |
+//! | [`outcome`], `sharded` | the result, and what it has in addition for a plan |
 //! | [`nccl`] | NCCL's collectives on a cluster, and those of a plan |
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
@@ -24,6 +27,7 @@ pub mod coordination;
 mod degraded;
 mod event;
 mod event_queue;
+mod forecast;
 pub mod iteration;
 pub mod jobs;
 mod lanes;
@@ -34,20 +38,23 @@ pub mod options;
 pub mod outcome;
 mod path;
 mod plan_run;
+mod planning;
 mod prepare;
 mod radix_heap;
 mod random;
 mod replay;
 mod ring;
 mod run;
+mod run_types;
+mod sharded;
 mod simulation;
 pub mod timeline;
 mod worker;
 
+pub use forecast::{simulate, simulate_with_timeline};
 pub use jobs::simulate_jobs;
 pub use network::left::left_for_rings;
 pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
 pub use replay::{PlayedFactors, Replay, replay};
-pub use run::{simulate, simulate_with_timeline};

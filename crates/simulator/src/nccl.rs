@@ -7,9 +7,9 @@ use paceline_model::{Cluster, Trace};
 use paceline_nccl::{Calibration, Generation, Group, IntraLink, Kind, Machine, Request, bus_factor, collective_time};
 use paceline_schedule::Collective;
 
-use crate::iteration::plan_of;
 use crate::network::left::left_for_rings;
 use crate::options::{Options, SimulationError};
+use crate::planning::plan_of;
 
 /// A collective of a plan, and how long it takes if no other runs.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,12 +6,12 @@ use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
 use crate::coordination::Coordinated;
-use crate::degraded::Measured;
-use crate::iteration::{Sharded, Watched};
+use crate::iteration::unwatched;
 use crate::network::topology::NetworkLinks;
 use crate::options::{Options, SimulationError};
 use crate::path::COUNT;
-use crate::prepare::Prepared;
+use crate::run_types::{Measured, Prepared};
+use crate::sharded::{Sharded, Watched};
 
 /// How busy the links of one kind were.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -294,7 +294,7 @@ pub(crate) fn compose(
 ) -> Result<Outcome, SimulationError> {
     let Found { iteration_s, computation, traffic, observed, watched, coordination, mut notes } = found;
     let exposed_s = exposed(iteration_s, computation.total_s());
-    let watched = watched.unwrap_or_else(|| Watched::unwatched(plan, exposed_s));
+    let watched = watched.unwrap_or_else(|| unwatched(plan, exposed_s));
     let gradient_bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes).sum();
     let workers = f64::from(options.workers);
     let samples = workers * plan.samples as f64 / f64::from(plan.iterations);

@@ -7,8 +7,8 @@ use std::mem::{discriminant, replace, swap};
 use paceline_iteration::{Plan, Stream, Work};
 use paceline_model::Time;
 
-use crate::iteration::{Spans, predecessors};
 use crate::observer::Activity;
+use crate::planning::{Spans, predecessors};
 
 /// A step, or several that are one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,27 +10,11 @@ use paceline_schedule::{
     Bucket, ChunkBytes, Collective, Entry, Knob, Knobs, Placement, Rates, Schedule, Topology, build_collective,
 };
 
-use crate::iteration::{executed, planned, scaled};
 use crate::lanes::Lanes;
 use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
-
-/// The constants of a simulation.
-pub(crate) struct Prepared {
-    pub entry: &'static Entry,
-    pub schedule: Arc<dyn Schedule>,
-    pub buckets: Vec<Bucket>,
-    /// Buckets of a kind differ in nothing but their size.
-    pub kinds: Vec<u32>,
-    pub names: Vec<String>,
-    /// Position of each bucket in the distribution order.
-    pub priority: Vec<u32>,
-    pub element_bytes: u64,
-    /// What workers do, by the recorded one that they copy.
-    pub workers: Vec<PlanRun>,
-    /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
-    pub exchange_only: bool,
-}
+use crate::planning::{computes, executed, planned, scaled};
+use crate::run_types::Prepared;
 
 /// Events store roles in 16 bits.
 pub(crate) const MAX_ROLES: u32 = 65_535;
@@ -140,11 +124,6 @@ fn plan_in(
         exchange_only: !computes(trace),
     };
     Ok((prepared, plan))
-}
-
-/// Whether an iteration is more than an exchange.
-pub(crate) fn computes(trace: &Trace) -> bool {
-    trace.workers.iter().any(|worker| worker.compute_time() != Time::ZERO)
 }
 
 /// Refuses what no run can do.

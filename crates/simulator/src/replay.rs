@@ -4,8 +4,8 @@ use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
 use serde::Serialize;
 
-use crate::iteration::{executed, pace, planned, scaled};
 use crate::options::{Options, SimulationError};
+use crate::planning::{executed, pace, planned, scaled};
 use crate::prepare::check;
 use crate::worker::workers;
 

@@ -20,8 +20,7 @@ use crate::network::topology::{NONE, NetworkLinks};
 use crate::options::{Network, Options};
 use crate::path::{Chain, Part};
 use crate::plan_run::Passes;
-use crate::prepare::Prepared;
-use crate::simulation::Mark;
+use crate::run_types::{Mark, Prepared};
 use crate::worker::workers;
 
 /// A piece on its way round: small, because there may be millions of moves of each of many thousands.

@@ -3,63 +3,41 @@ use paceline_iteration::Plan;
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::{Knob, Step};
 
-use crate::coordination::coordinate;
 use crate::degraded;
-use crate::iteration::simulate_as;
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::Observer;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Computation, Found, Observed, Outcome, PathSeconds, Traffic, Usage, compose};
 use crate::path::{COUNT, Chain, Composition};
-use crate::prepare::{MAX_ROLES, Prepared, prepare, with_least_latency};
+use crate::prepare::{prepare, with_least_latency};
 use crate::ring;
-use crate::simulation::{Boundary, Job, JobPlace, Mark, Simulation, Until};
+use crate::run_types::{JobPlace, Mark, Prepared};
+use crate::simulation::{Boundary, Job, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
 use crate::worker::workers;
 
-/// Forecasts one configuration.
+/// An exchange by itself.
 ///
 /// # Errors
-/// Options that contradict each other or do not fit the cluster; the message names the option and says what to do.
-pub fn simulate(trace: &Trace, cluster: &Cluster, options: &Options) -> Result<Outcome, SimulationError> {
-    Ok(degraded::forecast(trace, cluster, options, false, |cluster, _| forecast(trace, cluster, options, None))?.0)
-}
-
-/// Also returns a timeline of every worker and link, or only of the first `ranks` workers and the first server.
-///
-/// # Errors
-/// Those of [`simulate`].
-pub fn simulate_with_timeline(
+/// Those of [`simulate`](crate::simulate).
+pub(crate) fn simulate_exchange(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
-    ranks: Option<u32>,
-) -> Result<(Outcome, Timeline), SimulationError> {
-    degraded::forecast(trace, cluster, options, true, |cluster, with_timeline| {
-        forecast(trace, cluster, options, with_timeline.then_some(ranks))
-    })
+) -> Result<Outcome, SimulationError> {
+    let run = |cluster: &Cluster, _| simulate_recorded(trace, cluster, options, None);
+    Ok(degraded::forecast(trace, cluster, options, false, run)?.0)
 }
 
-/// Chooses how the plan is run; `timeline`: whether one is wanted, and of how many ranks.
-fn forecast(
+/// Simulates an iteration as it was recorded, without a plan of its own or a coordinator; `timeline`: whether one is wanted,
+/// and of how many ranks.
+pub(crate) fn simulate_recorded(
     trace: &Trace,
     cluster: &Cluster,
     options: &Options,
     timeline: Option<Option<u32>>,
 ) -> Result<(Outcome, Timeline), SimulationError> {
-    if options.is_planned() {
-        return simulate_as(trace, cluster, options, timeline, None);
-    }
-    if let Some(coordination) = &options.coordination {
-        if options.workers > MAX_ROLES {
-            return Err(SimulationError::about(
-                "workers",
-                format!("a coordinator is simulated with at most {MAX_ROLES}, not {}", options.workers),
-            ));
-        }
-        return coordinate(trace, cluster, options, coordination, timeline.is_some());
-    }
     let (prepared, plan) = prepare(trace, cluster, options)?;
     check_switch_memory(trace, cluster, &prepared)?;
     let Some(ranks) = timeline else {

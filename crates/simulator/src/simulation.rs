@@ -1,6 +1,6 @@
 //! The event loop: workers compute, programs advance, the network carries messages.
 use paceline_model::{Cluster, Time};
-use paceline_schedule::{Op, Peers, Piece, Roles, Step};
+use paceline_schedule::{Op, Peers, Piece, Step};
 
 use crate::event::{Event, EventKind};
 use crate::event_queue::EventQueue;
@@ -13,15 +13,8 @@ use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::path::{Chain, Part};
 use crate::plan_run::{PlanRun, Run, Task};
-use crate::prepare::Prepared;
+use crate::run_types::{JobPlace, Mark, Prepared};
 use crate::worker::Worker;
-
-/// The start or end of a measured iteration, and the chain of causes behind it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Mark<C> {
-    pub time: u64,
-    pub chain: C,
-}
 
 /// Which events make a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,62 +68,6 @@ pub(crate) struct Job<'a, C> {
     barriers: usize,
     /// Workers that have finished each iteration.
     ended: Vec<Ended<C>>,
-}
-
-/// The numbers of a job's roles and buckets among those of all jobs: workers of all jobs come first, then servers, then
-/// switches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct JobPlace {
-    pub roles: Roles,
-    pub first_worker: u32,
-    pub first_server: u32,
-    pub first_switch: u32,
-    pub first_bucket: u32,
-}
-
-impl JobPlace {
-    /// Of a job that is alone.
-    pub fn alone(roles: Roles) -> JobPlace {
-        JobPlace {
-            roles,
-            first_worker: 0,
-            first_server: roles.workers,
-            first_switch: roles.workers + roles.servers,
-            first_bucket: 0,
-        }
-    }
-
-    /// What is added to a number among the job's roles.
-    #[inline]
-    fn shift(&self, role: u32) -> u32 {
-        let Roles { workers, servers, .. } = self.roles;
-        if role < workers {
-            self.first_worker
-        } else if role < workers + servers {
-            self.first_server - workers
-        } else {
-            self.first_switch - workers - servers
-        }
-    }
-
-    /// The number of a role among those of all jobs.
-    #[inline]
-    pub fn global(&self, role: u32) -> u32 {
-        role + self.shift(role)
-    }
-
-    /// The number among the job's roles.
-    #[inline]
-    fn local(&self, role: u32) -> u32 {
-        let Roles { workers, servers, .. } = self.roles;
-        if role >= self.first_switch && role < self.first_switch + self.roles.switches {
-            role - self.first_switch + workers + servers
-        } else if role >= self.first_server && role < self.first_server + servers {
-            role - self.first_server + workers
-        } else {
-            role - self.first_worker
-        }
-    }
 }
 
 impl<'a, C: Chain> Job<'a, C> {

@@ -12,8 +12,7 @@ use trace_events::{NoArgs, TraceWriter, Track};
 
 use crate::network::topology::{LinkName, NetworkLinks};
 use crate::observer::{Activity, Observer};
-use crate::prepare::Prepared;
-use crate::simulation::JobPlace;
+use crate::run_types::{JobPlace, Prepared};
 
 struct LinkSpan {
     link: u32,

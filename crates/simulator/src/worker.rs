@@ -4,8 +4,9 @@ use paceline_model::{Cluster, Trace};
 use crate::options::Options;
 use crate::path::Chain;
 use crate::plan_run::Progress;
+use crate::planning::pace;
 use crate::random::{Random, normal_order_statistic};
-use crate::simulation::Mark;
+use crate::run_types::Mark;
 
 pub(crate) struct Worker<C> {
     /// The recorded worker whose behaviour it copies.
@@ -57,6 +58,28 @@ pub(crate) fn workers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Opti
                 run: Mark::default(),
                 progress: Progress::default(),
             }
+        })
+        .collect()
+}
+
+/// Workers that all have the plan of the first recorded one; others are slower or faster than it.
+pub(crate) fn followers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Worker<C>> {
+    let mut workers = workers(trace, cluster, options);
+    for worker in &mut workers {
+        worker.pace = pace(trace, std::mem::take(&mut worker.recorded));
+    }
+    workers
+}
+
+/// How much longer each rank computes than the plan: forward and optimizer, and backward.
+pub(crate) fn factors(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<(f64, f64)> {
+    let mut workers = workers::<()>(trace, cluster, options);
+    workers
+        .iter_mut()
+        .map(|worker| {
+            worker.pace = pace(trace, worker.recorded);
+            worker.vary(cluster);
+            (worker.factor, worker.backward_factor)
         })
         .collect()
 }

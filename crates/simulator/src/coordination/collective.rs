@@ -9,11 +9,11 @@ use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_schedule::{Bucket, Link, Links, Schedule};
 
 use super::constants::Constants;
-use crate::degraded::slowest_port;
+use crate::network::left::slowest_port;
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse, PathPart};
 use crate::prepare::{RacksAndPods, schedule_of};
-use crate::run::simulate;
+use crate::run::simulate_exchange;
 
 /// More ranks than these take the strategy's closed form.
 const MOST_RANKS: u32 = 1024;
@@ -167,7 +167,7 @@ impl<'a> Collective<'a> {
         for tensor in &mut trace.tensors {
             (tensor.bytes, tensor.pull_bytes) = (bytes, bytes);
         }
-        let found = simulate(&trace, &self.cluster, &self.options)?;
+        let found = simulate_exchange(&trace, &self.cluster, &self.options)?;
         Ok(Alone {
             ms: found.iteration_s * 1e3,
             path: found.critical_path,

@@ -1,58 +1,18 @@
-//! A run of many iterations under a coordinator: its options and its result.
-use paceline_coordinator::PolicyKind;
+//! A run of many iterations under a coordinator.
 use paceline_model::{Cluster, Trace};
-use serde::Serialize;
 
 use super::collective::{Collective, Used};
-use super::constants::Constants;
 use super::draws::Draws;
 use super::iteration::{Iteration, Shown, Spent};
-use super::policy::{Setting, model};
+use super::policies::model;
+use super::policy::Setting;
 use super::timeline::draw;
 use super::workload::Workload;
+use super::{Coordinated, Coordination};
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, Computation, Found, LinkUse, Observed, Outcome, PathPart, Traffic, compose};
 use crate::prepare::plan;
 use crate::timeline::Timeline;
-
-/// How ready tensors are coordinated.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Coordination {
-    /// The coordinator's policy.
-    pub coordinator: PolicyKind,
-    /// How long pipeline and scheduling are both active; `None`: the constants' share of an iteration on one node.
-    pub contention_s: Option<f64>,
-    /// Nodes of the training step's graph; `None`: the constants' nodes for every tensor.
-    pub graph_nodes: Option<f64>,
-    /// Constants of the model.
-    pub constants: Constants,
-}
-
-impl Coordination {
-    /// This coordinator with the constants measured on Summit.
-    #[must_use]
-    pub fn new(coordinator: PolicyKind) -> Coordination {
-        Coordination { coordinator, contention_s: None, graph_nodes: None, constants: Constants::default() }
-    }
-}
-
-/// What a coordinator does to an iteration. The parts, with the computation of one worker alone, add up to it; they are
-/// averaged over processes and iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Coordinated {
-    /// The registry's name of the policy.
-    pub coordinator: &'static str,
-    /// Waiting until a collective begins: ranks that are not ready, late wake-ups, cycles, agreement.
-    pub coordinator_s: f64,
-    /// Copies to and from the fusion buffer.
-    pub copy_s: f64,
-    /// Inside the collective: the network, and processes that arrive later than others.
-    pub collective_s: f64,
-    /// Mean lateness of the latest process; the waiting for it is included in the parts.
-    pub latest_s: f64,
-    /// How long input pipeline and scheduling are both active.
-    pub contention_s: f64,
-}
 
 /// Iterations to average over, unless asked for otherwise.
 const ITERATIONS: u32 = 500;

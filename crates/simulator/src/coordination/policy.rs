@@ -1,13 +1,4 @@
-//! The cost of each coordinator policy, one per file. The policies are those of `paceline-coordinator`, with the same
-//! names.
-mod global_sleep;
-mod graph;
-mod negotiate;
-mod nonblocking;
-mod partitioned;
-
-use paceline_coordinator::PolicyKind;
-
+//! What the model of a coordinator policy is made of.
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
 
@@ -60,15 +51,4 @@ pub(super) struct Model {
     pub stretch: fn(&Constants) -> f64,
     /// Creates the coordinator at the start of an iteration.
     pub begin: for<'a> fn(&'a Setting, &mut Draws) -> Box<dyn Policy + 'a>,
-}
-
-/// The model of this policy.
-pub(super) fn model(kind: PolicyKind) -> &'static Model {
-    match kind {
-        PolicyKind::Negotiate => &negotiate::NEGOTIATE,
-        PolicyKind::GlobalSleep => &global_sleep::GLOBAL_SLEEP,
-        PolicyKind::Nonblocking => &nonblocking::NONBLOCKING,
-        PolicyKind::Partitioned => &partitioned::PARTITIONED,
-        PolicyKind::Graph => &graph::GRAPH,
-    }
 }

@@ -5,8 +5,8 @@ use paceline_model::{Cluster, Trace};
 use super::collective::{Collective, copies_ms};
 use super::constants::Constants;
 use super::draws::Draws;
-use crate::iteration::sped_up;
 use crate::options::{Options, SimulationError};
+use crate::planning::sped_up;
 use crate::random::Random;
 use crate::worker::{SHUFFLE_SEED, slowdowns};
 

@@ -1,7 +1,8 @@
 //! What a rank's computation waited for, and its memory over time.
 use paceline_iteration::{BufferKind, Plan, Stream};
 
-use super::{ExposedBy, Memory, Spans, duration, predecessors};
+use crate::planning::{Spans, duration, predecessors};
+use crate::sharded::{ExposedBy, Memory, Resolution, Watched};
 
 pub(super) struct Account {
     pub exposed: ExposedBy,
@@ -85,6 +86,19 @@ pub(super) fn unhindered(plan: &Plan) -> Memory {
         spans.push((start, start + duration(&step.work, (1.0, 1.0)).unwrap_or(0)));
     }
     memory(plan, &spans)
+}
+
+/// What is known of a plan without its steps, if nothing is sharded: its exchanges are all-reduces, and what they take
+/// changes nothing of its memory, because only computation allocates and frees.
+pub(crate) fn unwatched(plan: &Plan, exposed_s: f64) -> Watched {
+    Watched {
+        exposed: ExposedBy { all_reduce_s: exposed_s, ..ExposedBy::default() },
+        straggling_s: 0.0,
+        slowed_s: 0.0,
+        calls_s: 0.0,
+        memory: unhindered(plan),
+        resolution: Resolution::Messages,
+    }
 }
 
 /// The peak of a rank's memory. Buffers exist from the beginning of the step that allocates them to the end of the last

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use paceline_iteration::{Plan, Stream};
 use paceline_model::{Cluster, Trace};
 
-use super::collectives::{Alone, Collectives};
+use super::collectives::Collectives;
+use super::executed::{Alone, Executed};
 use super::groups::Programs;
-use super::{Executed, duration, factors, predecessors};
 use crate::options::{Options, SimulationError};
 use crate::outcome::{Busy, LinkUse};
 use crate::path::COUNT;
+use crate::planning::{duration, predecessors};
+use crate::worker::factors;
 
 /// A collective on its way.
 struct Active {

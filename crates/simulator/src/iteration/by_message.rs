@@ -6,17 +6,18 @@ use paceline_iteration::Plan;
 use paceline_model::{Cluster, Trace};
 use paceline_schedule::Bucket;
 
-use super::collectives::Alone;
+use super::executed::{Alone, Executed};
 use super::groups::{ELEMENT_BYTES, Grouped, Programs};
-use super::{Executed, duration, factors, pace};
 use crate::network::topology::NetworkLinks;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::{Observed, Usage};
-use crate::path::{COUNT, Chain};
+use crate::path::COUNT;
 use crate::plan_run::PlanRun;
-use crate::prepare::{Prepared, with_least_latency};
-use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
-use crate::worker::{Worker, workers};
+use crate::planning::duration;
+use crate::prepare::with_least_latency;
+use crate::run_types::{JobPlace, Prepared};
+use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::worker::{factors, followers};
 
 pub(super) fn execute(
     plan: &Plan,
@@ -59,15 +60,6 @@ pub(super) fn prepared(plan: &Plan, programs: Programs, every_step: bool) -> Pre
         exchange_only: false,
         schedule: Arc::new(programs.together()),
     }
-}
-
-/// Workers that all have the plan of the first recorded one; others are slower or faster than it.
-pub(crate) fn followers<C: Chain>(trace: &Trace, cluster: &Cluster, options: &Options) -> Vec<Worker<C>> {
-    let mut workers = workers(trace, cluster, options);
-    for worker in &mut workers {
-        worker.pace = pace(trace, std::mem::take(&mut worker.recorded));
-    }
-    workers
 }
 
 /// A collective alone, from the moment at which it begins on all ranks until the last one has ended it.

@@ -9,8 +9,9 @@ use paceline_model::{Cluster, Rate, Time};
 use paceline_schedule::{Bucket, Link, Links, Schedule};
 
 use super::by_message::exchange_alone;
+use super::executed::Alone;
 use super::groups::{ELEMENT_BYTES, Grouped, Programs};
-use crate::degraded::slowest_port;
+use crate::network::left::slowest_port;
 use crate::options::{Network, Options, SimulationError};
 use crate::outcome::LinkUse;
 use crate::path::{COUNT, PARTS, Part};
@@ -20,16 +21,6 @@ use crate::prepare::MAX_ROLES;
 const FEW_MESSAGES: u64 = 200_000;
 /// Without one, a collective of more messages than this is refused.
 const MOST_MESSAGES: u64 = 20_000_000;
-
-/// A collective alone.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Alone {
-    /// Picoseconds.
-    pub time: u64,
-    /// The share of that time in which the busiest link of each kind is busy.
-    pub busy: [f64; COUNT],
-    pub links: Vec<LinkUse>,
-}
 
 pub(super) struct Collectives<'a> {
     programs: &'a Programs,

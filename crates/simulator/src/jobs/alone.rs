@@ -10,14 +10,14 @@ use paceline_model::{Cluster, Trace};
 use paceline_schedule::Bucket;
 
 use super::watch::Watch;
-use crate::iteration::followers;
 use crate::network::switch::Memory;
 use crate::network::topology::NetworkLinks;
 use crate::observer::{Activity, Observer};
 use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
-use crate::prepare::Prepared;
-use crate::simulation::{Boundary, Job, JobPlace, Simulation, Until};
+use crate::run_types::{JobPlace, Prepared};
+use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::worker::followers;
 
 /// Between two sizes, others are interpolated if that is right to this share of the time for the one in the middle.
 const STRAIGHT: f64 = 1e-4;

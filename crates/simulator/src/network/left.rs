@@ -4,7 +4,7 @@
 //! not which of them is slow: as long as that is more than the NICs below can send, nothing takes longer. The bounds are
 //! those of the cuts around a switch with nodes and around a pod, so less of a link never leaves more, and one per cent less
 //! of it leaves at most one per cent less.
-use paceline_model::cluster::{Routing, Shape};
+use paceline_model::cluster::{Degraded, Routing, Shape};
 use paceline_model::{Cluster, Rate, cluster};
 use paceline_schedule::{Bucket, Schedule, Step};
 
@@ -234,4 +234,11 @@ impl NetworkLinks {
             routes.iter().flatten().map(|&link| self.rate(link) * nic.ps_per_byte() / f64::from(load[link as usize]));
         shares.fold(f64::INFINITY, f64::min)
     }
+}
+
+/// What is left of the slowest port of a node, where no other links are slow: in a closed form, in which all nodes have
+/// the same part, all wait for it. `None`: others are slow.
+pub(crate) fn slowest_port(cluster: &Cluster) -> Option<f64> {
+    let is_port = |one: &Degraded| !is_between(&one.link) && !one.link.trim_start().starts_with("rack");
+    cluster.degraded.iter().all(is_port).then(|| cluster.degraded.iter().map(|one| one.factor).fold(1.0, f64::min))
 }

@@ -1,8 +1,8 @@
 //! SCP: coordinator, scheduling and pipeline have separate cores. The coordinator wakes on time, and its spinning
 //! preempts nothing; with fewer cores, the pipeline is active for longer.
-use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
+use crate::coordination::policy::{Agreement, Model, Policy};
 
 pub(super) const PARTITIONED: Model = Model {
     stretch: |constants| constants.cores / constants.pipeline_cores,

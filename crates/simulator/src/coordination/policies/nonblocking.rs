@@ -1,8 +1,8 @@
 //! NBCS: the all-reduce of the cache's bits does not block. Each thread begins one, tests it once per turn, and begins
 //! the next when it has completed. In between it sleeps for its cycle time, so no thread spins. Where threads are out
 //! of step, an agreement is known one turn later, and they begin the collective each in its own turn.
-use super::{Agreement, Model, Policy, Setting};
 use crate::coordination::draws::{Draws, Spin};
+use crate::coordination::policy::{Agreement, Model, Policy, Setting};
 
 pub(super) const NONBLOCKING: Model = Model {
     stretch: |_| 1.0,

@@ -1,8 +1,8 @@
 //! The baseline: one thread per process, and in every cycle a blocking all-reduce of the response cache's bits. Every
 //! thread sleeps by its own clock, so one that wakes late makes the others spin for the rest of the iteration.
-use super::{Agreement, Model, Policy};
 use crate::coordination::cycles::{Cycles, Sleep};
 use crate::coordination::draws::{Draws, Spin};
+use crate::coordination::policy::{Agreement, Model, Policy};
 
 pub(super) const NEGOTIATE: Model = Model {
     stretch: |_| 1.0,
