@@ -139,12 +139,10 @@ chaos: setup
 	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --json ../chaos.json
 
 bench: setup
-	@$(UV) --quiet --requirements pyproject.toml --group bench
 	cargo bench --locked -p paceline-benches
 	$(BIN)/python benches/processes.py
 	$(BIN)/python benches/peers/run.py
-	$(BIN)/python benches/horovod/run.py
-	$(BIN)/python benches/coordinators/run.py
+	$(BIN)/paceline bench --model resnet18 --image-size 64 --batch-size 16 --engine ddp-gloo,paceline -np 2
 
 # On a machine with a CUDA device: results against the CPU's, training, and times beside NCCL and gloo; elsewhere
 # one line, and 77, for which make itself exits with 2.

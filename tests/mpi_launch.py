@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 
+import click
 import pytest
 from job_workers.launch import TESTS, clean, left_over
-
-sys.path.insert(0, str(TESTS.parent / "benches" / "peers"))
-
-import environments
+from paceline.errors import PacelineError
+from paceline_lab.bench import environments
 
 LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi_abi.so.1"}
 # So that a rank's end does not end the others before they have reported.
@@ -22,8 +21,8 @@ RECOVERS = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]
 def installed(name):
     """The folder of the environment; skips the test if it cannot be created."""
     try:
-        return environments.ensure(name).parent
-    except environments.SkippedError as reason:
+        return environments.install(name, lambda _: None)
+    except (PacelineError, click.ClickException) as reason:
         pytest.skip(str(reason))
 
 

@@ -1,6 +1,7 @@
 """Parts of `paceline bench`: places, processes, data, weights, layers."""
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from paceline_lab.bench import weights
 from paceline_lab.bench.host_group import Alone
 from paceline_lab.bench.places import arrange
 from paceline_lab.bench.processes import EngineFailedError, Process, run
-from paceline_lab.bench.ranks import data
+from paceline_lab.bench.ranks import data, start
 from paceline_lab.bench.ranks.graph import UntranslatableError, layers_of
 from paceline_lab.bench.ranks.models import build
 from paceline_lab.bench.ranks.rank_spec import RankSpec
@@ -130,3 +131,10 @@ def test_layers_that_have_no_word_are_named():
         layers_of(torch.nn.Sequential(torch.nn.Softplus()), 8)
     with pytest.raises(UntranslatableError, match="2 groups"):
         layers_of(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 4, 1, groups=2)), 8)
+
+
+def test_ranks_start_in_an_environment_without_paceline(tmp_path):
+    # -S: without site-packages.
+    command = [sys.executable, "-S", start.__file__, "rank_spec", "spec.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

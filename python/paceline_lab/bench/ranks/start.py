@@ -1,7 +1,7 @@
 """Starts a module of this folder: `python start.py MODULE spec.json`; or a launcher: `python start.py exec mpirun …`.
 
 An engine may be in an environment that has neither paceline nor its dependencies (TensorFlow's, Horovod's). So this
-file is run by its path, and `paceline` becomes a package with only these modules, unless it is installed.
+file is run by its path, and `paceline_lab` becomes a package with only these modules, unless it is installed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def main(module: str) -> None:
     """Run the module."""
     end_with_the_bench(signal.SIGKILL)
     sys.path.pop(0)  # this folder
-    if importlib.util.find_spec("paceline") is None:
-        package = types.ModuleType("paceline")
+    if importlib.util.find_spec("paceline_lab") is None:
+        package = types.ModuleType("paceline_lab")
         package.__path__ = [str(_PACKAGE)]
-        sys.modules["paceline"] = package
+        sys.modules["paceline_lab"] = package
     del sys.argv[0]
     runpy.run_module(f"paceline_lab.bench.ranks.{module}", run_name="__main__")
 

@@ -1,6 +1,6 @@
 """The same training script under Horovod and under Paceline: how far weights, momenta and losses differ after 20 steps.
 
-Both run in Horovod's environment, .venv-bench/horovod (docs/results/benchmarks.md says how to make it).
+Both run in Horovod's environment, ~/.cache/paceline/bench/horovod (docs/results/benchmarks.md says how to make it).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-ROOT = Path(__file__).resolve().parents[2]
-HOROVOD = ROOT / ".venv-bench" / "horovod" / "bin"
+ROOT = Path(__file__).resolve().parents[1]
+HOROVOD = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline/bench/horovod/bin"
 STEPS = 20
 CASES = [
     (begin, dtype, compression, passes)
