@@ -233,7 +233,7 @@ fn agree(name: &str, asked: Vec<Option<Request>>, called: &[u32]) -> Result<Agre
     Ok(Agreed { request, own })
 }
 
-/// What to do where ranks ask for different things under one name.
+/// The remedy where ranks request different operations under one name.
 fn remedy(what: &str) -> &'static str {
     match what {
         "operation" => "call the same operation for this name on all ranks, or give each its own name",

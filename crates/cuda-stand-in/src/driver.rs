@@ -38,7 +38,7 @@ static BROKEN: AtomicI32 = AtomicI32::new(0);
 /// The calls so far of each function that a fault is wanted in.
 static CALLS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
 
-/// What a function returns if a fault is due or the context has failed; 0: it goes on.
+/// Returns an error code if a fault is due or the context has failed, else 0.
 pub fn fault(name: &'static str) -> c_int {
     let broken = BROKEN.load(Ordering::SeqCst);
     if broken != 0 {

@@ -177,7 +177,7 @@ enum Op {
 /// How a type's kernels run; an error ends the context.
 type Run = fn(Op, &Arguments, &mut Random) -> Result<(), c_int>;
 
-/// What `combine_<op>_<type>` does.
+/// The operation and the loop of the kernel `combine_<op>_<type>`.
 fn kernel(name: &str) -> Option<(Op, Run)> {
     let (op, kind) = name.strip_prefix("combine_")?.split_once('_')?;
     let op = match op {
@@ -257,9 +257,9 @@ fn combine<T: Element>(op: Op, sources: &[Vec<T>], at: usize, factor: Option<Fac
     T::narrow(factor.map_or(value, |factor| value.scale(factor)))
 }
 
-/// What is stored.
+/// An element as it is stored.
 trait Element: Copy {
-    /// What it is combined as.
+    /// The type in which elements are combined.
     type Wide: Number;
 
     fn widen(self) -> Self::Wide;

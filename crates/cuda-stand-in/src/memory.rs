@@ -20,7 +20,7 @@ pub struct Allocation {
     inside: usize,
     pub bytes: usize,
     pub id: u64,
-    /// What another process maps; `None`: this process has imported it.
+    /// The file that other processes map; `None`: imported by this process.
     pub file: Option<c_int>,
 }
 
@@ -75,7 +75,7 @@ pub fn reach_any(address: u64, bytes: usize) -> Option<*mut u8> {
     reach(address, bytes).or_else(|| MEMORY.lock().host_around(address, bytes).map(|_| address as *mut u8))
 }
 
-/// What an allocation's file is called, so that a process that opens it knows whether it is the one that it wants.
+/// Name of an allocation's file, by which a process that opens it recognises the allocation.
 pub fn file_name(token: u64, id: u64) -> String {
     format!("cuda-stand-in-{token:016x}-{id}")
 }
@@ -145,7 +145,7 @@ pub fn unmap(address: u64, imported: bool) -> bool {
     true
 }
 
-/// What other processes have imported stays theirs: the file lives as long as any mapping.
+/// Memory that other processes have imported stays valid: the file lives as long as any mapping.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> c_int {
     match fault_in_context("cuMemFree_v2") {

@@ -280,7 +280,7 @@ fn combine(dtype: c_int, op: c_int, all: &[&[u8]], into: &mut [u8]) {
     }
 }
 
-/// What a rank contributes to a collective, and what it wants of it.
+/// A rank's contribution to a collective, and the result it expects.
 struct Collective {
     name: &'static str,
     /// From, and its bytes.

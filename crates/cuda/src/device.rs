@@ -59,7 +59,7 @@ impl Device {
         &self.name
     }
 
-    /// What tells it from all other devices, in every process.
+    /// Identity of the device, the same in every process and different from all others.
     ///
     /// # Errors
     /// The driver's error.
@@ -174,7 +174,7 @@ impl Stream {
         CallerStream(self.raw as u64)
     }
 
-    /// What is submitted from now on begins once the event has happened.
+    /// Makes later work wait for the event.
     ///
     /// # Errors
     /// The driver's error.
@@ -230,8 +230,8 @@ impl Stream {
         self.device.check("cuMemcpyDtoDAsync_v2", status)
     }
 
-    /// What is submitted from now on begins once the number at this address, a multiple of 4, is at least `least`: cyclically,
-    /// so that up to 2^31 - 1 more is enough. An error does not end the wait; dropping the stream does.
+    /// Makes later work wait until the number at this address, a multiple of 4, is at least `least`: cyclically, so that up to
+    /// 2^31 - 1 more is enough. An error does not end the wait; dropping the stream does.
     ///
     /// # Errors
     /// The driver's error.
@@ -376,7 +376,7 @@ impl Event {
         if status == NOT_READY { Ok(false) } else { self.device.check("cuEventQuery", status).map(|()| true) }
     }
 
-    /// What is submitted to a caller's stream from now on begins once the event has happened.
+    /// Makes later work of a caller's stream wait for the event.
     ///
     /// # Errors
     /// The driver's error.

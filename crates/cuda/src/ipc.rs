@@ -190,7 +190,7 @@ impl Exports {
     }
 }
 
-/// What an open allocation is waited for before it is closed.
+/// A user of an open allocation, which is closed only after its end.
 trait Use {
     /// Whether it is over.
     fn over(&self) -> bool;

@@ -59,7 +59,7 @@ struct Arguments {
 const _: () = assert!(size_of::<Arguments>() == 160);
 
 impl Combine<'_> {
-    /// What the kernel is told, if that can be done.
+    /// Arguments of the kernel, if they are valid.
     fn arguments(&self) -> Result<Arguments, String> {
         let (targets, sources) = (self.to.len(), self.from.len());
         if !(1..=MOST).contains(&targets) || !(1..=MOST).contains(&sources) {

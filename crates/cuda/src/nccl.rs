@@ -28,7 +28,7 @@ const IN_PROGRESS: c_int = 7;
 /// `NCCL_UNIQUE_ID_BYTES`.
 pub const ID_BYTES: usize = 128;
 
-/// What ranks that make a communicator together have alike.
+/// Identity shared by ranks that make a communicator together.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId(pub [u8; ID_BYTES]);
@@ -73,7 +73,7 @@ pub enum NcclOp {
     Average = 4,
 }
 
-/// What a communicator does: addresses on the device, and elements. Buffers of one collective go as one.
+/// A call of a communicator: addresses on the device, and elements. Buffers of one collective go as one.
 #[derive(Clone, Copy, Debug)]
 pub enum NcclCall<'a> {
     /// In place: address and elements of each buffer.

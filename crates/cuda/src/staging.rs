@@ -1,8 +1,8 @@
 //! Copies a caller's device memory to the host, and the result back, in the order of the caller's stream.
 //!
-//! What the caller's stream has been told before the call is done before the memory is read; what it is told after
-//! [`Staged::end`] is done after the result has been written. In between the stream goes on. The copies run on two streams of
-//! their own, so that a copy to the host, the exchange between hosts and a copy back overlap.
+//! Work queued on the caller's stream before the call completes before the copy reads memory; work queued after
+//! [`Staged::end`] starts after the result is written. In between the stream goes on. The copies run on two streams of their
+//! own, so that a copy to the host, the exchange between hosts and a copy back overlap.
 #![allow(unsafe_code, reason = "the caller's promise about its memory is passed on to the driver")]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,10 +30,10 @@ impl CallerStream {
 /// Device memory of a caller: an address and bytes.
 pub type Region = (u64, u64);
 
-/// What an operation reads and writes, in order.
+/// Memory that an operation reads and writes, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies<'a> {
-    /// What is sent.
+    /// Memory to send.
     pub reads: &'a [Region],
     /// Where results go.
     pub writes: &'a [Region],
@@ -41,7 +41,7 @@ pub struct Copies<'a> {
     pub in_place: bool,
 }
 
-/// What has been copied so far.
+/// Copies made so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations.
@@ -88,7 +88,7 @@ impl Stage {
         &self.device
     }
 
-    /// What has been copied so far.
+    /// Copies made so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let [operations, to_host, to_device, ordered] =
@@ -127,8 +127,8 @@ impl Stage {
 }
 
 impl Stage {
-    /// What a stream of ours is told from now on begins once the caller's stream has come here, and once results that are
-    /// under way into any of these regions are there; returns whether there are such.
+    /// Makes a stream of ours wait for the caller's stream and for pending writes to any of these regions; returns whether there
+    /// are such writes.
     ///
     /// # Errors
     /// The driver's error.
@@ -266,7 +266,7 @@ impl Staged {
         self.hold(self.stream)
     }
 
-    /// What this stream is told from now on sees the result. Only after `end`.
+    /// Makes this stream wait for the result. Only after `end`.
     ///
     /// # Errors
     /// The driver's error.

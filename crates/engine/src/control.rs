@@ -1,4 +1,4 @@
-//! What the monitors of two ranks send to each other: short messages, each after its length.
+//! Messages between the monitors of two ranks: short, each preceded by its length.
 use std::io::{self, ErrorKind, Read, Write};
 
 use paceline_os::net::Socket;
@@ -35,7 +35,7 @@ pub(super) enum Message {
     Pong(u64),
 }
 
-/// What a rank says when it leaves.
+/// The last message of a rank that leaves.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Goodbye {
     /// By communicator: what it has done there. Of the messages sent, those to the receiver of this.

@@ -93,7 +93,7 @@ pub(super) struct Driver {
     counters: Mutex<(Counters, u64)>,
 }
 
-/// What is known only to the thread that drives.
+/// State of the driving thread alone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     /// By rank: the channel's name.
@@ -155,8 +155,8 @@ impl Driver {
         }
     }
 
-    /// What was sent and received, now. A thread that drives is asked, because it may go on for as long as a peer takes
-    /// nothing; if it is stuck in a library, what it last counted.
+    /// Bytes sent and received up to now. Asks the driving thread, which may go on for as long as a peer takes nothing; if it is
+    /// stuck in a library, returns its last count.
     pub fn counters(&self) -> Counters {
         let (before, until) = (self.counters.lock().1, Instant::now() + STUCK);
         self.ledger.operations().inbox.push(Command::Count);

@@ -41,10 +41,10 @@ const TO_ANSWER: Duration = Duration::from_secs(1);
 /// about to make the other's.
 const DEADLOCK: Duration = Duration::from_secs(3);
 
-/// What other threads use of it.
+/// The part of the detector that other threads use.
 pub(super) struct Monitor {
     pub joining: Joining,
-    /// What ranks have called that have begun to leave.
+    /// Operations called by ranks that have begun to leave.
     pub leaving: Mutex<HashMap<u32, Called>>,
     outbox: Mutex<Vec<MonitorCommand>>,
     wake_pipe: (OwnedFd, OwnedFd),
@@ -101,7 +101,7 @@ impl Monitor {
     }
 }
 
-/// What is known about a rank.
+/// State of another rank.
 enum PeerState {
     Here,
     Left(Left),
@@ -117,7 +117,7 @@ struct Left {
 }
 
 impl Left {
-    /// What it has done in a communicator, if it had called anything there.
+    /// The rank's completed operations in a communicator, if it had called any there.
     fn done(&self, group: u32) -> Option<&Done> {
         self.goodbye.done.iter().find(|(id, _)| *id == group).map(|(_, done)| done)
     }
@@ -180,7 +180,7 @@ pub(super) struct FailureDetector {
     first: Option<Departure>,
 }
 
-/// What has moved between this rank and another.
+/// Bytes moved between this rank and another.
 #[derive(Clone, Copy)]
 struct Flow {
     counted: [u64; 2],
@@ -605,7 +605,7 @@ impl FailureDetector {
         now - answered > STALE && flow.is_some_and(|at| now - at < STALE)
     }
 
-    /// What the other ranks should know about an operation without asking: it takes long, and moves here.
+    /// Reports a long operation that moves here to the other ranks, unasked.
     fn tell_about(
         &self,
         waiting: &mut InFlight,

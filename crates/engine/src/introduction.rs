@@ -1,4 +1,4 @@
-//! What the ranks tell each other before they connect: their addresses, and the settings that must be equal.
+//! Introductions that ranks exchange before they connect: addresses, and the settings that must be equal.
 use paceline_executor::timeline;
 use paceline_rendezvous::Listener;
 use paceline_transport::error::{Result, RunError};
@@ -29,9 +29,9 @@ pub(super) struct Introduction {
     pub(super) settings: Map<String, Value>,
     /// Its address for gRPC.
     pub(super) grpc: Option<grpc::Offer>,
-    /// What it can send and receive at once by multicast: payload of a datagram, bytes that the system buffers.
+    /// Limits of its multicast: payload of a datagram, bytes that the system buffers.
     pub(super) multicast: Option<(usize, usize)>,
-    /// What its MPI does with the memory of CUDA devices.
+    /// Support of its MPI for the memory of CUDA devices.
     pub(super) devices: Option<DeviceSupport>,
 }
 

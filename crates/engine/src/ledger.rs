@@ -1,5 +1,5 @@
-//! What callers, the driving thread and the failure detector share: operations not yet begun, those in flight, and what
-//! became of the others. It knows nothing of threads.
+//! State shared by callers, the driving thread and the failure detector: operations that are queued, in flight or finished. It
+//! knows nothing of threads.
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 
@@ -64,14 +64,14 @@ pub(super) struct InFlight {
     pub began: Instant,
     /// How far it is here.
     pub moved: Moved,
-    /// What it had sent to and received from this process itself at the last look.
+    /// Bytes sent to and received from this process itself at the last look.
     pub within: u64,
     /// When the others were asked about it, first and last, since it stopped moving.
     pub asked: Option<(Instant, Instant)>,
-    /// What they were told without being asked, and when.
+    /// The last unsolicited report to them, with its time.
     pub told: (Instant, Progress),
     pub reported: Option<Duration>,
-    /// What others said about it, by rank of the job, and when.
+    /// Answers of other ranks about it, by rank of the job, with their times.
     pub answers: HashMap<u32, (Answer, Instant)>,
     /// No caller waits for it.
     pub patient: bool,
@@ -161,7 +161,7 @@ pub struct Elsewhere {
     pub makes: Option<Vec<u32>>,
 }
 
-/// What a rank that leaves has done in a communicator.
+/// Completed operations of a leaving rank in a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// Operations it has called.
@@ -172,7 +172,7 @@ pub struct Done {
     pub sent: Vec<(u32, u32, u32)>,
 }
 
-/// What a rank has called when it begins to leave: it calls nothing more. For one other rank.
+/// Operations called by a rank that begins to leave and calls nothing more; as told to one other rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Called {
     /// By communicator: operations in order.
@@ -229,7 +229,7 @@ impl GroupOperations {
         GroupOperations { ranks, name, naming, next: 0, in_flight, sent, recent, failed, cause, awaited, internal }
     }
 
-    /// What this rank, `me`, knows about an operation, and how far it is here.
+    /// The answer of this rank, `me`, to a question about an operation, and its progress here.
     pub fn answer(&self, me: u32, id: OperationId) -> (Answer, Progress) {
         let called = match id {
             OperationId::Collective(_) => self.next,
@@ -254,7 +254,7 @@ impl GroupOperations {
         (answer, Progress::default())
     }
 
-    /// What this rank has done; what is in flight now counts as given up.
+    /// Completed operations of this rank; those in flight count as abandoned.
     fn done(&self) -> Done {
         let open = self.in_flight.iter().filter_map(|waiting| waiting.seq).min();
         let mut sent = self.sent.clone();
@@ -374,7 +374,7 @@ impl Operations {
         done
     }
 
-    /// What this rank has called, for another.
+    /// Operations that this rank has called, for another rank.
     pub fn called(&self, other: u32) -> Called {
         let (mut called, mut all) = (Called::default(), Vec::new());
         for (&id, group) in self.groups.iter().filter(|(_, group)| group.ranks.contains(&other)) {
@@ -424,8 +424,7 @@ impl Operations {
     }
 }
 
-/// What a leaving rank tells the others: by communicator, what it has done; and the ranks that may not get all it has sent
-/// them.
+/// Farewell of a leaving rank: its completed operations by communicator, and the ranks that may not get all it has sent them.
 pub(super) type Stock = (Vec<(u32, Done)>, Vec<u32>);
 
 /// The operations, and flags for what the driving thread has to look at.

@@ -66,7 +66,7 @@ pub use start::exchange_over_mpi;
 
 use crate::settings::Settings;
 
-/// What callers and communicators use of the engine. Each part knows only those above it.
+/// The engine's state as callers and communicators use it. Each part knows only those above it.
 pub struct EngineShared {
     /// This process's rank.
     pub rank: u32,
@@ -88,7 +88,7 @@ pub struct EngineShared {
     forked: AtomicBool,
     /// Which MPI was loaded, if it carries messages.
     library: Option<mpi::About>,
-    /// What MPI does with the memory of CUDA devices on all ranks, if it carries messages.
+    /// Support of MPI for the memory of CUDA devices on all ranks, if it carries messages.
     pub devices: Option<DeviceSupport>,
     /// Descriptors that a forked child must not keep open: peers would not see this process end.
     sockets: Vec<i32>,
@@ -116,7 +116,7 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// This process's part of a job; closed when dropped.
 pub struct Engine {
-    /// What its threads and the communicators share.
+    /// State shared by its threads and the communicators.
     pub shared: Arc<EngineShared>,
     threads: Mutex<Vec<End>>,
     /// The gRPC thread, if there is one.
@@ -391,7 +391,7 @@ impl EngineShared {
         self.monitor.order(servers, order);
     }
 
-    /// What the workers have begun since the last call; waits at most this long. `None`: all of them have left.
+    /// Operations that the workers have begun since the last call; waits at most this long. `None`: all of them have left.
     #[must_use]
     pub fn next_orders(&self, timeout: Duration) -> Option<VecDeque<Order>> {
         self.orders.next(self.workers(), timeout)
@@ -487,6 +487,6 @@ pub struct Submission {
     pub patient: bool,
     /// For how long there had been silence before: part of what errors call its time limit.
     pub silent: Duration,
-    /// What messages call it, if the script knows it by no operation and no tensor.
+    /// Name for messages where the script knows it by no operation and no tensor.
     pub about: Option<Arc<str>>,
 }

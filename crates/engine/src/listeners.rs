@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use paceline_os::sync::Weak;
 use paceline_transport::error::RunError;
 
-/// What a coordinator is told. A listener must not block or call back.
+/// Events for a coordinator. A listener must not block or call back.
 #[derive(Clone, Debug)]
 pub enum News {
     /// Another rank has begun this cycle.

@@ -1,5 +1,5 @@
-//! What the workers of a group tell a parameter server that is a process of its own. It goes over the control
-//! connection, so it arrives in order.
+//! Orders of a group's workers to a parameter server in a process of its own. They go over the control connection, so they
+//! arrive in order.
 use std::collections::VecDeque;
 
 use paceline_executor::InStep;
@@ -23,7 +23,7 @@ pub struct Order {
     pub op: ReduceOp,
     /// Elements.
     pub count: u64,
-    /// What sums are multiplied by.
+    /// Factor by which sums are multiplied.
     pub postscale: f64,
     /// Its place in a training step.
     pub step: Option<InStep>,

@@ -1,4 +1,4 @@
-//! What counts as progress of an operation.
+//! Progress of an operation: its definition.
 //!
 //! An operation that moves does not fail, however long it takes. Two things are evidence that it moves:
 //!
@@ -74,7 +74,7 @@ impl Moved {
     }
 }
 
-/// What other ranks have reported of their operations.
+/// Reports of other ranks about their operations.
 #[derive(Default)]
 pub struct Reports {
     /// By rank, communicator and operation: its progress, when it was reported last, and when it was last seen to change.

@@ -6,7 +6,7 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
 use serde::{Deserialize, Serialize};
 
-/// What carries messages between ranks.
+/// Carrier of messages between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -69,7 +69,7 @@ impl Transport {
     }
 }
 
-/// What exchanges the memory of CUDA devices.
+/// Carrier of the memory of CUDA devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CudaBy {
@@ -131,9 +131,9 @@ pub struct Settings {
     pub mpi_library: Option<String>,
     /// The CUDA driver's library; `None`: the system's.
     pub cuda_library: Option<String>,
-    /// What exchanges the memory of CUDA devices.
+    /// Carrier of the memory of CUDA devices.
     pub cuda: CudaBy,
-    /// What the driver says of device memory is remembered, and that of other ranks kept open.
+    /// Whether the driver's answers about device memory are cached, and other ranks' memory stays mapped.
     pub cuda_pointer_cache: bool,
     /// NCCL's library; `None`: torch's, or the system's.
     pub nccl_library: Option<String>,

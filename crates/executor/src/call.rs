@@ -1,5 +1,5 @@
-//! What this process called, to be compared with what the fragments of other ranks say they called. A fragment may arrive
-//! after the operation is complete here, if none of its steps waited for the rank that sent it.
+//! Calls of this process, to be compared with the calls that fragments of other ranks name. A fragment may arrive after the
+//! operation is complete here, if none of its steps waited for the rank that sent it.
 use std::collections::VecDeque;
 use std::ops::Range;
 

@@ -33,7 +33,7 @@ pub struct Extent {
     pub off: u64,
 }
 
-/// What a stream is told.
+/// A command of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Goes on once this rank has given the stream's own rank so many signals since the operation began.
@@ -75,7 +75,7 @@ pub struct InStream {
 /// A point in the stream of a rank.
 type At = (u32, usize);
 
-/// What a stream does at a point.
+/// An event at a point of a stream.
 struct Event {
     waits: Vec<At>,
     action: Option<Command>,
@@ -95,7 +95,7 @@ struct Use {
 struct Message {
     from: Place,
     piece: Piece,
-    /// What it can be read after.
+    /// Points after which it can be read.
     after: Vec<At>,
     /// It has been written to the receiver's memory.
     pushed: bool,
@@ -279,7 +279,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What has to happen before a place is read there.
+    /// Events that must precede a read of a place there.
     fn before_read(&self, place: Place, piece: Piece) -> Vec<At> {
         overlaps(self.writes.get(&place), piece).chain([(self.owner(place), 0)]).collect()
     }
@@ -400,7 +400,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// What has to happen before a place is written there: all that used it.
+    /// Events that must precede a write of a place there: all that used it.
     fn before_write(&self, place: Place, piece: Piece) -> Vec<At> {
         let start = (self.owner(place), 0);
         let uses = overlaps(self.writes.get(&place), piece).chain(overlaps(self.reads.get(&place), piece));

@@ -41,7 +41,7 @@ impl Depth {
     }
 }
 
-/// What to do once all lanes are done.
+/// Work to do once all lanes are done.
 #[derive(Clone, Copy, Debug)]
 pub struct Finish {
     /// Elements of the first part's space to multiply: offset, length.
@@ -73,9 +73,9 @@ pub struct InStep {
 
 /// An operation as the caller submits it.
 pub struct OperationSpec {
-    /// What all ranks must agree on.
+    /// Properties on which all ranks must agree.
     pub signature: Signature,
-    /// What this process's roles do.
+    /// Program of this process's roles.
     pub program: Box<dyn Program>,
     /// The roles this process plays, with their memory; the worker first.
     pub roles: Vec<(u32, Space)>,
@@ -87,7 +87,7 @@ pub struct OperationSpec {
     pub step: Option<InStep>,
     /// Factor that results are multiplied by as the program completes them.
     pub factor: Option<f64>,
-    /// What to do at the end.
+    /// Work at the end.
     pub finish: Option<Finish>,
     /// The user's name for the tensors, or empty.
     pub label: String,
@@ -157,7 +157,7 @@ pub(super) struct Operation {
     pub number: u64,
     pub handle: Arc<Handle>,
     pub keep: Option<Box<dyn Any + Send>>,
-    /// What has been sent and received.
+    /// Fragments and bytes sent and received.
     pub moved: Movement,
     /// Bytes of the last fragment that has arrived only in part.
     pub arriving: u64,
@@ -171,7 +171,7 @@ pub(super) struct Operation {
     pub offload: Stage,
 }
 
-/// What an operation has sent and received: one for each fragment and each byte.
+/// Movement of an operation: one for each fragment and each byte sent or received.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Movement {
     /// To and from other ranks.
@@ -284,13 +284,13 @@ impl Operation {
         self.point_to_point.is_some_and(|to| to.peer.is_none())
     }
 
-    /// What the headers of messages between two roles say, one of which this process plays.
+    /// Signature in the headers of messages between two roles, one of which this process plays.
     pub fn between(&self, from: u32, to: u32) -> Signature {
         let part = self.signature.collective.has_parts().then(|| self.program.passes(from, to)).flatten();
         Signature { count: part.unwrap_or(self.signature.count), ..self.signature }
     }
 
-    /// What the header of a fragment must say, if its sender called the same as this process.
+    /// Signature that a fragment's header must have, if its sender called the same as this process.
     pub fn expects(&self, header: &FragmentHeader) -> Signature {
         self.between(header.from.into(), header.to.into())
     }

@@ -1,4 +1,4 @@
-//! What a rank does in an operation, in the vocabulary of the schedules.
+//! Programs of ranks in an operation, in the vocabulary of the schedules.
 //!
 //! An all-reduce is a strategy's schedule. The other operations are programs of their own over the same steps, so that
 //! one executor runs them all. Elements are counted over the operation's whole
@@ -55,7 +55,7 @@ pub trait Program: Send {
         false
     }
 
-    /// What the offload library is asked to do once all lanes are done.
+    /// Request to the offload library once all lanes are done.
     fn offload(&self) -> Option<OffloadRequest> {
         None
     }

@@ -27,7 +27,7 @@ pub(super) enum BarrierMessage {
     Release = 1,
 }
 
-/// What is constant during the lifetime of a group.
+/// Properties of a group that are constant during its lifetime.
 pub(super) struct GroupView<'a> {
     pub group: u32,
     /// Ranks of the job, by worker role.
@@ -81,7 +81,7 @@ impl Shown<'_> {
     }
 }
 
-/// What a lane can take from the sender with index `peer`.
+/// The next piece that a lane can take from the sender with index `peer`.
 struct Wanted {
     peer: u32,
     piece: Piece,

@@ -45,11 +45,11 @@ pub enum Party {
     Workers,
 }
 
-/// What the timeline shows of a tensor that a coordinator handled.
+/// A tensor's spans under a coordinator.
 pub struct TensorSpan {
     /// Its name.
     pub name: String,
-    /// What is done with it: `all_reduce`, ….
+    /// The call: `all_reduce`, ….
     pub call: String,
     /// When this rank requested it, on the clock of [`now`].
     pub asked: u64,
@@ -64,7 +64,7 @@ pub struct TensorSpan {
 }
 
 enum SpanKind {
-    /// What the script did.
+    /// A mark of the script.
     Mark {
         name: String,
         category: String,
@@ -83,7 +83,7 @@ enum SpanKind {
         bytes: u64,
     },
     Tensor(TensorSpan),
-    /// What the coordinator did. For a wait for votes: its cycle, and the nanoseconds of CPU time it used.
+    /// A phase of the coordinator. For a wait for votes: its cycle, and the nanoseconds of CPU time it used.
     Agreement(&'static str, Option<(u64, u64)>),
 }
 
@@ -111,7 +111,7 @@ struct Inner {
     dropped: u64,
 }
 
-/// What writes the file.
+/// Writer of the file.
 struct Writer {
     /// Or why it could not be written.
     file: Arc<Mutex<io::Result<Recording>>>,

@@ -1,5 +1,5 @@
-//! What moves on the connections of HTTP/2. A fragment is there only once all of it has come, which takes long on a slow
-//! link; control messages share the connection, and are no progress.
+//! Bytes that move on HTTP/2 connections. A fragment is there only once all of it has come, which takes long on a slow link;
+//! control messages share the connection, and are no progress.
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -23,14 +23,14 @@ pub struct Fragment {
     /// First element of the fragment in its message.
     #[prost(uint64, tag = "7")]
     pub offset: u64,
-    /// What the sender takes the operation for.
+    /// The operation as the sender called it.
     #[prost(message, optional, tag = "8")]
     pub signature: ::core::option::Option<Signature>,
     /// The elements, in the byte order of the machine; a whole number of them.
     #[prost(bytes = "bytes", tag = "9")]
     pub payload: ::prost::bytes::Bytes,
 }
-/// What all ranks of an operation must agree on. Numbers are those of the runtime's types.
+/// Properties of an operation on which all ranks must agree. Numbers are those of the runtime's types.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Signature {
     #[prost(uint32, tag = "1")]
@@ -160,7 +160,7 @@ pub mod rank_client {
             req.extensions_mut().insert(GrpcMethod::new("paceline.v1.Rank", "Tensors"));
             self.inner.streaming(req, path, codec).await
         }
-        /// What ranks tell each other about the job: who leaves, what failed, what servers are to add up.
+        /// Messages of ranks about the job: departures, failures, orders for servers.
         pub async fn control(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Note>,
@@ -214,7 +214,7 @@ pub mod rank_server {
             >
             + std::marker::Send
             + 'static;
-        /// What ranks tell each other about the job: who leaves, what failed, what servers are to add up.
+        /// Messages of ranks about the job: departures, failures, orders for servers.
         async fn control(
             &self,
             request: tonic::Request<tonic::Streaming<super::Note>>,

@@ -58,7 +58,7 @@ impl Meeting {
         if helps(self.rank) == helps(peer) { self.rank < peer } else { helps(self.rank) }
     }
 
-    /// What both ends of a call know; `None` if there is no such rank.
+    /// The shared knowledge of both ends of a call; `None` if there is no such rank.
     pub fn contract(&self, kind: StreamKind, caller: u32, host: u32) -> Option<Contract> {
         let offer = |rank: u32| Some((rank, self.offers.get(rank as usize)?));
         Some(Contract::new(&self.key, kind, offer(caller)?, offer(host)?))

@@ -26,7 +26,7 @@ const STRANGERS_BYTES: usize = 64 << 10;
 #[derive(Clone, Default)]
 pub struct Descriptors {
     open: Arc<Mutex<Vec<RawFd>>>,
-    /// What moves on them.
+    /// Bytes that move on them.
     pub gauge: Arc<Gauge>,
 }
 
@@ -89,7 +89,7 @@ impl Visit {
     }
 }
 
-/// What a stranger may still send.
+/// A connection that has proved nothing yet, with the bytes that it may still send.
 struct Stranger {
     visit: Visit,
     until: Pin<Box<Sleep>>,

@@ -28,7 +28,7 @@ enum End {
     Host = 1,
 }
 
-/// What both ends know of a call.
+/// The shared knowledge of both ends of a call.
 pub struct Contract {
     mac: Hmac<Sha256>,
 }

@@ -371,8 +371,8 @@ struct Builder<'a> {
     alone: &'a Cut,
     param: Dtype,
     reduce: Dtype,
-    /// What a rank keeps its parameters in, and with FSDP2 its shards of gradients: that keeps them in float32 if it computes in
-    /// 16 bits (`_fsdp_param.py`, `orig_dtype`), where others have a copy among the optimizer's states.
+    /// Element type of a rank's parameters, and with FSDP2 of its shards of gradients: float32 if it computes in 16 bits
+    /// (`_fsdp_param.py`, `orig_dtype`), where others have a copy among the optimizer's states.
     held: Dtype,
     /// Bytes of the optimizer's states as they were recorded.
     states: Option<u64>,
@@ -391,10 +391,10 @@ struct Builder<'a> {
     computed: Option<u32>,
     /// Buffer and all-gather of each gathered unit.
     gathered: Vec<Option<(Option<u32>, Option<u32>)>>,
-    /// What the next computation begins with: units, copied out of their gathers or of a rank's own shards, and where a
+    /// Buffers at the start of the next computation: units, copied out of their gathers or of a rank's own shards, and where a
     /// rank has the whole unit also the copies of gradients.
     copied: Vec<u32>,
-    /// What of it only that computation has.
+    /// Those of them that only that computation has.
     passing: Vec<u32>,
     /// Outputs of all-gathers, which the forward pass keeps until it copies out the next one.
     copied_from: Vec<u32>,
@@ -402,7 +402,7 @@ struct Builder<'a> {
     scattered: Option<u32>,
     /// Shards of gradients that exist from the next step on.
     scattered_to: Vec<u32>,
-    /// What is left of a unit after the forward pass, with `Reshard::Ranks`.
+    /// Buffers of a unit that remain after the forward pass, with `Reshard::Ranks`.
     kept: Vec<Option<u32>>,
     /// Buffers of whole gradients, and of shards of gradients.
     gradients: Vec<Vec<u32>>,
@@ -496,7 +496,7 @@ impl Builder<'_> {
         units.clone().map(own).sum::<f64>() / units.map(|unit| self.elements(unit)).sum::<u64>().max(1) as f64
     }
 
-    /// What exists during the whole iteration.
+    /// Buffers that exist during the whole iteration.
     fn resident(&mut self) -> Vec<u32> {
         let whole: u64 = (0..self.cut.units.len() as u32)
             .filter(|&unit| !self.is_pull_only(unit))

@@ -16,7 +16,7 @@ use paceline_schedule::Collective;
 pub const INT8_BLOCK: u64 = 256;
 /// torch compresses a matrix only if that makes it smaller by this factor (`min_compression_rate` of `PowerSGDState`).
 const LEAST_RATE: u64 = 2;
-/// What is packed into bytes is counted in words of this type.
+/// Type of the words in which packed bytes are counted.
 const WORD: Dtype = Dtype::Float32;
 
 /// How a bucket is compressed.
@@ -48,7 +48,7 @@ impl Method {
     }
 }
 
-/// What one part of the work on a bucket costs, in seconds.
+/// Cost of one part of the work on a bucket, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// For the bucket.

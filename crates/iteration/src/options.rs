@@ -1,4 +1,4 @@
-//! What a user decides about an iteration.
+//! A user's choices about an iteration.
 use paceline_model::Time;
 use paceline_model::trace::Dtype;
 use paceline_schedule::{Collective, Refusal};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compression::{Compression, Method};
 
-/// What of the model's state each rank holds, and how it is exchanged.
+/// Shards of the model's state that each rank holds, and their exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharding {
@@ -50,7 +50,7 @@ impl Sharding {
     }
 }
 
-/// What becomes of a gathered unit after its forward pass (`reshard_after_forward` of FSDP2).
+/// Fate of a gathered unit after its forward pass (`reshard_after_forward` of FSDP2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reshard {
@@ -129,7 +129,7 @@ impl Exchanges {
 /// The options of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IterationOptions {
-    /// What is sharded.
+    /// Sharded parts of the state.
     pub sharding: Sharding,
     /// Ranks of a group, over which the state is sharded; every group holds all of it. `None`: all ranks are one group.
     pub group: Option<u32>,
@@ -168,13 +168,13 @@ pub struct IterationOptions {
     /// Iterations of a round, in the last of which ranks exchange how their parameters have changed, after the
     /// optimizer's step (local SGD; DiLoCo, A. Douillard et al., 2023). 1: gradients are exchanged in every iteration.
     pub sync_every: u32,
-    /// What handing a gradient to the library adds to a backward pass that exchanges gradients.
+    /// Time that handing a gradient to the library adds to a backward pass that exchanges gradients.
     pub call: Time,
     /// How long the library's coordinator takes to agree on a gradient, one after the other, beside that pass.
     pub agreement: Time,
     /// How buckets of gradients are exchanged if nothing is sharded.
     pub exchanges: Exchanges,
-    /// What is done with them if they are not compressed; other than all-reduce only for exchanges alone.
+    /// Collective of buckets that are not compressed; other than all-reduce only for exchanges alone.
     pub collective: Collective,
     /// The recorded worker whose computation it is, where buckets are in the background; otherwise the first one.
     pub recorded: usize,
@@ -224,7 +224,7 @@ impl IterationOptions {
         whole && self.accumulate == 1 && self.reduce_dtype.is_none() && every
     }
 
-    /// What makes it another iteration than the recorded one, for messages: a sharding, or the first option that does.
+    /// The choice that makes it another iteration than the recorded one, for messages: a sharding, or the first such option.
     #[must_use]
     pub fn asked(&self) -> &'static str {
         match self.sharding {

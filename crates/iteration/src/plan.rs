@@ -10,7 +10,7 @@ pub const FORMAT: &str = "paceline-iteration-plan";
 /// `version` of the JSON; later ones are refused.
 pub const VERSION: u32 = 1;
 
-/// What one rank does in one iteration. All ranks have the same plan.
+/// One rank's work in one iteration. All ranks have the same plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -20,7 +20,7 @@ pub struct Plan {
     pub version: u32,
     /// Name of the trace.
     pub trace: String,
-    /// What is sharded.
+    /// Sharded parts of the state.
     pub sharding: Sharding,
     /// Number of ranks.
     pub world: u32,
@@ -33,7 +33,7 @@ pub struct Plan {
     /// Iterations that the steps are, of which ranks exchange something in the last one only.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub iterations: u32,
-    /// What is gathered, scattered or reduced as one.
+    /// Units that are gathered, scattered or reduced as one.
     pub units: Vec<Unit>,
     /// Number of parameters that are not trained and belong to no unit.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -72,7 +72,7 @@ pub struct Unit {
     pub priority: Option<u32>,
 }
 
-/// What a buffer holds.
+/// Content of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BufferKind {
@@ -84,10 +84,9 @@ pub enum BufferKind {
     OptimizerStates,
     /// The gathered parameters of a unit.
     Gathered,
-    /// What an all-gather gathers into, and what a reduce-scatter scatters from, where FSDP2 copies between these and the
-    /// parameters and gradients.
+    /// Target of an all-gather, and source of a reduce-scatter, where FSDP2 copies between these and the parameters and gradients.
     Communication,
-    /// What the forward pass keeps for the backward pass.
+    /// Tensors that the forward pass keeps for the backward pass.
     Activations,
 }
 
@@ -107,7 +106,7 @@ impl BufferKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Buffer {
-    /// What it holds.
+    /// Its content.
     pub kind: BufferKind,
     /// Its size.
     pub bytes: u64,
@@ -115,7 +114,7 @@ pub struct Buffer {
     pub unit: Option<u32>,
 }
 
-/// What runs one after the other: streams of a GPU.
+/// A sequence of steps: a stream of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stream {
@@ -169,7 +168,7 @@ pub struct Group {
     pub stride: u32,
 }
 
-/// What a step does.
+/// Work of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Work {
@@ -193,7 +192,7 @@ pub enum Work {
         /// Picoseconds.
         duration_ps: u64,
     },
-    /// What has arrived is made gradients again.
+    /// Restores gradients from the received data.
     Decompress {
         /// Picoseconds.
         duration_ps: u64,
@@ -224,7 +223,7 @@ pub enum Work {
 pub struct Step {
     /// Where it runs.
     pub stream: Stream,
-    /// What it does.
+    /// Its work.
     pub work: Work,
     /// The unit; `None`: all.
     pub unit: Option<u32>,
@@ -245,7 +244,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// What a timeline calls it.
+    /// Its name in a timeline.
     #[must_use]
     pub fn name(&self, units: &[Unit]) -> String {
         if let Some(layer) = &self.layer {
@@ -302,7 +301,7 @@ impl Plan {
     /// once before it is freed.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Checks the plan; an error says what is wrong, and where.
     pub fn check(&self) -> Result<(), String> {
         let mut seen = vec![false; self.buffers.len()];
         let mut freed = seen.clone();

@@ -201,7 +201,7 @@ pub fn into_blocks(
     })
 }
 
-/// What is exchanged as one where nothing is sharded.
+/// A unit of exchange where nothing is sharded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Its first tensor, and how many more it has.
@@ -383,7 +383,7 @@ fn forward(
     segments
 }
 
-/// What follows the last gradient belongs to its unit.
+/// Time after the last gradient belongs to its unit.
 fn ended(mut segments: Vec<Segment>, rest: Time) -> Vec<Segment> {
     match segments.last_mut() {
         Some(last) => last.duration += rest,

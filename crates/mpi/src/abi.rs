@@ -214,7 +214,7 @@ fn standard() -> Handles {
     }
 }
 
-/// What Open MPI's `mpi.h` calls `OMPI_PREDEFINED_GLOBAL`: addresses of its variables. `None` if it is another library.
+/// Addresses of Open MPI's variables (`OMPI_PREDEFINED_GLOBAL` in its `mpi.h`). `None` if it is another library.
 fn open_mpi(library: &Library) -> Option<Handles> {
     let address = |symbol: &[u8]| {
         // SAFETY: only its address is taken.

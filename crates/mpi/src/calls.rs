@@ -369,7 +369,7 @@ impl Mpi {
         self.check("MPI_Iallgather", code).map(|()| request)
     }
 
-    /// What `MPIX_Query_cuda_support` or `MPIX_GPU_query_support` answers; `None`: the library has neither.
+    /// The answer of `MPIX_Query_cuda_support` or `MPIX_GPU_query_support`; `None`: the library has neither.
     pub fn takes_device_memory(&self) -> Option<(&'static str, bool)> {
         /// `MPIX_GPU_SUPPORT_CUDA`.
         const CUDA: c_int = 0;

@@ -38,7 +38,7 @@ pub struct About {
     pub rank: u32,
     /// Number of ranks in MPI.
     pub size: u32,
-    /// What it does with the memory of CUDA devices.
+    /// Its support for the memory of CUDA devices.
     pub devices: DeviceSupport,
 }
 

@@ -8,7 +8,7 @@ use std::{env, fs};
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../grpc/src");
 const DESCRIPTION: &str = "rank.proto";
 const CODE: &str = "generated.rs";
-/// What the package's code is called by the generator.
+/// The generator's name for the package's code.
 const WRITTEN: &str = "paceline.v1.rs";
 
 fn generate() -> Result<String, Box<dyn Error>> {

@@ -36,7 +36,7 @@ pub struct Acceptor {
     guests: Vec<Guest>,
     /// Callers pushed out after their hello since the last rank arrived.
     pushed_out: usize,
-    /// What strangers did.
+    /// Log of strangers' deeds.
     pub strangers: StrangerLog,
 }
 

@@ -95,7 +95,7 @@ impl Call {
         Ok(Call { stream, address, since: Instant::now(), calling, connected: false })
     }
 
-    /// What to poll.
+    /// The descriptor and events to poll.
     pub fn fd(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, if self.connected { PollFlags::IN } else { PollFlags::OUT })
     }

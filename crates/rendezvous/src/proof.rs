@@ -1,4 +1,4 @@
-//! What is signed in a handshake and after it, with HMAC-SHA256 (RFC 2104). Codes are compared in constant time.
+//! Signatures of the handshake and of later messages: HMAC-SHA256 (RFC 2104). Codes are compared in constant time.
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 

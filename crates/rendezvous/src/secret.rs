@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// rank's place gets a proof against which to try words offline.
 const SHORTEST: usize = 16;
 
-/// What all ranks of a job know and no one else does. `Debug` does not reveal it.
+/// The secret of a job, known to its ranks alone. `Debug` does not reveal it.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 

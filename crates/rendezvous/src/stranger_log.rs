@@ -6,7 +6,7 @@ const MOST: usize = 16;
 /// Most entries in a message.
 const SHOWN: usize = 3;
 
-/// What strangers did at one rank. Each entry is printed to standard error once.
+/// Strangers' deeds at one rank. Each entry is printed to standard error once.
 pub struct StrangerLog {
     rank: u32,
     entries: Vec<Entry>,

@@ -237,7 +237,7 @@ impl Communicator {
         &self.ranks
     }
 
-    /// What an all-reduce of so many bytes takes, by size.
+    /// The strategy of an all-reduce, by size in bytes.
     #[must_use]
     pub fn choices(&self) -> Vec<(u64, String)> {
         self.selection.lock().describe()

@@ -138,7 +138,7 @@ pub(crate) fn tune(world: &Communicator, tuned: &Tuned) -> Result<()> {
 /// Stands for the index of a candidate that is not known; exact as a `f32`.
 const NOT_MEASURED: usize = 1000;
 
-/// What is left of the time to measure. All ranks have the same figures, so that all stop alike.
+/// The rest of the time to measure. All ranks have the same figures, so that all stop alike.
 struct Budget {
     /// Seconds before this communicator, on the rank with the most.
     spent: f32,

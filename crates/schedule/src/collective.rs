@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Chunk;
 use crate::step::{Bucket, Piece};
 
-/// What happens to a bucket.
+/// The operation on a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Collective {

@@ -315,7 +315,7 @@ impl Entry {
 pub struct Refusal {
     /// The setting that it is about, by its name in Python; `None`: none, or several.
     pub setting: Option<&'static str>,
-    /// What is wrong and what to do about it, without the setting's name.
+    /// The error and its remedy, without the setting's name.
     pub reason: String,
 }
 

@@ -94,7 +94,7 @@ pub struct Least {
 ///
 /// `step` is called once for every step of every role: it costs a few nanoseconds and must not allocate.
 pub trait Schedule: Send + Sync {
-    /// What its programs do.
+    /// The collective of its programs.
     fn collective(&self) -> Collective {
         Collective::AllReduce
     }

@@ -44,7 +44,7 @@ use crate::worker::{Worker, followers, workers};
 pub struct PlacedJobSpec {
     /// The name for tables.
     pub name: String,
-    /// What its workers compute.
+    /// Its workers' computation.
     pub trace: Arc<Trace>,
     /// Its strategy, workers and their options. `network` and `iterations` are those of all jobs.
     pub options: Options,
@@ -69,7 +69,7 @@ pub enum Length {
     Marks(Vec<usize>),
 }
 
-/// What was measured of a job.
+/// Measurements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobOutcome {
     /// Its name.
@@ -277,7 +277,7 @@ struct OnCluster {
     prepared: Vec<Prepared>,
     network: Network,
     watch: Arc<Watch>,
-    /// What their collectives take alone, once that is known.
+    /// Times of their collectives alone, once known.
     collectives: OnceLock<Result<Collectives, SimulationError>>,
 }
 
@@ -454,7 +454,7 @@ impl OnCluster {
         Ok(f64::midpoint(low, high))
     }
 
-    /// What the collectives of all jobs take alone.
+    /// Times of the collectives of all jobs, each job alone.
     fn collectives(&self) -> Result<Collectives, SimulationError> {
         let jobs: Vec<&PlacedJobSpec> = self.jobs.iter().collect();
         let prepared: Vec<&Prepared> = self.prepared.iter().collect();
@@ -648,7 +648,7 @@ fn check_place(cluster: &Cluster, nodes: u32, job: &PlacedJobSpec) -> Result<(),
 
 type Ran<O> = (JobsOutcome, O, NetworkLinks, Vec<JobPlace>);
 
-/// What ends an iteration of a job, whether all its workers begin one together, and the mark at which measuring may begin.
+/// The boundary of a job's iterations, whether all its workers begin one together, and the mark at which measuring may begin.
 fn phases_of(job: &PlacedJobSpec, prepared: &Prepared) -> (Boundary, bool, usize) {
     if is_planned(job) { (Boundary::Sums, true, 0) } else { phases(prepared, &job.options) }
 }

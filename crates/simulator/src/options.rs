@@ -39,7 +39,7 @@ pub struct CollectiveTime {
 pub struct Options {
     /// Name or alias of a strategy.
     pub strategy: String,
-    /// What is done with each bucket; other than all-reduce only for traces without computation.
+    /// Collective of each bucket; other than all-reduce only for traces without computation.
     pub collective: Collective,
     /// Ranks that train.
     pub workers: u32,
@@ -67,7 +67,7 @@ pub struct Options {
     pub overlap: bool,
     /// Factor by which all computation is faster.
     pub compute_speedup: f64,
-    /// What handing a gradient to the library adds to the backward pass; not with one worker, who hands over nothing.
+    /// Time that handing a gradient to the library adds to the backward pass; not with one worker, who hands over nothing.
     pub call: Time,
     /// How long the coordinator of a library takes to agree on a gradient, one after the other, in parallel with the
     /// backward pass; not with one worker.
@@ -82,7 +82,7 @@ pub struct Options {
     pub seed: u64,
     /// How ready tensors are coordinated; `None`: a bucket is issued on a rank when it is complete there.
     pub coordination: Option<Coordination>,
-    /// What is sharded, and how; `None`: nothing, and buckets of gradients are synchronised as the strategy does.
+    /// Sharding of the iteration; `None`: nothing is sharded, and buckets of gradients are synchronised as the strategy does.
     pub iteration: Option<IterationOptions>,
     /// For plans: how long their collectives take, by another model than that of the network's messages; one for every
     /// collective of the plan that differs from the others.

@@ -101,10 +101,10 @@ pub struct Outcome {
     /// Every worker and every link, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<Vec<Busy>>,
-    /// What a coordinator does to the iteration, if there is one.
+    /// The coordinator's effect on the iteration, if there is one.
     #[serde(flatten)]
     pub coordination: Option<Coordinated>,
-    /// What the plan says: exposed communication by collective, and memory.
+    /// Exposed communication of the plan by collective, and memory.
     pub sharded: Sharded,
     /// For traces without compute.
     #[serde(flatten)]
@@ -210,7 +210,7 @@ impl Usage<'_> {
     }
 }
 
-/// What was seen of links and workers, per iteration.
+/// Observations of links and workers, per iteration.
 pub(crate) struct Observed {
     pub links: Vec<LinkUse>,
     pub busy: Option<Vec<Busy>>,
@@ -225,7 +225,7 @@ impl Observed {
     }
 }
 
-/// What a run found out about an iteration in the steady state.
+/// Result of a run about an iteration in the steady state.
 pub(crate) struct Found {
     pub iteration_s: f64,
     pub computation: Computation,
@@ -237,7 +237,7 @@ pub(crate) struct Found {
     pub notes: Vec<String>,
 }
 
-/// What one worker by itself computes in an iteration, in seconds.
+/// Computation of one worker by itself in an iteration, in seconds.
 pub(crate) struct Computation {
     pub forward_s: f64,
     pub backward_s: f64,
@@ -260,7 +260,7 @@ impl Computation {
     }
 }
 
-/// What is sent in an iteration.
+/// Messages and bytes sent in an iteration.
 pub(crate) struct Traffic {
     pub servers: u32,
     pub buckets: u32,

@@ -35,13 +35,13 @@ pub(crate) struct Run {
     /// Whether it is of the model's stream of computation, and not beside it.
     pub is_models: bool,
     pub total: Time,
-    /// What timelines show of it, each from the end of the one before.
+    /// Its spans in timelines, each from the end of the one before.
     pub shown: Vec<(Activity, Time)>,
-    /// What they show of waiting for it.
+    /// The span of waiting for it.
     pub awaited: Activity,
 }
 
-/// What the workers do that copy a recorded one.
+/// Work of the workers that copy a recorded one.
 pub(crate) struct PlanRun {
     pub tasks: Vec<Task>,
     pub runs: Vec<Run>,

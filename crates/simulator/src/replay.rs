@@ -1,4 +1,4 @@
-//! What a worker does in a simulation, for a real process that does the same.
+//! A worker's part in a simulation, for a real process that does the same.
 use paceline_iteration::units::ready_order;
 use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
@@ -21,7 +21,7 @@ pub struct PlayedFactors {
 /// The part of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replay {
-    /// What it does in an iteration.
+    /// Its plan of an iteration.
     pub plan: Plan,
     /// Factors of its times, by iteration.
     pub factors: Vec<PlayedFactors>,

@@ -80,7 +80,7 @@ struct Hop {
     links: Vec<u32>,
 }
 
-/// What the event loop would have measured.
+/// Measurements that the event loop would have made.
 pub(crate) struct Ringed<C> {
     pub end: Mark<C>,
     /// Picoseconds of computation of each worker.
@@ -249,7 +249,7 @@ struct Ended<C> {
 /// A worker sends nothing of its own.
 const NOT_DUE: u64 = u64::MAX;
 
-/// What a hop had done.
+/// Earlier work of a hop.
 type Before = Vec<(u64, u64, u64)>;
 
 impl Circle {
@@ -373,7 +373,7 @@ impl Circle {
         end.ok_or(Ambiguous)
     }
 
-    /// What a worker sends when its gradients of a bucket are ready, in the order of lanes: pieces that start there, and
+    /// Messages that a worker sends when its gradients of a bucket are ready, in the order of lanes: pieces that start there, and
     /// those that have arrived before.
     fn ready(&mut self, ready: &Ready, pieces: &Pieces, now: u64, hops: u16) -> Vec<Token> {
         let worker = ready.worker as usize;

@@ -83,7 +83,7 @@ pub(crate) fn check_switch_memory(
     Ok(())
 }
 
-/// What ends an iteration, whether all workers begin one together, and the mark at which measuring may begin.
+/// The boundary of iterations, whether all workers begin one together, and the mark at which measuring may begin.
 pub(crate) fn phases(prepared: &Prepared, options: &Options) -> (Boundary, bool, usize) {
     let servers = prepared.entry.uses(Knob::Pull) && !prepared.exchange_only;
     let boundary = match (servers, options.barrier) {

@@ -19,9 +19,9 @@ pub struct Track {
 /// Something that took time. Times are microseconds, as the format wants them.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
-    /// What is written on it.
+    /// Its label.
     pub name: &'a str,
-    /// What one filters by.
+    /// Its category, by which viewers filter.
     pub category: &'a str,
     /// When it began.
     pub start_us: f64,
@@ -82,7 +82,7 @@ struct SortIndex {
 pub struct TraceWriter<W: Write> {
     out: W,
     empty: bool,
-    /// What ends the file.
+    /// End of the file.
     end: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What a transport offers to the executor: fragments, in order, to and from one peer.
+//! A transport's service to the executor: fragments, in order, to and from one peer.
 //!
 //! A channel never blocks. It is bounded: when `send` refuses a fragment, the executor does something else and tries again.
 //! A fragment is handed over with its header. An ordinary send copies the payload. A zero-copy send leaves it in place: it

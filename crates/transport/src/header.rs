@@ -91,7 +91,7 @@ impl FromStr for Collective {
     }
 }
 
-/// What all ranks of an operation must agree on.
+/// Properties of an operation on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The collective.
@@ -132,7 +132,7 @@ impl Signature {
         Signature { count: if self.collective.has_parts() { 0 } else { self.count }, ..*self }
     }
 
-    /// What ranks differ in whose descriptions are equal, and the remedy.
+    /// The difference between ranks whose descriptions are equal, and the remedy.
     #[must_use]
     pub fn plan_differs(&self) -> &'static str {
         match self.collective {

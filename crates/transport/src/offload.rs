@@ -11,7 +11,7 @@ use crate::space::Space;
 #[derive(Debug, PartialEq, Eq)]
 pub struct OffloadTicket(pub u64);
 
-/// What a library does if it is given addresses of the memory of CUDA devices, from the least to the most.
+/// A library's ability with addresses of the memory of CUDA devices, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDevices {
@@ -38,10 +38,10 @@ impl OnDevices {
     }
 }
 
-/// What a library says of the memory of CUDA devices.
+/// A library's own statement about the memory of CUDA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSupport {
-    /// What it takes.
+    /// Its ability.
     pub takes: OnDevices,
     /// Who says so, and why not more.
     pub said: String,

@@ -1,4 +1,4 @@
-//! What has moved between this rank and a peer, however little: evidence that a slow connection is not a broken one.
+//! Bytes moved between this rank and a peer, however few: evidence that a slow connection is not a broken one.
 use paceline_os::sync::Arc;
 use paceline_os::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,10 +7,10 @@ const FIRST: Duration = Duration::from_secs(10);
 /// A wait with a longer limit is meant to last, such as a server's for workers.
 const FOREVER: Duration = Duration::from_secs(20 * 86_400);
 
-/// What changes the limit of a wait of operations.
+/// Settings that change the limit of a wait of operations.
 pub const TIMEOUT: &str = "PACELINE_TIMEOUT or timeout=";
 
-/// What changes the limit of a wait for ranks that join.
+/// Setting that changes the limit of a wait for ranks that join.
 pub const START_TIMEOUT: &str = "PACELINE_START_TIMEOUT";
 
 /// After which time a wait with this limit is first reported.

@@ -6,7 +6,7 @@ use paceline_schedule::{Op, Peers, Piece, Step};
 
 use super::{Program, chunks, lane_count, part};
 
-/// What this rank sends to and receives from each rank.
+/// Pieces that this rank sends to and receives from each rank.
 pub struct Exchange {
     /// This rank.
     pub me: u32,

@@ -7,7 +7,7 @@ use paceline_transport::offload::DeviceCall;
 
 use super::{Barrier, Program};
 
-/// What the library is asked to do once all ranks have met.
+/// Request to the library once all ranks have met.
 #[derive(Clone)]
 pub enum OffloadRequest {
     /// Create a communicator for the group, and this many duplicates for later groups of the same ranks.
@@ -22,7 +22,7 @@ pub enum OffloadRequest {
 pub struct Native {
     /// Where all ranks meet.
     pub barrier: Barrier,
-    /// What follows.
+    /// The request that follows.
     pub then: OffloadRequest,
 }
 

@@ -19,7 +19,7 @@ use paceline_transport::header::FragmentHeader;
 use proptest::prelude::{Rng, RngExt};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
-/// What a fragment holds: a copy, or an address and a length.
+/// Payload of a fragment: a copy, or an address and a length.
 enum Payload {
     Copied(Vec<u8>),
     Borrowed(usize, usize),
@@ -61,7 +61,7 @@ impl InMemoryLink {
         self.torn || !self.sent.is_empty()
     }
 
-    /// What was torn arrives, or the next fragment; `torn`: only its header.
+    /// Delivers the rest of a torn fragment, or the next one; `torn`: only its header.
     fn arrive(&mut self, torn: bool) {
         if self.torn {
             self.torn = false;
@@ -168,7 +168,7 @@ impl Channel for Memory {
     }
 }
 
-/// What the ranks run on.
+/// The network of the ranks.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// Of the order of events.
@@ -187,7 +187,7 @@ pub struct Network {
 /// Begins an operation.
 pub type Begins = Box<dyn FnOnce(&mut Executor) -> Arc<Handle>>;
 
-/// What a rank does next.
+/// A rank's next task.
 pub struct Task {
     pub begin: Begins,
     /// Not before nothing else happens anywhere.
@@ -219,7 +219,7 @@ fn rng(seed: u64) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &seed)
 }
 
-/// What it took until all was over.
+/// Steps of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Events.
@@ -330,7 +330,7 @@ impl World {
             || ranks.clone().any(|rank| self.queue_unexpected(rank))
     }
 
-    /// What happens only after a time in which nothing did.
+    /// Plays an event that happens only after idle time.
     fn play_last(&mut self, patient: bool) -> bool {
         let first = if patient { 0 } else { self.any_rank() };
         let mut ranks: Vec<usize> = (0..self.ranks.len()).collect();

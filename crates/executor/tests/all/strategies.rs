@@ -14,7 +14,7 @@ use paceline_transport::channel::LARGEST_FRAGMENT;
 use paceline_transport::header::Collective;
 use paceline_transport::space::Space;
 
-/// What sums are multiplied by. A rank alone has nobody to do it, and of a reduce-scatter the caller does it.
+/// Factor of sums. A rank alone has nobody to apply it, and in a reduce-scatter the caller does.
 fn factor(schedule: &dyn Schedule) -> Option<f64> {
     (schedule.roles().total() > 1 && schedule.collective() == schedule::Collective::AllReduce).then_some(3.0)
 }

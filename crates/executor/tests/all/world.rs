@@ -118,7 +118,7 @@ pub fn executors(size: u32, transport: Transport) -> Vec<Executor> {
     executors
 }
 
-/// What a multicast of the tests is like.
+/// Properties of the tests' multicast.
 pub struct Casting {
     pub disturbance: Option<Disturbance>,
     /// Bytes of a datagram's payload, and of a window.

@@ -147,7 +147,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What exists only during a step.
+    /// Adds a buffer that exists only during a step.
     pub(super) fn pass_by(&mut self, kind: BufferKind, bytes: u64, unit: Option<u32>, step: u32) {
         if bytes > 0 {
             let buffer = self.buffer(kind, bytes, unit);
@@ -201,7 +201,7 @@ impl Builder<'_> {
         Some(sent)
     }
 
-    /// What FSDP2 has for the reduce-scatter `sent` of a unit, whose gradients `step` completes (`foreach_reduce` in
+    /// Adds FSDP2's buffers for the reduce-scatter `sent` of a unit, whose gradients `step` completes (`foreach_reduce` in
     /// `_fsdp_collectives.py`): its input, into which they are copied; its output; and this rank's shard, which is the output
     /// unless that has another type.
     pub(super) fn scatter_copies(&mut self, unit: u32, step: u32, sent: u32, idle: bool) {

@@ -58,7 +58,7 @@ impl Builder<'_> {
         self.compute(Work::Optimizer { duration_ps: optimizer * iterations }, None, 0, Vec::new());
     }
 
-    /// What ranks exchange after several iterations: how their parameters have changed.
+    /// Exchanges the change of parameters over several iterations.
     pub(super) fn round(&mut self, optimizer: u64) {
         let Some(updated) = self.computed else { return };
         self.last_exchange = [None; Stream::ALL.len()];
@@ -102,7 +102,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What ends last on each stream, and everything in the background.
+    /// The last step of each stream, and everything in the background.
     pub(super) fn exchanged(&self) -> Vec<u32> {
         self.last_exchange.iter().flatten().chain(&self.background).copied().collect()
     }

@@ -240,8 +240,7 @@ fn errors_name_the_option_and_the_remedy() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a rank sends is that of the publications, buffers are allocated once and all are freed, and JSON loses
-    /// nothing.
+    /// A rank sends the volume of the publications, buffers are allocated once and all are freed, and JSON loses nothing.
     #[test]
     fn plans_are_sound(
         sharding in prop::sample::select(vec![
@@ -481,7 +480,7 @@ fn a_shared_gradient_begins_with_the_last_layer_that_has_it() {
     assert_eq!(kept[0], "wte.weight: 200 from forward wte.weight until backward wte.weight");
 }
 
-/// What only the backward pass of a layer needs exists in the step that computes it: as much as the layer with most needs.
+/// Buffers for a layer's backward pass alone exist in the step that computes it: as much as the layer with most needs.
 #[test]
 fn a_backward_step_has_what_its_layers_need() {
     let mut trace = model(2, 64);

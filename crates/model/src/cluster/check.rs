@@ -9,7 +9,7 @@ use crate::document::fields::{check_delay, check_name, check_text};
 use crate::document::{DocumentError, Problem};
 use crate::units::Rate;
 
-/// What fields may be.
+/// Allowed values of fields.
 pub(super) mod range {
     use std::ops::RangeInclusive;
 
@@ -20,7 +20,7 @@ pub(super) mod range {
     pub const AGGREGATED: RangeInclusive<u32> = 2..=u32::MAX;
     pub const OVERSUBSCRIPTION: RangeInclusive<f64> = 1.0..=1000.0;
     pub const LEFT: RangeInclusive<f64> = 0.0..=1.0;
-    /// What is left of a link at least, if anything is.
+    /// Least share of a link's rate that counts as slow, not removed.
     pub const LEAST_LEFT: f64 = 1e-9;
     pub const SLOWER: RangeInclusive<f64> = 0.01..=1000.0;
     pub const SIGMA: RangeInclusive<f64> = 0.0..=2.0;

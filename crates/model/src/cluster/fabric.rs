@@ -183,6 +183,6 @@ pub struct Degraded {
     /// A link such as `node3` (its NIC), `rack0` (its uplink) or `leaf0-spine1`, or a switch such as `spine1`; both
     /// directions.
     pub link: String,
-    /// What is left of its rate, 0 to 1; 0: it is removed, and routes avoid it.
+    /// Remaining share of its rate, 0 to 1; 0: it is removed, and routes avoid it.
     pub factor: f64,
 }

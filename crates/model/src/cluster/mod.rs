@@ -58,7 +58,7 @@ impl ServerPlace {
     }
 }
 
-/// What carries messages between nodes. Libraries differ in what they get of each (docs/reference/libraries.md).
+/// Carrier of messages between nodes. Libraries differ in their share of each (docs/reference/libraries.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Channel {
     /// Not said: `bandwidth` is what messages get.
@@ -85,7 +85,7 @@ impl Channel {
     }
 }
 
-/// What connects the GPUs of a node.
+/// Link between the GPUs of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntraLink {
     /// PCI Express, through switches or the host.
@@ -124,7 +124,7 @@ pub struct Jitter {
     pub sigma: f64,
 }
 
-/// What compressing a bucket takes by one method, in seconds.
+/// Time to compress a bucket by one method, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompressionCosts {
     /// As users type it: `powersgd:4`.
@@ -137,7 +137,7 @@ pub struct CompressionCosts {
     pub decompress: PartCosts,
 }
 
-/// What a part of it takes, in seconds.
+/// Time of a part of it, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PartCosts {
     /// For a bucket.
@@ -159,7 +159,7 @@ pub struct Cluster {
     pub provenance: String,
     /// Rate of a node's NIC, each way.
     pub bandwidth: Rate,
-    /// What carries messages between nodes.
+    /// Carrier of messages between nodes.
     pub channel: Channel,
     /// The share of `bandwidth` that messages get: payload over bytes on the wire. `None`: the channel's.
     pub efficiency: Option<f64>,
@@ -205,7 +205,7 @@ pub struct Cluster {
     pub stragglers: Vec<(u32, f64)>,
     /// Random variation per worker and iteration, seeded.
     pub jitter: Option<Jitter>,
-    /// What compressing gradients takes on its machines, as measured by `paceline probe`.
+    /// Time to compress gradients on its machines, as measured by `paceline probe`.
     pub compression_costs: Vec<CompressionCosts>,
 }
 
@@ -216,7 +216,7 @@ impl Cluster {
         matches!(&self.fabric, Some(Fabric { shape: Shape::Rails { .. }, .. }))
     }
 
-    /// What [`Degraded::link`] may name, as patterns in which `N` stands for any number.
+    /// Names that [`Degraded::link`] accepts, as patterns in which `N` stands for any number.
     #[must_use]
     pub fn link_names(&self) -> String {
         let racks = self.racks.map_or("", |_| "; rackN (its uplink)");

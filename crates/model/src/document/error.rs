@@ -33,7 +33,7 @@ impl DocumentError {
     }
 }
 
-/// What is wrong and where, before the file is known.
+/// An error and its place, before the file is known.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub place: String,

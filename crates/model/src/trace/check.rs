@@ -200,7 +200,7 @@ fn repeated(indices: &[u32]) -> Option<u32> {
     sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }
 
-/// What a file says of a gradient's size.
+/// A gradient's size as a file states it.
 struct Size {
     tensor: u32,
     bytes: u64,

@@ -11,13 +11,13 @@ pub struct OwnedFd(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedFd<'a>(usize, PhantomData<&'a OwnedFd>);
 
-/// What has a descriptor.
+/// An owner of a descriptor.
 pub trait AsFd {
     /// The descriptor.
     fn as_fd(&self) -> BorrowedFd<'_>;
 }
 
-/// What has a descriptor with a number.
+/// An owner of a descriptor with a number.
 pub trait AsRawFd {
     /// The number.
     fn as_raw_fd(&self) -> i32;

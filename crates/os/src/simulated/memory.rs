@@ -17,7 +17,7 @@ pub(super) struct Anonymous {
     bytes: usize,
 }
 
-/// What is known about a file.
+/// Metadata of a file.
 pub struct Stat {
     /// Bytes.
     pub st_size: i64,

@@ -9,7 +9,7 @@ use rustix::io::{Errno, Result};
 use super::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::world::{Nanoseconds, Token, World, block, point, try_with, with};
 
-/// What a descriptor refers to.
+/// The object that a descriptor refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     PipeReader(usize),
@@ -160,7 +160,7 @@ impl<'a> PollFd<'a> {
         PollFd { descriptor: fd.number(), events, found: PollFlags::empty(), borrow: PhantomData }
     }
 
-    /// What was found.
+    /// The events that have occurred.
     #[must_use]
     pub fn revents(&self) -> PollFlags {
         self.found
@@ -210,7 +210,7 @@ pub mod epoll {
 
     /// Where events go: initialised or not.
     pub trait Buffer {
-        /// What is returned.
+        /// The result.
         type Output;
         /// Puts at most as many as there is room for.
         fn fill(self, next: impl FnMut() -> Option<Event>) -> Self::Output;

@@ -25,7 +25,7 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 // SAFETY: as above.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
-/// What holds a lock.
+/// A held lock.
 pub struct MutexGuard<'a, T: ?Sized>(&'a Mutex<T>);
 
 impl<T> Mutex<T> {

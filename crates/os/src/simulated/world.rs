@@ -114,7 +114,7 @@ pub enum Ending {
     TurnLimit,
 }
 
-/// What a run was.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Why it ended.
@@ -125,9 +125,9 @@ pub struct Outcome {
     pub turns: u64,
     /// Digest of all that happened, in order.
     pub digest: u64,
-    /// What happened, if the world keeps it.
+    /// Events, if the world keeps them.
     pub log: Vec<String>,
-    /// What processes wrote to standard error.
+    /// Lines that processes wrote to standard error.
     pub reports: Vec<String>,
     /// Panics: process, text.
     pub panics: Vec<(usize, String)>,
@@ -164,7 +164,7 @@ pub(super) struct Thread {
     pub process: usize,
     pub name: String,
     pub state: State,
-    /// What it waits for, for a person.
+    /// Reason of its wait, for a person.
     pub waits: &'static str,
     /// Fruitless turns in a row.
     pub idle: u32,
@@ -270,9 +270,9 @@ pub struct World {
 /// S. Qadeer, Z. Rakamaric, Delay-Bounded Scheduling, POPL 2011).
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    /// What to choose, in order; afterwards the first of each.
+    /// Choices to make, in order; afterwards the first of each.
     pub prefix: Vec<u32>,
-    /// What was chosen, and of how many.
+    /// Choices made, each with the number of alternatives.
     pub taken: Vec<(u32, u32)>,
     /// How many decisions may be another than the first.
     pub deviations: usize,

@@ -25,7 +25,7 @@ fn connect(address: &str) -> Option<TcpStream> {
     None
 }
 
-/// What a genuine rank 1 sent to a genuine rank 0.
+/// Bytes that a genuine rank 1 sent to a genuine rank 0.
 fn recorded() -> Vec<u8> {
     let address = free_address();
     let (through, heard) = proxy(address.clone(), |_| None);

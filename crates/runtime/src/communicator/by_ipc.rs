@@ -68,7 +68,7 @@ impl Blocks {
         Blocks { memory: Box::into_raw(bytes), each }
     }
 
-    /// What a rank says of a buffer. Only once the exchange is over.
+    /// A rank's export of a buffer. Only once the exchange is over.
     fn exported(&self, rank: u32, number: usize) -> Exported {
         let at = rank as usize * self.each + number * DESCRIPTION;
         // SAFETY: it exists as long as this does, and nothing writes it any more.
@@ -124,7 +124,7 @@ enum Told {
     Failed(RunError),
 }
 
-/// What is under way.
+/// An exchange under way.
 #[derive(Default)]
 struct UnderWay {
     /// Called, and not told to the stream yet; in order.
@@ -177,7 +177,7 @@ pub(super) struct IpcGroup {
     operations: AtomicUsize,
     /// Of the wait that began then for this rank's stream.
     reports: Mutex<Option<(Instant, Reports)>>,
-    /// What the others have opened to see whether they can.
+    /// Memory that the others have opened as a probe.
     _probe: Option<DeviceMemory>,
 }
 
@@ -528,7 +528,7 @@ impl Communicator {
 }
 
 impl IpcGroup {
-    /// What the exchange of device memory has cost so far.
+    /// Costs of the exchange of device memory so far.
     pub(super) fn counters(&self) -> IpcCounters {
         let (exports, imports) = (self.exports.counters(), self.imports.counters());
         IpcCounters {

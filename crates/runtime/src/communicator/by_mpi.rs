@@ -75,7 +75,7 @@ pub struct MpiOperation {
     landed: Mutex<bool>,
 }
 
-/// What results are multiplied by.
+/// Factor of results.
 struct Scaling {
     dtype: Dtype,
     op: ReduceOp,

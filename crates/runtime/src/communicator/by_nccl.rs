@@ -282,7 +282,7 @@ impl Communicator {
         Ok(operation)
     }
 
-    /// What has been called before has its place in the order.
+    /// Returns once earlier calls have their place in the order.
     pub(super) fn wait_for_deferred(&self) -> Result<()> {
         let until = Instant::now() + self.shared.settings.timeout();
         while self.defers() {
@@ -389,7 +389,7 @@ impl NcclOperation {
         self.met.number.load(Ordering::Relaxed)
     }
 
-    /// What the caller's stream is told from now on sees the result. It does not wait.
+    /// Makes the caller's stream wait for the result. It does not wait itself.
     ///
     /// # Errors
     /// It has failed, as far as is known.

@@ -34,7 +34,7 @@ impl Gate {
     }
 }
 
-/// What waits, in order.
+/// Waiting operations, in order.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<VecDeque<Deferred>>,

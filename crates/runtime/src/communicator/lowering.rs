@@ -94,7 +94,7 @@ fn expect(request: &CollectiveRequest<'_>, what: &str, is: u64, wanted: u64) -> 
     usage(format!("{}: the {what} has {is} elements; it needs {wanted}", request.collective.name()))
 }
 
-/// What a strategy has a schedule for, if the request is such a collective: shards must be equal.
+/// The collective that a strategy has a schedule for, if the request is one: shards must be equal.
 pub(crate) fn of_strategies(request: &CollectiveRequest<'_>) -> Option<paceline_schedule::Collective> {
     match request.collective {
         Collective::AllReduce => Some(paceline_schedule::Collective::AllReduce),

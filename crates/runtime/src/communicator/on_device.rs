@@ -131,7 +131,7 @@ impl Stages {
         waits.map(|()| caller).map_err(failed)
     }
 
-    /// What has been copied, by device.
+    /// Copies so far, by device.
     #[must_use]
     pub fn counters(&self) -> Vec<(String, paceline_cuda::Counters)> {
         let stages = self.stages.lock();
@@ -167,7 +167,7 @@ impl Stages {
         groups.iter().for_each(|group| group.drain(most));
     }
 
-    /// What ranks have done in each other's memory, in all groups that exist.
+    /// Work of ranks in each other's memory, in all groups that exist.
     #[must_use]
     pub fn ipc_counters(&self) -> IpcCounters {
         let groups = self.groups.lock();

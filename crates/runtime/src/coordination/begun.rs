@@ -1,4 +1,4 @@
-//! What a named operation has become once the ranks have agreed on it.
+//! A named operation once the ranks have agreed on it.
 use std::any::Any;
 
 #[cfg(feature = "foreign")]

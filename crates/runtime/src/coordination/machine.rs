@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// What the ranks exchange messages about, as the script calls it.
+    /// The subject of the ranks' negotiation, as the script calls it.
     pub(super) fn about(&self) -> String {
         let more = match self.pending.len() {
             0 | 1 => String::new(),
@@ -261,7 +261,7 @@ impl Machine {
         self.due = None;
     }
 
-    /// What a caller waits for has failed: if this rank leaves, that is the reason.
+    /// Notes the failure of an operation that a caller waits for: if this rank leaves, that is the reason.
     fn note_cause(&self, error: &RunError) {
         if !self.closed_here.load(Ordering::SeqCst) {
             self.control.shared.note_cause_of(self.control.groups().chain(self.data.groups()), error);

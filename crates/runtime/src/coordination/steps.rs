@@ -42,7 +42,7 @@ struct Steps {
     joined: u64,
 }
 
-/// What remains to be done at the end of a step.
+/// The remainder of the work at the end of a step.
 pub(super) enum Ended {
     /// Nothing.
     Done,

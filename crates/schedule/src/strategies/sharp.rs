@@ -73,7 +73,7 @@ struct Switch {
     stand: Stand,
 }
 
-/// What switches are added above.
+/// Contributors below a level of switches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Below {
     Nodes,

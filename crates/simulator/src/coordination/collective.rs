@@ -125,7 +125,7 @@ impl<'a> Collective<'a> {
         self.schedule.volume(&self.bucket(bytes)).messages
     }
 
-    /// What a closed form leaves out.
+    /// Whether a closed form would leave something out.
     fn needs_events(&self) -> bool {
         let it = &self.cluster;
         it.racks.is_some()
@@ -264,7 +264,7 @@ impl<'a> Collective<'a> {
     }
 }
 
-/// What exchanges took, summed.
+/// Time of exchanges, summed.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     pub exchanges: f64,

@@ -37,7 +37,7 @@ pub(super) struct Issued {
     pub agreed: Option<f64>,
     /// The last process begins.
     pub start: f64,
-    /// What the coordinator does for it besides.
+    /// The coordinator's other work for it.
     pub own: f64,
     pub copies: f64,
     pub end: f64,

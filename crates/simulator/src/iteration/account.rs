@@ -1,4 +1,4 @@
-//! What a rank's computation waited for, and its memory over time.
+//! Waits of a rank's computation, and its memory over time.
 use paceline_iteration::{BufferKind, Plan, Stream};
 
 use crate::planning::{Spans, duration, predecessors};

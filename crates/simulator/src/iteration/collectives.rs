@@ -110,7 +110,7 @@ impl<'a> Collectives<'a> {
         ranks.filter(of_all).filter(|_| apart).unwrap_or(self.world)
     }
 
-    /// What a closed form leaves out.
+    /// Whether a closed form would leave something out.
     fn needs_events(&self) -> bool {
         let it = self.cluster;
         it.racks.is_some()

@@ -188,7 +188,7 @@ fn part(
     Ok(Part { collective, group, schedule, leaves_node, has_switches })
 }
 
-/// What sends the collectives that switches do not add up.
+/// Strategy of the collectives that switches do not add up.
 const LIBRARY: &str = "native";
 
 /// The programs of all groups, side by side.

@@ -1,4 +1,4 @@
-//! What the collectives of a job take, and what they use of the network, if nobody else uses it.
+//! Time of a job's collectives, and their use of the network, if nobody else uses it.
 //!
 //! A job has few kinds of collectives (an all-gather between these ranks, a reduce-scatter, …), each of some sizes, and
 //! each is simulated once, message by message, where the job runs. Time and use of links are piecewise linear in the

@@ -56,7 +56,7 @@ pub(super) struct Collective {
 /// A part of a collective in which it uses links evenly.
 #[derive(Debug)]
 struct Phase {
-    /// What is left of the collective at its end, in picoseconds of its time alone.
+    /// Rest of the collective at its end, in picoseconds of its time alone.
     left: f64,
     uses: Vec<OfClass>,
 }
@@ -90,7 +90,7 @@ const ALIKE: f64 = 0.25;
 /// How many parallel links there are, and the parts of their use, with who uses them.
 type Used = (u32, Vec<(u32, i64)>);
 
-/// What two collectives use alike differs by the rounding of times only.
+/// Equal uses of two collectives differ by the rounding of times only.
 fn digits(number: f64) -> i64 {
     (number * 1e4).round() as i64
 }
@@ -236,7 +236,7 @@ impl Active {
     }
 }
 
-/// What happens at a time.
+/// An event at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Begin,

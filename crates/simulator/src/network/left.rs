@@ -1,4 +1,4 @@
-//! What slow and removed links between switches leave of what an exchange needs, where messages take the least loaded route.
+//! Share of an exchange's needs that slow and removed links between switches carry, where messages take the least loaded route.
 //!
 //! Adaptive routing spreads what leaves a switch over all links that lead on, so what counts is how much they carry together,
 //! not which of them is slow: as long as that is more than the NICs below can send, nothing takes longer. The bounds are
@@ -96,7 +96,7 @@ impl Needs {
     }
 }
 
-/// What `slow` carries of the needs, as a share of what `whole` carries, the same network without slow links: at most 1.
+/// Share of the needs that `slow` carries, relative to `whole`, the same network without slow links: at most 1.
 pub(crate) fn share(whole: &NetworkLinks, slow: &NetworkLinks, needs: &Needs, nic: Rate) -> f64 {
     let (before, after) = (carried(whole, needs, nic), carried(slow, needs, nic));
     let shares = before.iter().zip(&after).map(|(before, after)| after.min(1.0) / before.min(1.0));
@@ -153,7 +153,7 @@ fn carried(wires: &NetworkLinks, needs: &Needs, nic: Rate) -> Vec<f64> {
     shares
 }
 
-/// What is left of the network between nodes for groups of ranks that each form a ring through their nodes, all at the same
+/// Remaining share of the network between nodes for groups of ranks that each form a ring through their nodes, all at the same
 /// time: `size` ranks, `stride` apart, of `world`. Ports of nodes count as whole.
 ///
 /// # Errors
@@ -218,7 +218,7 @@ impl NetworkLinks {
         (0..numbers.len()).map(|at| Between { from: end(at), to: end(at ^ 1), rate: self.rate(numbers[at]) }).collect()
     }
 
-    /// What the slowest of these messages between NICs gets of a NIC's rate on its hashed route, if all pass at once.
+    /// Share of a NIC's rate that the slowest of these messages between NICs gets on its hashed route, if all pass at once.
     fn hashed(&self, flows: &[(u32, u32)], nic: Rate) -> f64 {
         let Some(fabric) = &self.fabric else { return 1.0 };
         let mut load = vec![0u32; self.links.len()];

@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// Rates that differ by less, relatively, are the same.
 const SAME: f64 = 1e-10;
 
-/// What rounding makes of equal shares, relatively: far less than [`SAME`].
+/// Relative rounding error of equal shares: far less than [`SAME`].
 const ROUNDING: f64 = 1e-13;
 
 /// After so many rounds, all neighbours join in each.

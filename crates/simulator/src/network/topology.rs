@@ -676,7 +676,7 @@ impl NetworkLinks {
         route
     }
 
-    /// What a switch of a fabric adds to the latency of a multicast.
+    /// Latency that a switch of a fabric adds to a multicast.
     pub fn switch_latency(&self) -> u64 {
         self.fabric.as_ref().map_or(0, |fabric| fabric.hop_latency)
     }
@@ -894,7 +894,7 @@ pub(crate) fn is_between(name: &str) -> bool {
     !["node", "worker", "server", "rack"].iter().any(|start| name.trim_start().starts_with(start))
 }
 
-/// What users call a link between two switches: by one end, which is all its links, or by both.
+/// Users' names of a link between two switches: by one end, which is all its links, or by both.
 pub(crate) fn names_between(from: Switch, to: Switch) -> [String; 4] {
     [from.to_string(), to.to_string(), format!("{from}-{to}"), format!("{to}-{from}")]
 }

@@ -1,4 +1,4 @@
-//! What libraries and machines add to the workers' computation, on a network that takes no time.
+//! Costs that libraries and machines add to the workers' computation, on a network that takes no time.
 use paceline_model::{Cluster, Rate, Time, Trace};
 use paceline_simulator::{Options, simulate};
 

@@ -257,8 +257,8 @@ fn product<A: Copy, B: Copy, C: Copy, D: Copy>(
     found
 }
 
-/// What `docs/explanation/sharding.md` says of all cases: `cargo test --release -p paceline-simulator --test all
-/// sharding -- --ignored --nocapture`.
+/// Checks the statement of `docs/explanation/sharding.md` about all cases: `cargo test --release -p paceline-simulator --test
+/// all sharding -- --ignored --nocapture`.
 #[test]
 #[ignore = "15 seconds of a release build; the next test takes some of the cases"]
 fn all_collectives_take_what_their_messages_take() {

@@ -99,7 +99,7 @@ impl Incoming {
         Some(payload)
     }
 
-    /// What to report to the sender as taken: after every few datagrams, and at the end of a message.
+    /// Count to report to the sender as taken: after every few datagrams, and at the end of a message.
     pub fn news(&mut self, every: u64) -> Option<u64> {
         let count = self.next - self.told;
         if count < every && !(self.ended && count > 0 && self.front().is_none()) {

@@ -14,7 +14,7 @@ const READ_AHEAD: usize = 16 << 10;
 
 pub(super) struct Stream {
     pub socket: Socket,
-    /// What the system did not accept of the last fragment. It is copied so that the fragment's memory is released at
+    /// The rest of the last fragment, which the system did not accept. It is copied so that the fragment's memory is released at
     /// once.
     rest: Vec<u8>,
     written: usize,

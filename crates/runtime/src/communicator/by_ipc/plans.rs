@@ -1,4 +1,4 @@
-//! What ranks do in each other's memory: programs of strategies, or direct exchanges, compiled to commands of streams.
+//! Plans of exchanges in other ranks' memory: programs of strategies, or direct exchanges, compiled to commands of streams.
 use paceline_executor::in_stream::{InStream, in_stream};
 use paceline_executor::program::{
     Broadcast, DirectAllGather, DirectAllReduce, DirectReduceScatter, Program, Reduce, Scheduled,
@@ -20,7 +20,7 @@ const MOST_STEPS: u64 = 1 << 14;
 /// Compiled programs that are kept.
 const PLANS: usize = 256;
 
-/// What decides the commands, besides the group.
+/// Key of the commands, besides the group.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct PlanKey {
     collective: Collective,
