@@ -57,7 +57,7 @@ impl Coordination {
     }
 }
 
-/// What a coordinator does to an iteration. The parts, with the computation of one worker alone, add up to it; they are
+/// A coordinator's effect on an iteration. The parts, with the computation of one worker alone, add up to it; they are
 /// averaged over processes and iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Coordinated {

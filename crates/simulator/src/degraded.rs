@@ -1,4 +1,4 @@
-//! What slow links do to an iteration: it takes continuously longer the less is left of them.
+//! The effect of slow links on an iteration: it takes continuously longer the slower they are.
 //!
 //! A message more or less on a link changes in which order all later ones meet. In simulations this luck, good or bad, is up to
 //! 40 % of an iteration, and it is drawn again for every rate of every link. So what a slow link costs is not the difference of
@@ -23,7 +23,7 @@ use crate::prepare::plan;
 use crate::run_types::Measured;
 use crate::timeline::Timeline;
 
-/// What is left of a link at the steps that are simulated.
+/// Shares of a link's rate that are simulated.
 const STEPS: [f64; 14] = {
     const HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
     let mut steps = [HALF, 0.5, HALF / 2.0, 0.25, 0.125, 0.0625, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
@@ -122,7 +122,7 @@ pub(crate) fn passes_by_trees(options: &Options) -> Result<bool, SimulationError
     Ok(entry.uses(Knob::Multicast) || entry.uses(Knob::Aggregation))
 }
 
-/// What slow links between switches leave of what an iteration's exchanges need.
+/// Share of the needs of an iteration's exchanges that slow links between switches carry.
 fn left_of(trace: &Trace, slow: &Cluster, healthy: &Cluster, options: &Options) -> Result<f64, SimulationError> {
     let (schedule, buckets): (Arc<dyn Schedule>, Vec<Bucket>);
     if options.is_planned() {
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What would be simulated: bound by computation, then by the link, with luck of up to 40 %.
+    /// A stand-in for the simulation: bound by computation, then by the link, with luck of up to 40 %.
     fn simulated(left: f64, bound: f64, seed: u64) -> f64 {
         let luck = (left.to_bits() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         f64::max(1.0, bound / left) * (0.8 + 0.6 * luck as f64 / f64::from(1 << 24))

@@ -16,7 +16,7 @@ pub(crate) struct Prepared {
     /// Position of each bucket in the distribution order.
     pub priority: Vec<u32>,
     pub element_bytes: u64,
-    /// What workers do, by the recorded one that they copy.
+    /// Work of workers, by the recorded one that they copy.
     pub workers: Vec<PlanRun>,
     /// There is no computation: an iteration is one exchange, from gradients ready everywhere to sums everywhere.
     pub exchange_only: bool,
@@ -52,7 +52,7 @@ impl JobPlace {
         }
     }
 
-    /// What is added to a number among the job's roles.
+    /// Offset of a number among the job's roles.
     #[inline]
     pub fn shift(&self, role: u32) -> u32 {
         let Roles { workers, servers, .. } = self.roles;
@@ -85,7 +85,7 @@ impl JobPlace {
     }
 }
 
-/// What is measured on a network, and between two such results lies a third.
+/// A measurement on a network; between two such results lies a third.
 pub(crate) trait Measured: Clone {
     /// Seconds of an iteration.
     fn seconds(&self) -> f64;

@@ -1,4 +1,4 @@
-//! What a result has in addition if it comes from a plan.
+//! The part of a result that only a plan has.
 use paceline_iteration::{Plan, Sharding};
 use serde::Serialize;
 
@@ -49,13 +49,13 @@ pub struct Memory {
     pub optimizer_bytes: u64,
     /// Gathered units.
     pub gathered_bytes: u64,
-    /// What FSDP2 copies gathered units out of, and gradients into.
+    /// Buffers that FSDP2 copies gathered units out of, and gradients into.
     pub communication_bytes: u64,
     /// `None`: the trace does not say.
     pub activations_bytes: Option<u64>,
 }
 
-/// What a result has in addition if it comes from a plan.
+/// The part of a result that only a plan has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sharded {
     /// As users type it: `zero3`, `hsdp:8`.
@@ -71,7 +71,7 @@ pub struct Sharded {
     pub units: u32,
     /// Number of parameters.
     pub parameters: u64,
-    /// What computation waits for, on the slowest rank.
+    /// Waits of computation on the slowest rank.
     pub exposed: ExposedBy,
     /// By how much the slowest rank computes longer than the trace by itself.
     pub straggling_s: f64,
@@ -85,7 +85,7 @@ pub struct Sharded {
     pub resolution: Resolution,
 }
 
-/// What the steps of the slowest rank say.
+/// Account of the slowest rank's steps.
 pub(crate) struct Watched {
     pub exposed: ExposedBy,
     pub straggling_s: f64,

@@ -1,4 +1,4 @@
-//! What the model of a coordinator policy is made of.
+//! Parts of the model of a coordinator policy.
 use super::constants::Constants;
 use super::draws::{Draws, Spin};
 

@@ -88,8 +88,8 @@ pub(super) fn unhindered(plan: &Plan) -> Memory {
     memory(plan, &spans)
 }
 
-/// What is known of a plan without its steps, if nothing is sharded: its exchanges are all-reduces, and what they take
-/// changes nothing of its memory, because only computation allocates and frees.
+/// The account of a plan without its steps, if nothing is sharded: its exchanges are all-reduces, and their time changes
+/// nothing of its memory, because only computation allocates and frees.
 pub(crate) fn unwatched(plan: &Plan, exposed_s: f64) -> Watched {
     Watched {
         exposed: ExposedBy { all_reduce_s: exposed_s, ..ExposedBy::default() },

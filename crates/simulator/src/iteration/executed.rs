@@ -1,11 +1,11 @@
-//! What the execution of a plan, or of one of its collectives, found.
+//! Result of the execution of a plan, or of one of its collectives.
 use std::collections::BTreeMap;
 
 use crate::outcome::{Busy, LinkUse};
 use crate::path::COUNT;
 use crate::planning::Spans;
 
-/// What an execution found.
+/// Result of an execution.
 pub(super) struct Executed {
     /// The end of the last rank.
     pub end: u64,

@@ -236,7 +236,7 @@ impl NetworkLinks {
     }
 }
 
-/// What is left of the slowest port of a node, where no other links are slow: in a closed form, in which all nodes have
+/// Remaining share of the slowest port of a node, where no other links are slow: in a closed form, in which all nodes have
 /// the same part, all wait for it. `None`: others are slow.
 pub(crate) fn slowest_port(cluster: &Cluster) -> Option<f64> {
     let is_port = |one: &Degraded| !is_between(&one.link) && !one.link.trim_start().starts_with("rack");
