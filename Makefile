@@ -13,7 +13,7 @@ export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 FUZZ   := documents units handshake multicast grpc
 RUST   := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup notices conformance gpu kernels demo test test-rust test-python test-process test-all golden golden-check test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
+.PHONY: setup notices conformance gpu kernels demo test test-rust test-python test-process test-all golden golden-check settings test-simulation simulate-runtime simulate-elastic chaos loom bench lint format clean study wheels docs
 
 setup: $(VENV)/.installed
 
@@ -101,6 +101,10 @@ test-all: setup
 golden-check: setup
 	@cd tests && ../$(BIN)/python -m golden check $(ONLY) $(OPTIONS)
 
+# What is generated from the table of settings: types, defaults of the core, docs/reference/settings.md.
+settings: setup
+	@$(BIN)/python -m paceline.settings.generate
+
 golden: setup
 	@cd tests && ../$(BIN)/python -m golden write $(ONLY) $(OPTIONS)
 
@@ -158,9 +162,8 @@ study: setup
 	$(BIN)/paceline study network-operator --plots $(OUT)/network-operator
 
 # The documentation site, without the network; with PACELINE_DOCS_ONLINE=1 it links to Python's, numpy's and torch's.
-docs: setup
+docs: setup settings
 	$(UV) --quiet --requirements pyproject.toml --group docs
-	$(BIN)/python -m paceline.settings.reference docs/reference/settings.md
 	$(BIN)/sphinx-build -W --keep-going -q -j auto -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 

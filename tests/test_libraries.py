@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from typing import get_args
 
 import paceline
 import pytest
@@ -21,7 +22,7 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
 
 ROOT = Path(__file__).parent.parent
-NAMES = names.members(names.LibraryName)
+NAMES = get_args(names.LibraryName)
 
 
 def ran(*words):

@@ -25,8 +25,10 @@
 //! | [`settings`] | of a job |
 mod assemble;
 mod checks;
+mod choices;
 mod control;
 mod core_placement;
+mod defaults;
 mod driver;
 mod failure_detector;
 mod foreign;

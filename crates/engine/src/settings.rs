@@ -4,87 +4,10 @@ use paceline_os::time::Duration;
 use paceline_schedule::{ChunkBytes, Distribution, Inside, Placement};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::multicast::Disturbance;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-/// Carrier of messages between ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// Shared memory inside a host, TCP between hosts.
-    #[default]
-    Auto,
-    /// Shared memory only.
-    Shm,
-    /// TCP only.
-    Tcp,
-    /// The messages of an MPI library.
-    Mpi,
-    /// gRPC.
-    Grpc,
-    /// Tensors over TCP, control messages over gRPC.
-    #[serde(rename = "grpc+tcp")]
-    GrpcTcp,
-    /// Tensors over MPI, control messages over gRPC.
-    #[serde(rename = "grpc+mpi")]
-    GrpcMpi,
-}
-
-impl Transport {
-    /// Whether control messages go over gRPC.
-    #[must_use]
-    pub fn controls_by_grpc(self) -> bool {
-        matches!(self, Transport::Grpc | Transport::GrpcTcp | Transport::GrpcMpi)
-    }
-
-    /// Whether tensors are messages of an MPI library.
-    #[must_use]
-    pub fn tensors_by_mpi(self) -> bool {
-        matches!(self, Transport::Mpi | Transport::GrpcMpi)
-    }
-
-    /// Whether tensors between ranks without shared memory go over TCP.
-    #[must_use]
-    pub fn tensors_by_sockets(self) -> bool {
-        matches!(self, Transport::Auto | Transport::Tcp | Transport::GrpcTcp)
-    }
-
-    /// Whether ranks that could share memory do not.
-    #[must_use]
-    pub fn shares_no_memory(self) -> bool {
-        !matches!(self, Transport::Auto | Transport::Shm)
-    }
-
-    /// As users write it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Auto => "auto",
-            Transport::Shm => "shm",
-            Transport::Tcp => "tcp",
-            Transport::Mpi => "mpi",
-            Transport::Grpc => "grpc",
-            Transport::GrpcTcp => "grpc+tcp",
-            Transport::GrpcMpi => "grpc+mpi",
-        }
-    }
-}
-
-/// Carrier of the memory of CUDA devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CudaBy {
-    /// The strategies, in each other's memory where the ranks of a group can, otherwise through the host's.
-    #[default]
-    Auto,
-    /// The strategies, through the host's memory.
-    Host,
-    /// The strategies, in each other's memory.
-    Ipc,
-    /// NCCL, for the collectives that it has.
-    Nccl,
-    /// MPI, for the collectives that it has; it is given addresses of devices.
-    Mpi,
-}
+pub use crate::choices::{CudaBy, Transport};
+use crate::defaults;
 
 /// All of them.
 #[derive(Clone, Deserialize)]
@@ -148,32 +71,32 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            transport: Transport::Auto,
+            transport: defaults::TRANSPORT,
             interface: "127.0.0.1".into(),
             secret: None,
             rendezvous: None,
-            timeout_s: 1800.0,
+            timeout_s: defaults::TIMEOUT_S,
             start_timeout_s: None,
             strategy: None,
             chunk: None,
-            inside: Inside::Ring,
-            servers: 1,
+            inside: defaults::INSIDE,
+            servers: defaults::SERVERS,
             dedicated: false,
             switches: 0,
             nodes_per_rack: None,
-            placement: Placement::RoundRobin,
-            distribution: Distribution::RoundRobin,
-            streams: 1,
+            placement: defaults::PLACEMENT,
+            distribution: defaults::DISTRIBUTION,
+            streams: defaults::STREAMS,
             multicast: None,
             disturbance: None,
             mpi_library: None,
             cuda_library: None,
-            cuda: CudaBy::Auto,
-            cuda_pointer_cache: true,
+            cuda: defaults::CUDA,
+            cuda_pointer_cache: defaults::CUDA_POINTER_CACHE,
             nccl_library: None,
             tls: None,
-            single_copy: true,
-            verbose: false,
+            single_copy: defaults::SINGLE_COPY,
+            verbose: defaults::VERBOSE,
         }
     }
 }
@@ -234,7 +157,7 @@ impl Settings {
 }
 
 /// For connections, unless the time of the start is given; also the least of that time.
-const CONNECT: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(defaults::LEAST_START_S as u64);
 
 /// A duration; a month for longer values and for NaN.
 #[must_use]

@@ -24,6 +24,7 @@
 //! | [`coordination`] | coordinators at any scale: a separate model |
 pub mod agreement;
 pub mod coordination;
+mod defaults;
 mod degraded;
 mod event;
 mod event_queue;
@@ -47,6 +48,7 @@ mod ring;
 mod run;
 mod run_types;
 mod sharded;
+mod sharing;
 mod simulation;
 pub mod timeline;
 mod worker;

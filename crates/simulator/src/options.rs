@@ -4,19 +4,10 @@ use paceline_iteration::{Collective, Group, IterationOptions};
 use paceline_model::Time;
 use paceline_nccl::Release;
 use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, Refusal, look_up};
-use serde::Deserialize;
 
 use crate::coordination::Coordination;
-
-/// How links are shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Network {
-    /// One message after the other, cut-through.
-    Fifo,
-    /// Max-min fair between connections, which TCP approximates.
-    Fluid,
-}
+use crate::defaults;
+pub use crate::sharing::Network;
 
 /// How long one collective takes if no other runs, by a model of its library, such as NCCL's, which chooses its algorithm
 /// for each.
@@ -104,29 +95,29 @@ impl Options {
             strategy: strategy.into(),
             collective: Collective::AllReduce,
             workers,
-            servers: 1,
+            servers: defaults::SERVERS,
             chunk: None,
-            placement: Placement::RoundRobin,
-            distribution: Distribution::RoundRobin,
-            barrier: true,
+            placement: defaults::PLACEMENT,
+            distribution: defaults::DISTRIBUTION,
+            barrier: defaults::BARRIER,
             pull: Pull::Layer,
-            inside: Inside::Ring,
+            inside: defaults::INSIDE,
             nccl: Release::CURRENT,
             bucket_size: None,
-            network: Network::Fifo,
-            overlap: true,
-            compute_speedup: 1.0,
+            network: defaults::NETWORK,
+            overlap: defaults::OVERLAP,
+            compute_speedup: defaults::COMPUTE_SPEEDUP,
             call: Time::ZERO,
             agreement: Time::ZERO,
             spread: 0.0,
             iterations: None,
-            seed: 0,
+            seed: defaults::SEED,
             coordination: None,
             iteration: None,
             collectives: None,
             slowdown: 0.0,
-            critical_path: true,
-            detail: false,
+            critical_path: defaults::CRITICAL_PATH,
+            detail: defaults::DETAIL,
         }
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline._core import Trace
 from paceline._internal.nearest import like_gpu
-from paceline.catalog.names import SHORT_DTYPES
+from paceline.catalog.dtypes import SHORT_DTYPES
 from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"

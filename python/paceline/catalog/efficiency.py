@@ -12,6 +12,9 @@ from pathlib import Path
 from paceline.catalog import names
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 
+TRANSFORMER_ENGINE: names.Kernels = "transformer-engine"
+MEGATRON: tuple[names.Kernels, ...] = ("fused", TRANSFORMER_ENGINE)
+"""Kernels of Megatron-LM, whose pipelines, losses and gathered activations are its own; others are PyTorch's."""
 _FILE = Path(__file__).parent / "efficiency.json"
 _PEAK = "share of the peak"
 _UNITS = {
@@ -61,7 +64,7 @@ def efficiency(name: str) -> float:
 def matmul_share(architecture: str, precision: str, kernels: names.Kernels = "fused") -> float:
     """Return the share of the peak that large matrix products reach."""
     if precision == "fp8":
-        casts = "matmul.fp8.transformer-engine" if kernels == names.TRANSFORMER_ENGINE else "matmul.fp8"
+        casts = "matmul.fp8.transformer-engine" if kernels == TRANSFORMER_ENGINE else "matmul.fp8"
         return matmul_share(architecture, "bf16") * efficiency(casts)
     if precision == "fp32":
         return efficiency("matmul.volta.fp32" if architecture == "volta" else "matmul.fp32")

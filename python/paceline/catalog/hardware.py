@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import get_args
 
 from paceline._internal.nearest import like_gpu, named_gpus
 from paceline.catalog import names
@@ -18,7 +19,7 @@ from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
 _FOLDER = Path(__file__).parent / "devices"
-PRECISIONS = names.members(names.Precision)
+PRECISIONS = get_args(names.Precision)
 """Precisions of matrix products that a device may have a peak for."""
 _PLAUSIBLE = {
     "peak_flops": (1e9, 1e21, "FLOP/s"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.catalog import channels, names
+from paceline.catalog import channels
+from paceline.catalog.efficiency import TRANSFORMER_ENGINE
 from paceline.forecast import compression
 from paceline.forecast.lowering import Lowered, lowered
 from paceline.settings.table import SETTINGS, SIMULATE
@@ -29,8 +30,8 @@ def beyond(scenario: Scenario, low: Lowered) -> str:
     """Return the model or the first option that is outside the evidence, with the reason; empty if nothing is."""
     if scenario.workload is not None and scenario.workload.model.has_experts:
         return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
-    if scenario.workload is not None and scenario.workload.kernels == names.TRANSFORMER_ENGINE:
-        return f"{_named('kernels', names.TRANSFORMER_ENGINE)}: too few measurements are of it"
+    if scenario.workload is not None and scenario.workload.kernels == TRANSFORMER_ENGINE:
+        return f"{_named('kernels', TRANSFORMER_ENGINE)}: too few measurements are of it"
     if scenario.workload is not None and scenario.workload.context > 1:
         return f"{_named('context_parallel', scenario.workload.context)}: too few measurements are of it"
     if scenario.workload is not None and scenario.workload.pipeline > 1:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._core import Trace
 from paceline._internal import units
-from paceline.catalog import names
 from paceline.catalog.compression import NONE, OPTIONS, Compression, parse
+from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.catalog.hardware import Hardware, find_hardware, titled
 from paceline.catalog.models.roofline import Roofline
 from paceline.catalog.strategies import SWITCHES, Strategy
@@ -140,7 +140,7 @@ def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict
         return costs, f"as measured on {cluster.name}"
     hardware = _hardware(scenario, trace.device)
     if hardware is not None:
-        size = names.DTYPE_BYTES[trace.dtype]
+        size = DTYPE_BYTES[trace.dtype]
         return on_gpu(compression, hardware, size, scenario.workers), f"by the roofline of {hardware.title}"
     device = units.printable(trace.device[:60]) or "the machine of the trace"
     command = f"paceline run -np 2 -- paceline probe --compression {compression.name} -o cluster.json"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from paceline.catalog import names
+from paceline.catalog.dtypes import DTYPE_BYTES
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather"]
 COMPUTE = "compute"
@@ -42,7 +43,7 @@ class Exchanged:
     @property
     def size(self) -> int:
         """Bytes of the whole."""
-        return self.elements * names.DTYPE_BYTES[self.dtype]
+        return self.elements * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

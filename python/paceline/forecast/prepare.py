@@ -31,9 +31,10 @@ from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
 from paceline.forecast.output.table import EXTRAS, SERVERS, SWITCH, extras
-from paceline.forecast.request import CORE, SWEPT, Sweep
+from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
+from paceline.settings.table import CORE, SWEPT
 
 
 @dataclass(frozen=True)

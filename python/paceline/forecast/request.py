@@ -13,7 +13,6 @@ from paceline._internal import units
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
 from paceline.catalog.channels import with_channel
-from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, device_rate
 from paceline.catalog.hardware import find_hardware, titled
@@ -30,30 +29,8 @@ from paceline.catalog.strategies import (
 from paceline.errors import InvalidArgumentError, Source
 from paceline.forecast import sharding
 from paceline.settings.keywords import ClusterFields
-from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, by_current_names
+from paceline.settings.table import DEFAULT_WORKERS, SETTINGS, SWEPT, by_current_names
 
-CORE = (
-    "placement",
-    "chunk",
-    "distribution",
-    "pull",
-    "inside",
-    "network",
-    "barrier",
-    "overlap",
-    "iterations",
-    "seed",
-    "critical_path",
-    "detail",
-    *sharding.OPTIONS,
-    "memory",
-)
-"""Options of every scenario of a sweep."""
-SWEPT = (
-    *("library", "workers", "bandwidth", "latency", "compute_speedup", "bucket_size", "strategy", "servers"),
-    "sharding",
-    *COMPRESSION,
-)
 _CLUSTER = ("message_overhead", "gpus_per_node", "intra_bandwidth", "stragglers", "degraded")
 _SIZES = ("bucket_size", "chunk")
 """In a file, their values have units."""

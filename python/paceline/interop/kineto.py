@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from paceline._core import Trace
-from paceline.catalog.names import DTYPE_BYTES
+from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.errors import InvalidArgumentError
 from paceline.interop.kineto_file import Event, Profile, read_profile
 from paceline.interop.kineto_step import LOSS_LAYER, Source, Step, take_apart

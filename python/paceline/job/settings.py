@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -23,13 +23,12 @@ from paceline.errors import InvalidArgumentError, Source, naming
 from paceline.job.rank_environment import rank_environment
 from paceline.settings.keywords import JobSettings
 from paceline.settings.kinds import BAIDU_RING, LONGEST_TIMEOUT_S, PLACEMENTS, SERVERS
-from paceline.settings.table import JOIN, OVER_MPI, SETTINGS, VARIABLES, default, find, of_place
+from paceline.settings.table import JOIN, LEAST_START_S, OVER_MPI, SETTINGS, VARIABLES, find, of_place
+from paceline.settings.values import JobValues
 
 __all__ = ["BAIDU_RING", "LONGEST_TIMEOUT_S", "OVER_MPI", "PLACEMENTS", "VARIABLES", "Settings"]
 
 # Variables that other modules read: those of `paceline run`, `record` and `emulate`, and of torch's time estimator.
-LEAST_START_S = 60.0
-"""How long ranks wait for each other at the start, at least, if that is not given."""
 OTHER_PREFIXES = ("PACELINE_RUN_", "PACELINE_RECORD_")
 OTHER_VARIABLES = frozenset(
     {"PACELINE_EMULATED", "PACELINE_ESTIMATE_ON", *(one.variable for one in SETTINGS.values() if one.variable)}
@@ -37,35 +36,12 @@ OTHER_VARIABLES = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Checked settings, as passed to the native module. Made by `from_environment`."""
+class Settings(JobValues):
+    """Checked settings, as passed to the native module. Made by `from_environment`.
 
-    strategy: str | None = default("strategy")
-    transport: str = default("transport")
-    mpi_library: str | None = default("mpi_library")
-    cuda_library: str | None = default("cuda_library")
-    cuda: str = default("cuda")
-    cuda_pointer_cache: bool = default("cuda_pointer_cache")
-    nccl_library: str | None = default("nccl_library")
-    chunk: str | int | None = default("chunk")
-    servers: int = default("servers")
-    placement: str = default("placement")
-    distribution: str = default("distribution")
-    pull: str = default("pull")
-    coordinator: str | None = default("coordinator")
-    inside: str = default("inside")
-    streams: int = default("streams")
-    multicast: str | None = default("multicast")
-    tls: bool | None = default("tls")
-    single_copy: bool = default("single_copy")
-    timeout_s: float = default("timeout_s")
-    start_timeout_s: float | None = default("start_timeout_s")
-    """As given; `start_limit_s` is what holds."""
-    interface: str | None = default("interface")
-    """As given; `address` is what holds."""
-    secret: str | None = field(default=default("secret"), repr=False)
-    rendezvous: str | None = default("rendezvous")
-    timeline: str | None = default("timeline")
+    Of `start_timeout_s` and `interface`, `start_limit_s` and `address` are what holds.
+    """
+
     server_processes: int = 0
     """Parameter servers that `paceline run` has started; their ranks follow those of the workers."""
     switch_processes: int = 0
@@ -76,7 +52,6 @@ class Settings:
     """Reduce every tensor separately: `baidu-ring`."""
     disturbance: dict[str, float] | None = None
     """Faults injected into multicasts, for tests."""
-    verbose: bool = default("verbose")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **keywords: Unpack[JobSettings]) -> Settings:

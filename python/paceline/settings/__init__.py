@@ -5,6 +5,8 @@
 | kinds | kinds of values: what is accepted, and what it becomes |
 | table | every setting: names, kind, default, help, and what it applies to |
 | horovod | the variables of Horovod that are read or refused |
-| keywords | `TypedDict`s of keyword arguments |
 | reference | docs/reference/settings.md, from the table |
+| generate | writes what follows from the table |
+| keywords | generated: `TypedDict`s of keyword arguments |
+| values | generated: checked values of a job's settings |
 """

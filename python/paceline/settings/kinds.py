@@ -25,7 +25,8 @@ from paceline._internal.files import NO_DASH, NO_WORKING_DIRECTORY, working_dire
 from paceline._internal.nearest import nearest
 from paceline._internal.netif import check_interface
 from paceline._internal.units import binary_count, shown
-from paceline.catalog import compression, names
+from paceline.catalog import compression
+from paceline.catalog.dtypes import DTYPE_BYTES, SHORT_DTYPES
 from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import find_coordinator, find_strategy
 from paceline.errors import InvalidArgumentError
@@ -54,6 +55,14 @@ class Kind:
     is_switch: bool = False
     """Either true or false."""
     is_list: bool = False
+    literal: str = ""
+    """The name of the `Literal` of `choices` in `paceline.catalog.names`."""
+    python: str = "str"
+    """The annotation of what a keyword takes."""
+    checked: str = "str"
+    """The annotation of what it becomes."""
+    rust: str = ""
+    """The type of it in the core, if it has a default there."""
 
 
 def _integer(value: object) -> int | None:
@@ -81,7 +90,7 @@ def whole(least: int, most: int, words: str = "N") -> Kind:
             raise InvalidArgumentError(f"{shown(value)} is not between {least} and {most}")
         return found
 
-    return Kind(words, check)
+    return Kind(words, check, python="int", checked="int", rust="u32" if most < 2**32 else "u64")
 
 
 def count(least: int, most: int) -> Kind:
@@ -109,7 +118,7 @@ def number(least: float, most: float, what: str, words: str, *, above: bool = Fa
             raise InvalidArgumentError(f"'{shown(value)}' is not {what}{f'; {example}' if example else ''}")
         return found
 
-    return Kind(words, check)
+    return Kind(words, check, python="float", checked="float", rust="f64")
 
 
 def factor(example: str) -> Kind:
@@ -125,8 +134,17 @@ def _refuse_list(value: object) -> None:
         )
 
 
-def choice(choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyType({})) -> Kind:
-    """One of several names, or an alias of one."""
+def choice(
+    choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyType({}), *, literal: str = "", rust: str = ""
+) -> Kind:
+    """One of several names, or an alias of one.
+
+    Args:
+        choices: The names.
+        aliases: Names by alias.
+        literal: What their type is called in `paceline.catalog.names`.
+        rust: The enum of the core, with a variant for each.
+    """
 
     def check(value: object) -> str:
         _refuse_list(value)
@@ -139,7 +157,8 @@ def choice(choices: tuple[str, ...], aliases: Mapping[str, str] = MappingProxyTy
         hint = f"did you mean {near}?{few}" if near else f"it is {known}"
         raise InvalidArgumentError(f"'{shown(value)}' is unknown; {hint}")
 
-    return Kind("|".join(choices), check, choices)
+    python = f"names.{literal}" if literal else "str"
+    return Kind("|".join(choices), check, choices, literal=literal, python=python, rust=rust)
 
 
 def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> Kind:
@@ -164,10 +183,16 @@ def several(kind: Kind, same: Callable[[Any], object] = lambda value: value) -> 
             made.append(one)
         return made
 
-    return replace(kind, words=f"{kind.words},…", check=check, choices=(), is_list=True)
+    python = _or_several(kind.python)
+    return replace(kind, words=f"{kind.words},…", check=check, choices=(), is_list=True, literal="", python=python)
 
 
-def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
+def _or_several(python: str) -> str:
+    """Return the annotation of one value or several."""
+    return f"{python} | Sequence[{python}]"
+
+
+def names_of(find: Callable[[str], str], words: str = "NAME,…", python: str = "str") -> Kind:
     """Lists of names. Duplicates are dropped, because aliases mean the same."""
 
     def check(value: object) -> list[str]:
@@ -177,7 +202,7 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…") -> Kind:
             raise InvalidArgumentError(f"'{shown(value)}' names nothing; leave it out for the default")
         return list(dict.fromkeys(find(word) for word in found))
 
-    return Kind(words, check, is_list=True)
+    return Kind(words, check, is_list=True, python=_or_several(python))
 
 
 def typed(kind: Kind) -> Kind:
@@ -193,7 +218,10 @@ def typed(kind: Kind) -> Kind:
 def or_word(word: str, kind: Kind) -> Kind:
     """A word that stands for itself, or a value of another kind."""
     return replace(
-        kind, words=f"{word}|{kind.words}", check=lambda value: value if value == word else kind.check(value)
+        kind,
+        words=f"{word}|{kind.words}",
+        check=lambda value: value if value == word else kind.check(value),
+        python=kind.python if "str" in kind.python.split(" | ") else f"{kind.python} | str",
     )
 
 
@@ -487,17 +515,21 @@ def _nccl_library(value: object) -> str:
 
 def _transport(value: object) -> str:
     kind, plus, tensors = shown(value).partition("+")
-    transports = names.members(names.Transport)
-    if plus and kind == "grpc" and value not in transports:
-        carriers = [name.removeprefix("grpc+") for name in transports if name.startswith("grpc+")]
+    if plus and kind == "grpc" and value not in _TRANSPORTS.choices:
+        carriers = [name.removeprefix("grpc+") for name in _TRANSPORTS.choices if name.startswith("grpc+")]
         raise InvalidArgumentError(
             f"control over gRPC can be combined with tensors over {' or '.join(carriers)}, not '{tensors}'; "
             f"write grpc+{carriers[0]}, or grpc for both"
         )
-    return str(choice(transports).check(value))
+    return str(_TRANSPORTS.check(value))
 
 
-_SHARING = choice(names.members(names.Network))
+_TRANSPORTS = choice(
+    ("auto", "shm", "tcp", "mpi", "grpc", "grpc+tcp", "grpc+mpi"),
+    literal="Transport",
+    rust="crate::choices::Transport",
+)
+_SHARING = choice(("fifo", "fluid"), literal="Network", rust="crate::sharing::Network")
 
 
 def _network(value: object) -> str:
@@ -527,41 +559,47 @@ def _named_file(value: object) -> object:
     return value if isinstance(value, _core.Cluster) else _file(value)
 
 
+_PATH = "str | Path"
+_DTYPES = tuple(DTYPE_BYTES)
+_PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
 TEXT = Kind("NAME", text)
-FILE = Kind("FILE", _file)
-NAMED_FILE = Kind("FILE|NAME", _named_file)
-CONSTANTS = Kind("FILE|NAME", _file)
-SWITCH = Kind("true|false", _switch, is_switch=True)
-STRATEGY = Kind("NAME", _strategy)
-JOB_STRATEGY = Kind("NAME", _job_strategy)
+FILE = Kind("FILE", _file, python=_PATH)
+NAMED_FILE = Kind("FILE|NAME", _named_file, python=_PATH)
+CONSTANTS = Kind("FILE|NAME", _file, python=_PATH)
+SWITCH = Kind("true|false", _switch, is_switch=True, python="bool", checked="bool", rust="bool")
+STRATEGY = Kind("NAME", _strategy, python="names.Strategy")
+JOB_STRATEGY = Kind("NAME", _job_strategy, python="names.Strategy")
 STRATEGIES = names_of(lambda word: word if word == "all" else find_strategy(word).name)
-COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)))
+COORDINATOR = Kind("NAME", lambda value: find_coordinator(text(value)), python="names.Coordinator")
 ONE_COORDINATOR = Kind("NAME", lambda value: "none" if text(value) == "none" else find_coordinator(text(value)))
 COORDINATORS = replace(
-    names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)), words="NAME|all"
+    names_of(lambda word: word if word in ("all", "none") else find_coordinator(word)),
+    words="NAME|all",
+    python='names.Coordinator | Literal["none"] | Sequence[str]',
 )
-TRANSPORT = Kind("|".join(names.members(names.Transport)), _transport, names.members(names.Transport))
-DISTRIBUTION = choice(names.members(names.Distribution))
-PULL = choice(names.members(names.Pull))
-INSIDE = choice(names.members(names.Inside))
-CUDA = choice(names.members(names.Cuda))
+TRANSPORT = replace(_TRANSPORTS, check=_transport)
+DISTRIBUTION = choice(("round-robin", "block"), literal="Distribution", rust="paceline_schedule::Distribution")
+PULL = choice(("layer", "step"), literal="Pull")
+INSIDE = choice(("root", "ring"), literal="Inside", rust="paceline_schedule::Inside")
+CUDA = choice(("auto", "host", "ipc", "nccl", "mpi"), literal="Cuda", rust="crate::choices::CudaBy")
 NETWORK = replace(_SHARING, check=_network)
-DTYPE = choice((*names.members(names.Dtype), *names.members(names.Precision)))
-PRECISION = choice(names.members(names.Precision))
-ATTENTION = choice(names.members(names.Attention))
-CHECKPOINTING = choice(names.members(names.Checkpointing))
-KERNELS = choice(names.members(names.Kernels))
-ONE_DTYPE = choice(names.members(names.Dtype), names.SHORT_DTYPES)
+GRADIENT_DTYPE = choice(_DTYPES, literal="Dtype")
+PRECISION = choice(_PRECISIONS, literal="Precision")
+DTYPE = replace(choice((*_DTYPES, *_PRECISIONS)), python="names.Dtype | names.Precision")
+ONE_DTYPE = replace(choice(_DTYPES, SHORT_DTYPES), python="names.Dtype | names.ShortDtype")
+ATTENTION = choice(("flash", "unfused"), literal="Attention")
+CHECKPOINTING = choice(("none", "selective", "full"), literal="Checkpointing")
+KERNELS = choice(("eager", "fused", "compiled", "transformer-engine"), literal="Kernels")
 SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)
 COMPRESSION = Kind("NAME", _compression)
 SEVERAL_COMPRESSIONS = names_of(_compression)
-RESHARD = Kind("yes|no|N", _reshard)
-OPTIMIZER = choice(names.members(names.Optimizer), {"adamw": "adam"})
-LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec)
+RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
+OPTIMIZER = choice(("adam", "sgd", "momentum"), {"adamw": "adam"}, literal="Optimizer")
+LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec, python="names.LibraryName")
 LIBRARIES = several(LIBRARY)
-CHANNEL = choice(names.members(names.Channel))
-EXECUTOR = choice(names.members(names.Executor))
+CHANNEL = choice(("auto", "none", "tcp", "rdma"), literal="Channel")
+EXECUTOR = choice(("local", "ray"), literal="Executor")
 WORKERS = count(1, MOST_WORKERS)
 SEVERAL_WORKERS = several(WORKERS)
 BATCH = count(1, 2**32 - 1)
@@ -569,19 +607,23 @@ GLOBAL_BATCH = count(1, 2**31)
 SEQUENCE = count(1, 2**24)
 SERVERS = whole(1, MOST_SERVERS)
 SEVERAL_SERVERS = several(SERVERS)
-SIZE = Kind("SIZE", _size)
-MEMORY = Kind("SIZE", _memory)
+_BYTES = "int | str"
+SIZE = Kind("SIZE", _size, python=_BYTES, checked="int")
+MEMORY = Kind("SIZE", _memory, python=_BYTES)
 BUCKET_SIZE = or_word("none", SIZE)
 BUCKET_SIZES = several(BUCKET_SIZE)
-CHUNK = Kind("whole|per-worker|SIZE", _chunk)
-PLACEMENT = Kind("round-robin|even|FILE", _placement)
-PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers)
+CHUNK = Kind("whole|per-worker|SIZE", _chunk, python='Literal["whole", "per-worker"] | str | int', checked="str | int")
+_PLACED = 'Literal["round-robin", "even"] | str | Path'
+PLACEMENT = Kind("round-robin|even|FILE", _placement, python=_PLACED, rust="paceline_schedule::Placement")
+PLACEMENT_OR_SERVERS = replace(PLACEMENT, check=_placement_or_servers, python=f"{_PLACED} | list[int]")
 RATE = Kind("RATE", _as_typed(_core.parse_rate, "25Gbps"))
 RATES = several(RATE, same=_core.parse_rate)
-DEGRADED = several(Kind("LINK:FACTOR", _degraded), same=lambda one: one["link"])
+DEGRADED = replace(
+    several(Kind("LINK:FACTOR", _degraded), same=lambda one: one["link"]), python="Sequence[dict[str, Any]] | str"
+)
 TIME = Kind("TIME", _as_typed(_core.parse_time, "10us"))
 TIMES = several(TIME, same=_core.parse_time)
-STRAGGLERS = Kind("RANK:FACTOR,…", _stragglers)
+STRAGGLERS = Kind("RANK:FACTOR,…", _stragglers, python="str | list[dict[str, Any]]")
 SECONDS = number(
     0,
     LONGEST_TIMEOUT_S,
@@ -599,10 +641,10 @@ SEED = whole(0, 2**64 - 1)
 INTERFACE = Kind("NAME|NETWORK", _interface)
 NICS = Kind("[NAME|NETWORK]", _nics)
 SECRET = Kind("TEXT", _secret)
-SECRET_FILE = Kind("FILE", _secret_file)
+SECRET_FILE = Kind("FILE", _secret_file, python=_PATH)
 RENDEZVOUS = Kind("HOST:PORT", _rendezvous)
 MULTICAST = Kind("GROUP:PORT", _multicast)
-NEW_FILE = Kind("FILE", _new_file)
-MPI_LIBRARY = Kind("FILE|DIR", _mpi_library)
-CUDA_LIBRARY = Kind("FILE", _cuda_library)
-NCCL_LIBRARY = Kind("FILE", _nccl_library)
+NEW_FILE = Kind("FILE", _new_file, python=_PATH)
+MPI_LIBRARY = Kind("FILE|DIR", _mpi_library, python=_PATH)
+CUDA_LIBRARY = Kind("FILE", _cuda_library, python=_PATH)
+NCCL_LIBRARY = Kind("FILE", _nccl_library, python=_PATH)

@@ -55,6 +55,10 @@ class Setting:
     """The environment variable; empty if there is none."""
     section: str = ""
     """Its section in `paceline simulate --help`."""
+    part: str = ""
+    """What of a forecast it is about: `trace`, `cluster`, `coordinator`, `core` (options of a scenario) or `swept`."""
+    is_secret: bool = False
+    """It is never printed."""
     idle_with: Sequence[str] = ()
     """Transports with which it has no effect."""
 
@@ -248,6 +252,7 @@ _ALL: tuple[Setting, ...] = (
         help="Parameter servers.",
         default=1,
         section=_WHAT,
+        part="swept",
         uses=_in(
             JOIN,
             SIMULATE,
@@ -267,6 +272,7 @@ _ALL: tuple[Setting, ...] = (
         help="Divide all computation times by this factor.",
         default=1.0,
         section=_WHAT,
+        part="swept",
         uses=_in(
             SIMULATE,
             simulate=Use(kind=kinds.SPEEDUPS),
@@ -280,6 +286,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Rescale the trace to a device's published rate (`paceline traces TRACE`): V100, A100, ….",
         section=_WHAT,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
@@ -288,6 +295,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
@@ -297,6 +305,7 @@ _ALL: tuple[Setting, ...] = (
         help="Samples per worker and iteration: 1024, or 1k.",
         default_words="the trace's; of a model 1",
         section=_WHAT,
+        part="trace",
         uses=_in(
             "simulate",
             "report",
@@ -313,6 +322,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type of gradients on the wire; for a model, the precision of its computation.",
         default_words="the trace's; of a model bf16, or fp16",
         section=_WHAT,
+        part="trace",
         uses=_in(
             "advise",
             "simulate",
@@ -330,6 +340,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TEXT,
         help="Compute the times of a model for this GPU (`paceline gpus`): a100, h100, ….",
         section=_MODEL,
+        part="trace",
         uses=_in(
             *("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
             explore=Use(help="GPU for the initial position of a model's sliders.", default_words="h100"),
@@ -342,6 +353,7 @@ _ALL: tuple[Setting, ...] = (
         help="Tokens of a sequence: 8192, or 8k.",
         default_words="the model's context, at most 8192",
         section=_MODEL,
+        part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
@@ -351,6 +363,7 @@ _ALL: tuple[Setting, ...] = (
         help="Activations that are recomputed in the backward pass.",
         default_words="none",
         section=_MODEL,
+        part="trace",
         uses=_in(
             "simulate",
             "report",
@@ -367,6 +380,7 @@ _ALL: tuple[Setting, ...] = (
         help="Whether attention is one kernel that stores no scores.",
         default_words="flash",
         section=_MODEL,
+        part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
@@ -376,6 +390,7 @@ _ALL: tuple[Setting, ...] = (
         help="How far pointwise operators and the optimizer are fused.",
         default_words="fused",
         section=_MODEL,
+        part="trace",
         uses=_in("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
     ),
     Setting(
@@ -385,6 +400,7 @@ _ALL: tuple[Setting, ...] = (
         help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
         default_words="1",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
@@ -394,6 +410,7 @@ _ALL: tuple[Setting, ...] = (
         help="GPUs that have a part each of a mixture's experts, of several data-parallel ranks.",
         default_words="1",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
@@ -403,6 +420,7 @@ _ALL: tuple[Setting, ...] = (
         help="Data-parallel ranks that share every sample, each with a part of its tokens.",
         default_words="1",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
@@ -412,6 +430,7 @@ _ALL: tuple[Setting, ...] = (
         help="Stages of a pipeline (1F1B); --gpus counts all of their GPUs.",
         default_words="1",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
@@ -421,6 +440,7 @@ _ALL: tuple[Setting, ...] = (
         help="Microbatches of an iteration of a pipeline, each of --batch samples.",
         default_words="required with a pipeline",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP),
     ),
     Setting(
@@ -430,6 +450,7 @@ _ALL: tuple[Setting, ...] = (
         help="Parts of the model that each stage of a pipeline has: the interleaved schedule.",
         default_words="1",
         section=_MODEL,
+        part="trace",
         uses=_in("simulate", "report", SIMULATE, SWEEP, advise=_SEVERAL_WAYS),
     ),
     Setting(
@@ -503,6 +524,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.TIME,
         help="Fixed cost of a message at its sender.",
         default_words="the cluster's; the channel's for flat",
+        part="cluster",
         uses=_in(
             SIMULATE,
             SWEEP,
@@ -516,6 +538,7 @@ _ALL: tuple[Setting, ...] = (
         help="Ranks that share one NIC.",
         default_words="the cluster's; else those of the GPU's nodes, 8 if they are unknown; 1 without a GPU",
         section=_CLUSTER,
+        part="cluster",
         uses=_in("advise", *FORECASTS),
     ),
     Setting(
@@ -525,6 +548,7 @@ _ALL: tuple[Setting, ...] = (
         help="Bandwidth of a rank inside its node, in each direction.",
         default_words="the cluster's; 100Gbps for flat",
         section=_CLUSTER,
+        part="cluster",
         uses=_in("advise", *FORECASTS),
     ),
     Setting(
@@ -534,6 +558,7 @@ _ALL: tuple[Setting, ...] = (
         help="Ranks that compute slowly: 13:1.2 makes rank 13 take 1.2 times as long.",
         default_words="the cluster's; none for flat",
         section=_CLUSTER,
+        part="cluster",
         uses=_in("advise", *FORECASTS),
     ),
     Setting(
@@ -543,6 +568,7 @@ _ALL: tuple[Setting, ...] = (
         help="Links that are slow, and what is left of their rates: leaf0-spine1:0.5; 0 removes a link.",
         default_words="the cluster's; none for flat",
         section=_CLUSTER,
+        part="cluster",
         uses=_in(*FORECASTS),
     ),
     Setting(
@@ -552,6 +578,7 @@ _ALL: tuple[Setting, ...] = (
         help="How flows share a link.",
         default="fifo",
         section=_CLUSTER,
+        part="core",
         uses=_in(*FORECASTS, "validate"),
     ),
     Setting(
@@ -561,6 +588,7 @@ _ALL: tuple[Setting, ...] = (
         help="Fuse gradients into buckets of up to SIZE; none: no fusion.",
         default_words="the library's",
         section=_HOW,
+        part="swept",
         uses=_in(
             SIMULATE,
             "advise",
@@ -581,6 +609,7 @@ _ALL: tuple[Setting, ...] = (
         help="Cut buckets into messages of this size.",
         default_words="whole; per-worker for rings; 512 KiB for tree",
         section=_HOW,
+        part="core",
         uses=_in(*FORECASTS, *JOBS),
     ),
     Setting(
@@ -591,6 +620,7 @@ _ALL: tuple[Setting, ...] = (
         help='Assignment of tensors to servers; FILE is JSON: {"tensor": server}.',
         default="round-robin",
         section=_HOW,
+        part="core",
         uses=_in(
             "simulate",
             "report",
@@ -607,6 +637,7 @@ _ALL: tuple[Setting, ...] = (
         help="Order in which servers send: tensor by tensor or worker by worker.",
         default="round-robin",
         section=_HOW,
+        part="core",
         uses=_in(*FORECASTS, *JOBS),
     ),
     Setting(
@@ -618,6 +649,7 @@ _ALL: tuple[Setting, ...] = (
         default="step",
         default_words="the library's: step; layer for none and TensorFlow",
         section=_HOW,
+        part="core",
         uses=_in(
             *FORECASTS,
             *JOBS,
@@ -632,6 +664,7 @@ _ALL: tuple[Setting, ...] = (
         help="Algorithm inside the node.",
         default="ring",
         section=_HOW,
+        part="core",
         uses=_in(*FORECASTS, *JOBS),
     ),
     Setting(
@@ -641,6 +674,7 @@ _ALL: tuple[Setting, ...] = (
         help="What is sharded: none, zero1, zero2, zero3 (fsdp), hsdp; in groups hsdp:8, zero1:8, zero2:8.",
         default_words="none",
         section=_SHARDING,
+        part="swept",
         uses=_in(
             *(SIMULATE, "replay"),
             simulate=_SHARDINGS,
@@ -657,6 +691,7 @@ _ALL: tuple[Setting, ...] = (
         help="Free a gathered unit after its forward pass, keep it, or keep it sharded over N ranks.",
         default_words="yes",
         section=_SHARDING,
+        part="core",
         uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
@@ -666,6 +701,7 @@ _ALL: tuple[Setting, ...] = (
         help="Units that are gathered ahead in the forward pass.",
         default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
@@ -675,6 +711,7 @@ _ALL: tuple[Setting, ...] = (
         help="Passes through the model before the optimizer's step, each of --batch samples.",
         default_words="1",
         section=_SHARDING,
+        part="core",
         uses=_in(
             *FORECASTS,
             "replay",
@@ -688,6 +725,7 @@ _ALL: tuple[Setting, ...] = (
         help="Exchange gradients after every pass, or only after the last one.",
         default_words="every pass if gradients are sharded",
         section=_SHARDING,
+        part="core",
         uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
@@ -697,6 +735,7 @@ _ALL: tuple[Setting, ...] = (
         help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
         default_words="numbered blocks",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
@@ -706,6 +745,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type of parameters, in which they are gathered; bf16, fp16 and fp32 are accepted, too.",
         default_words="the trace's",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
@@ -715,6 +755,7 @@ _ALL: tuple[Setting, ...] = (
         help="Element type in which gradients are reduced; bf16, fp16 and fp32 are accepted, too.",
         default_words="the trace's",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS, "replay"),
     ),
     Setting(
@@ -724,6 +765,7 @@ _ALL: tuple[Setting, ...] = (
         help="Optimizer, for the memory of its states.",
         default_words="adam",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS),
     ),
     Setting(
@@ -733,6 +775,7 @@ _ALL: tuple[Setting, ...] = (
         help="How gradients are compressed: none, fp16, bf16, int8, powersgd:RANK, topk:DENSITY.",
         default_words="none",
         section=_SHARDING,
+        part="swept",
         uses=_in(
             *(SIMULATE, "replay"),
             simulate=_COMPRESSIONS,
@@ -748,6 +791,7 @@ _ALL: tuple[Setting, ...] = (
         help="Iterations between two exchanges of parameters (local SGD, DiLoCo); 1: gradients, in each.",
         default_words="1",
         section=_SHARDING,
+        part="swept",
         uses=_in(
             *(SIMULATE, "replay"),
             simulate=_SYNCS,
@@ -762,6 +806,7 @@ _ALL: tuple[Setting, ...] = (
         help="Memory of a GPU: says whether the job fits.",
         default_words="that of --gpu",
         section=_SHARDING,
+        part="core",
         uses=_in("advise", *FORECASTS),
     ),
     Setting(
@@ -772,6 +817,7 @@ _ALL: tuple[Setting, ...] = (
         help="How ranks of hvd jobs agree on the order of tensors.",
         default_words="graph; negotiate with servers",
         section=_COORDINATOR,
+        part="coordinator",
         uses=_in(
             *JOBS,
             simulate=_COORDINATORS,
@@ -788,6 +834,7 @@ _ALL: tuple[Setting, ...] = (
         help="summit, horovod, or JSON that overrides constants of docs/explanation/coordinator-model.md.",
         default_words="summit on summit, else horovod",
         section=_COORDINATOR,
+        part="coordinator",
         uses=_in(*FORECASTS),
     ),
     Setting(
@@ -797,6 +844,7 @@ _ALL: tuple[Setting, ...] = (
         help="All workers start an iteration together.",
         default=True,
         section=_ITERATION,
+        part="core",
         uses=_in(*FORECASTS, replay=Use(help="All ranks start an iteration together.")),
     ),
     Setting(
@@ -806,6 +854,7 @@ _ALL: tuple[Setting, ...] = (
         help="Send gradients during the backward pass.",
         default=True,
         section=_ITERATION,
+        part="core",
         uses=_in(*FORECASTS, "replay"),
     ),
     Setting(
@@ -815,6 +864,7 @@ _ALL: tuple[Setting, ...] = (
         help="Iterations to measure.",
         default_words="1; 2 without the barrier",
         section=_ITERATION,
+        part="core",
         uses=_in(*FORECASTS, replay=Use(help="Iterations to measure.", default=10)),
     ),
     Setting(
@@ -824,6 +874,7 @@ _ALL: tuple[Setting, ...] = (
         help="Seed of the cluster's jitter.",
         default=0,
         section=_ITERATION,
+        part="core",
         uses=_in(*FORECASTS, bench=Use(help="Seed of weights and images.", default=1)),
     ),
     Setting(
@@ -840,6 +891,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.SWITCH,
         help="Compute the critical path, which takes a fifth of the run time.",
         default=True,
+        part="core",
         uses=_in(SIMULATE, SWEEP),
     ),
     Setting(
@@ -848,6 +900,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.SWITCH,
         help="List the busy time of every worker and link.",
         default=False,
+        part="core",
         uses=_in(SIMULATE, SWEEP, "simulate"),
     ),
     # Only of jobs.
@@ -998,6 +1051,7 @@ _ALL: tuple[Setting, ...] = (
         kind=kinds.SECRET,
         help="Secret that all ranks share; at least 16 characters.",
         default_words="none; a random one under `paceline run`",
+        is_secret=True,
         uses=_in(JOIN),
     ),
     Setting(
@@ -1045,6 +1099,33 @@ _ALL: tuple[Setting, ...] = (
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
+CORE: Sequence[str] = tuple(one.name for one in _ALL if one.part == "core")
+"""Options of every scenario of a sweep."""
+SWEPT: Sequence[str] = tuple(
+    one.name for one in _ALL if SWEEP in one.uses and one.kind_of(SWEEP).is_list and one.part in ("", "swept")
+)
+"""Those of which a sweep takes several values."""
+LEAST_START_S = 60.0
+"""How long ranks wait for each other at the start, at least, if that is not given."""
+CLUSTER_FIELDS: Mapping[str, str] = {
+    "name": "str",
+    "provenance": "str",
+    "efficiency": "float",
+    "stream_bandwidth": "str",
+    "node_contention": "float",
+    "nics_per_node": "int",
+    "intra_link": 'Literal["nvswitch", "nvlink", "pcie"]',
+    "mesh": "dict[str, Any]",
+    "intra_latency": "str",
+    "host_bandwidth": "str",
+    "reduction_bandwidth": "str",
+    "racks": "dict[str, Any]",
+    "fabric": "dict[str, Any]",
+    "switch": "dict[str, Any]",
+    "jitter": "dict[str, float]",
+    "compression_costs": "Sequence[dict[str, Any]]",
+}
+"""Annotations of the fields of a cluster file that are no settings, and keywords of Python."""
 VARIABLES: Mapping[str, str] = {one.variable: one.name for one in _ALL if one.variable and JOIN in one.uses}
 """Names, by environment variable, of the settings that a job reads when a rank joins it."""
 ALIASES: Mapping[str, str] = {"timeout": "timeout_s", "start_timeout": "start_timeout_s"}

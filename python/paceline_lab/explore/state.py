@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
@@ -14,7 +14,7 @@ from paceline.catalog.hardware import all_hardware
 from paceline.catalog.libraries import library_names
 from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.models.config import built_in_configs
-from paceline.catalog.names import Checkpointing, Kernels, Precision, members
+from paceline.catalog.names import Checkpointing, Kernels, Precision
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 
@@ -95,9 +95,9 @@ def choices() -> dict[str, Sequence[str]]:
         "library": library_names(),
         "model": list(built_in_configs()),
         "gpu": [one.name for one in all_hardware()],
-        "dtype": ["", *members(Precision)],
-        "checkpointing": members(Checkpointing),
-        "kernels": members(Kernels),
+        "dtype": ["", *get_args(Precision)],
+        "checkpointing": get_args(Checkpointing),
+        "kernels": get_args(Kernels),
         "sharding": ["", *SHARDINGS],
     }
 

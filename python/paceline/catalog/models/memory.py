@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.catalog import names
+from paceline.catalog.efficiency import MEGATRON
 from paceline.catalog.models.layers import Layer, Model
 from paceline.catalog.models.roofline import AttentionKind, Kernels, element_bytes
 from paceline.errors import InvalidArgumentError
@@ -48,7 +49,7 @@ class Computation:
     @property
     def is_gathered(self) -> bool:
         """Whether each tensor-parallel GPU keeps whole inputs of products."""
-        return self.tensor > 1 and self.kernels not in names.MEGATRON
+        return self.tensor > 1 and self.kernels not in MEGATRON
 
 
 def activation_bytes(layer: Layer, computed: Computation) -> int:
@@ -189,6 +190,6 @@ def largest_unit(model: Model) -> int:
 def _of_logits(computed: Computation) -> int:
     """Return the bytes of a logit in the loss's backward pass, beyond the FP32 value that is kept."""
     copies = 3 if computed.is_gathered else 2
-    if computed.kernels in names.MEGATRON:
+    if computed.kernels in MEGATRON:
         return element_bytes(computed.precision)
     return copies * 4 if computed.kernels == "eager" else 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from paceline._core import Cluster
 from paceline.catalog import names
-from paceline.catalog.efficiency import efficiency, matmul_share
+from paceline.catalog.efficiency import TRANSFORMER_ENGINE, efficiency, matmul_share
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.nccl import constant
 
@@ -108,7 +108,7 @@ class Roofline:
 
     def _flash_rate(self, hidden: float) -> float:
         """Return the FLOP/s of flash attention: cuDNN's is in 16 bits beside products in 8."""
-        if self.kernels != names.TRANSFORMER_ENGINE or self.hardware.architecture not in _OVERLAPPING:
+        if self.kernels != TRANSFORMER_ENGINE or self.hardware.architecture not in _OVERLAPPING:
             return self.matmul_rate(hidden) * efficiency("attention.flash")
         precision = "bf16" if self.precision == "fp8" else self.precision
         return replace(self, precision=precision).matmul_rate(hidden) * efficiency("attention.cudnn")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from paceline._core import Trace
 from paceline._internal.files import NO_SUCH_FILE
@@ -125,7 +125,7 @@ def workload_of(  # noqa: PLR0917
     """
     hardware = gpu if isinstance(gpu, Hardware) else find_hardware(gpu)
     precision = _PRECISIONS.get(dtype, dtype) if dtype else _default_precision(hardware)
-    hardware.peak(_one_of(precision, names.members(names.Precision), "dtype"))
+    hardware.peak(_one_of(precision, get_args(names.Precision), "dtype"))
     model, tensor, pipeline = model_of(config, seq), tensor_parallel or 1, pipeline_parallel or 1
     _check_parallel(model, hardware, tensor, pipeline, microbatches=microbatches, parts=virtual_stages)
     expert = expert_parallel or 1
@@ -138,12 +138,10 @@ def workload_of(  # noqa: PLR0917
         hardware,
         batch or 1,
         precision,
-        _one_of(attention or "flash", names.members(names.Attention), "attention"),
-        _one_of(checkpointing or "none", names.members(names.Checkpointing), "checkpointing"),
-        _one_of(kernels or "fused", names.members(names.Kernels), "kernels"),
-        _one_of(
-            {"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), names.members(names.Optimizer), "optimizer"
-        ),
+        _one_of(attention or "flash", get_args(names.Attention), "attention"),
+        _one_of(checkpointing or "none", get_args(names.Checkpointing), "checkpointing"),
+        _one_of(kernels or "fused", get_args(names.Kernels), "kernels"),
+        _one_of({"adamw": "adam"}.get(optimizer or "", optimizer or "adam"), get_args(names.Optimizer), "optimizer"),
         tensor,
         pipeline,
         microbatches or 1,

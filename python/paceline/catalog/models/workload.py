@@ -9,8 +9,7 @@ from itertools import chain
 from typing import Any
 
 from paceline._core import Trace
-from paceline.catalog import names
-from paceline.catalog.efficiency import efficiency
+from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE, efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.models.layers import Attention, Layer, Model
 from paceline.catalog.models.memory import (
@@ -247,7 +246,7 @@ class Workload:
             routed = share * layer.routed * layer.hidden * element_bytes(self.precision)
             return 2 * self.roofline.all_to_all(routed, self.expert, self.links)
         moved = self.batch / self.context * layer.tokens * layer.hidden * element_bytes(self.precision)
-        if self.kernels != names.TRANSFORMER_ENGINE:
+        if self.kernels != TRANSFORMER_ENGINE:
             return self.roofline.all_reduce(moved, self.tensor)
         whole = self.roofline.all_reduce(moved * (0.75 if self.precision == "fp8" else 1.0), self.tensor)
         return max(whole / self.tensor, whole - products)
@@ -259,10 +258,10 @@ class Workload:
         A pipeline gathers weights once for all microbatches, and where it is Megatron's, the products themselves add to
         the FP32 gradients (`gradient_accumulation_fusion`), as Transformer Engine's do without a pipeline, too.
         """
-        own, is_te = efficiency("traffic.weight"), self.kernels == names.TRANSFORMER_ENGINE
+        own, is_te = efficiency("traffic.weight"), self.kernels == TRANSFORMER_ENGINE
         if self.pipeline > 1:
             own -= efficiency("traffic.weight.gathered")
-        if is_te or (self.pipeline > 1 and self.kernels in names.MEGATRON):
+        if is_te or (self.pipeline > 1 and self.kernels in MEGATRON):
             own -= efficiency("traffic.weight.written")
         if is_te and self.precision == "fp8":
             own -= efficiency("traffic.weight.fp8")
@@ -393,7 +392,7 @@ class Workload:
     def _kept_of(self, stage: int) -> list[int]:
         parts = self._parts_of(stage)
         kept = [[one.activation_bytes for one in part] for part in parts]
-        if self.virtual_stages > 1 and self.kernels not in names.MEGATRON:
+        if self.virtual_stages > 1 and self.kernels not in MEGATRON:
             # PyTorch keeps what an interleaved part has sent until its backward pass; 1F1B lets it go.
             for layers, part in zip(kept, parts, strict=True):
                 last = part[-1].layer
@@ -408,7 +407,7 @@ class Workload:
         PyTorch's does (`output_chunks` in torch/distributed/pipelining/stage.py, unless `return_outputs=False`);
         Megatron's, with fused kernels, keeps losses.
         """
-        if self.pipeline == 1 or self.kernels in names.MEGATRON:
+        if self.pipeline == 1 or self.kernels in MEGATRON:
             return 0
         return round(layer.logits / self.context * element_bytes(self.precision))
 

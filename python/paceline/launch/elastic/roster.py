@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from paceline.settings.table import LEAST_START_S
+
 
 @dataclass(frozen=True, order=True)
 class Slot:
@@ -94,7 +96,7 @@ class Limits:
     """Most ranks (`--max-np`)."""
     resets: int | None = None
     """Number of worlds that may follow the first (`--reset-limit`)."""
-    start_s: float = 60.0
+    start_s: float = LEAST_START_S
     """Time for a started process to request a place, and for a rank of a new world to meet the others."""
     return_s: float = 40.0
     """Time for a rank to request a place again after its world has ended."""

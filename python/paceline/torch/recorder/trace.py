@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from paceline.catalog.names import DTYPE_BYTES
+from paceline.catalog.dtypes import DTYPE_BYTES
 from paceline.errors import PacelineError
 from paceline.torch.recorder.modules import ModuleTable, needed_tensors
 from paceline.torch.recorder.step import StepTimes
