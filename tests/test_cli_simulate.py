@@ -372,7 +372,7 @@ def test_a_timeline_is_a_chrome_trace(tmp_path):
 
 def test_a_timeline_shows_one_run(tmp_path):
     said = refused(TINY, "--workers", "2,4", "--bandwidth", "1Gbps,2Gbps", "--timeline", tmp_path / "t.json")
-    assert "give one value of --workers, --bandwidth and --strategy" in said
+    assert "give one value of --workers, --strategy and --bandwidth" in said
     assert not list(tmp_path.iterdir())
 
 
