@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use paceline_cuda::CallerStream;
 use paceline_engine::settings::seconds;
-use paceline_runtime::coordination::{Coordinator, Named, Output, Wanted};
-use paceline_runtime::job::Job;
+use paceline_runtime::negotiation::{Coordinator, Named, Output, Wanted};
+use paceline_runtime::session::Session;
 use paceline_transport::header::Collective;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -22,12 +22,12 @@ use crate::user_error;
 /// Agrees with the other ranks of a group on which tensors are ready.
 #[pyclass(frozen, module = "paceline._core", name = "Coordinator")]
 pub struct PyCoordinator {
-    engine: Arc<Job>,
+    engine: Arc<Session>,
     inner: Arc<Coordinator>,
 }
 
 impl PyCoordinator {
-    pub fn new(engine: &Arc<Job>, inner: Coordinator) -> PyCoordinator {
+    pub fn new(engine: &Arc<Session>, inner: Coordinator) -> PyCoordinator {
         PyCoordinator { engine: engine.clone(), inner: Arc::new(inner) }
     }
 
@@ -159,7 +159,7 @@ impl PyCoordinator {
 #[pyclass(frozen, module = "paceline._core")]
 pub struct NamedOperation {
     coordinator: Arc<Coordinator>,
-    engine: Arc<Job>,
+    engine: Arc<Session>,
     named: Arc<Named>,
 }
 

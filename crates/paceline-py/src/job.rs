@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use paceline_cuda::{CallerStream, Device, Driver, Stage};
 use paceline_kernels::names::{UnknownName, find};
 use paceline_runtime::communicator::{CollectiveRequest, Communicator, OnDevice};
-use paceline_runtime::coordination;
-use paceline_runtime::job::Job;
+use paceline_runtime::negotiation;
 use paceline_runtime::server::Groups;
+use paceline_runtime::session::Session;
 use paceline_schedule::Refusal;
 use paceline_transport::error::RunError;
 use paceline_transport::header::Collective;
@@ -80,7 +80,7 @@ pub fn cuda_driver(py: Python<'_>, named: Option<&str>) -> PyResult<(PathBuf, St
 
 /// This process's membership in a job.
 #[pyclass(frozen, module = "paceline._core", name = "Engine")]
-pub struct PyEngine(pub(crate) Arc<Job>, Mutex<Groups>);
+pub struct PyEngine(pub(crate) Arc<Session>, Mutex<Groups>);
 
 #[pymethods]
 impl PyEngine {
@@ -90,7 +90,7 @@ impl PyEngine {
         let settings = Settings::parse(settings).map_err(python_error)?;
         let mut raised = None;
         let engine = py.detach(|| match exchange {
-            None => Job::start(rank, size, settings, None),
+            None => Session::start(rank, size, settings, None),
             Some(function) => {
                 let mut call = |blob: Vec<u8>| {
                     Python::attach(|py| {
@@ -103,7 +103,7 @@ impl PyEngine {
                         RunError::Failed(text)
                     })
                 };
-                Job::start(rank, size, settings, Some(&mut call))
+                Session::start(rank, size, settings, Some(&mut call))
             }
         });
         // An exception of the exchange is raised again unchanged.
@@ -150,19 +150,19 @@ impl PyEngine {
         policy: &str,
         bucket: (u64, u64),
     ) -> PyResult<PyCoordinator> {
-        let kind = find(policy, &coordination::PolicyKind::ALL, coordination::PolicyKind::name)
+        let kind = find(policy, &negotiation::PolicyKind::ALL, negotiation::PolicyKind::name)
             .map_err(|error| user_error(format!("policy: {error}")))?;
         let nanoseconds = |s: f64| if s > 0.0 { seconds(s).as_nanos() as u64 } else { 0 };
-        let settings = coordination::Settings {
+        let settings = negotiation::Settings {
             cycle_time: nanoseconds(cycle_time_s),
             threshold,
             capacity,
             warn_after: warn_after_s.map(nanoseconds),
             give_up_after: give_up_after_s.map(nanoseconds),
-            global_sleep: kind == coordination::PolicyKind::GlobalSleep,
+            global_sleep: kind == negotiation::PolicyKind::GlobalSleep,
         };
-        let limits = coordination::Limits { first: bucket.0, most: bucket.1 };
-        let options = coordination::CoordinatorOptions { kind, settings, limits, core, placement };
+        let limits = negotiation::Limits { first: bucket.0, most: bucket.1 };
+        let options = negotiation::CoordinatorOptions { kind, settings, limits, core, placement };
         let made = py.detach(|| self.0.coordinator(&ranks, name, options));
         made.map(|inner| PyCoordinator::new(&self.0, inner)).map_err(python_error)
     }
@@ -260,7 +260,7 @@ impl PyEngine {
 
 /// The device on which all of this memory lies. `what` names the call in a message.
 pub(crate) fn stage_of<'a>(
-    job: &Job,
+    job: &Session,
     regions: impl Iterator<Item = &'a (usize, u64)>,
     what: &str,
 ) -> Result<Arc<Stage>, RunError> {
@@ -289,7 +289,7 @@ pub(crate) fn stage_of<'a>(
 /// A group of ranks.
 #[pyclass(frozen, module = "paceline._core", name = "Communicator")]
 pub struct PyCommunicator {
-    engine: Arc<Job>,
+    engine: Arc<Session>,
     inner: Arc<Communicator>,
 }
 
@@ -309,7 +309,7 @@ impl PyCommunicator {
             .map(State::Device)
     }
 
-    fn new(engine: &Arc<Job>, communicator: Communicator) -> PyCommunicator {
+    fn new(engine: &Arc<Session>, communicator: Communicator) -> PyCommunicator {
         PyCommunicator { engine: engine.clone(), inner: Arc::new(communicator) }
     }
 }
@@ -491,7 +491,7 @@ enum State {
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Operation {
     communicator: Arc<Communicator>,
-    engine: Arc<Job>,
+    engine: Arc<Session>,
     state: State,
 }
 

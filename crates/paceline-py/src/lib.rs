@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use paceline_model::units::UnitError;
 use paceline_model::{DocumentError, Rate, Time, units};
 use paceline_nccl::NcclError;
-use paceline_runtime::coordination::PolicyKind;
+use paceline_runtime::negotiation::PolicyKind;
 use paceline_schedule::{Collective, Knobs, Refusal, Stand, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;

@@ -2,22 +2,22 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`job`] | a process's membership in a job: the groups built on an engine |
+//! | [`session`] | a process's membership in a job: the groups built on an engine |
 //! | [`communicator`] | a group of ranks and the operations between them |
 //! | [`selection`] | which algorithm an all-reduce uses |
 //! | `tuning` | measures which algorithm is fastest for each size |
 //! | `clock_sync` | one clock for the timelines of all ranks |
 //! | [`server`] | a process that is only a parameter server |
-//! | [`coordination`] | operations on named tensors, which ranks may submit in any order |
+//! | [`negotiation`] | operations on named tensors, which ranks may submit in any order |
 //! | `digest` | digests for values that ranks compare |
 //!
 //! Crates below, each importing only those to its left: `kernels`, `transport`, {`rendezvous`, `mpi`}, {`executor`,
 //! `grpc`}, `engine`.
 mod clock_sync;
 pub mod communicator;
-pub mod coordination;
 mod digest;
-pub mod job;
+pub mod negotiation;
 pub mod selection;
 pub mod server;
+pub mod session;
 mod tuning;

@@ -9,13 +9,13 @@ use paceline_os::time::Duration;
 use paceline_transport::error::{Result, RunError};
 
 use crate::communicator::Communicator;
-use crate::job::Job;
+use crate::session::Session;
 
 /// The groups a server has heard of, by the workers' name for them and their ranks.
 #[derive(Default)]
 pub struct Groups(HashMap<(String, Vec<u32>), Arc<Communicator>>);
 
-impl Job {
+impl Session {
     /// Serves for a while. Returns whether all workers have left.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ use crate::options::{Network, Options, SimulationError};
 use crate::prepare::{RacksAndPods, nodes_per_switch, prepare_in, with_least_latency};
 use crate::run::{check_switch_memory, phases};
 use crate::run_types::{JobPlace, Measured, Prepared};
-use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::simulation::{Boundary, JobRun, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
 use crate::worker::{Worker, followers, workers};
 
@@ -719,7 +719,7 @@ fn run<O: Observer>(
         // A switch's memory is divided among the jobs, as SHARP's aggregation manager does with quotas.
         let memory = cluster.switch.memory.map(|bytes| Memory::new(bytes / aggregating(&places).max(1), all_workers));
         let length = (warm_up.max(1), until(length, number));
-        let mut one = Job::new(prepared, places[number], (boundary, together), length, memory);
+        let mut one = JobRun::new(prepared, places[number], (boundary, together), length, memory);
         one.start = job.start.0;
         running.push(one);
     }

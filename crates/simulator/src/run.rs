@@ -13,7 +13,7 @@ use crate::path::{COUNT, Chain, Composition};
 use crate::prepare::{prepare, with_least_latency};
 use crate::ring;
 use crate::run_types::{JobPlace, Mark, Prepared};
-use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::simulation::{Boundary, JobRun, Simulation, Until};
 use crate::timeline::{JobOnTimeline, Recorder, Timeline};
 use crate::worker::workers;
 
@@ -126,7 +126,7 @@ fn run<C: Chain, O: Observer>(
         (end, busy, observer) = (ringed.end, ringed.busy, watching);
     } else {
         let workers = workers(trace, cluster, options);
-        let job = Job::new(
+        let job = JobRun::new(
             prepared,
             JobPlace::alone(prepared.schedule.roles()),
             (boundary, together),

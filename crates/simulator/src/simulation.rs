@@ -47,7 +47,7 @@ pub(crate) enum Until {
 }
 
 /// A job: what its roles execute, and which of the simulation's roles and buckets are its own.
-pub(crate) struct Job<'a, C> {
+pub(crate) struct JobRun<'a, C> {
     pub prepared: &'a Prepared,
     pub boundary: Boundary,
     /// All workers begin an iteration together.
@@ -70,7 +70,7 @@ pub(crate) struct Job<'a, C> {
     ended: Vec<Ended<C>>,
 }
 
-impl<'a, C: Chain> Job<'a, C> {
+impl<'a, C: Chain> JobRun<'a, C> {
     pub fn new(
         prepared: &'a Prepared,
         place: JobPlace,
@@ -81,7 +81,7 @@ impl<'a, C: Chain> Job<'a, C> {
         let schedule = &prepared.schedule;
         let roles = schedule.roles();
         let all_barriers = |bucket| (0..roles.total()).map(move |role| schedule.barriers(bucket, role));
-        Job {
+        JobRun {
             prepared,
             boundary,
             together,
@@ -120,7 +120,7 @@ pub(crate) struct Simulation<'a, C, O> {
     pub cluster: &'a Cluster,
     pub wires: NetworkLinks,
     pub observer: O,
-    pub jobs: Vec<Job<'a, C>>,
+    pub jobs: Vec<JobRun<'a, C>>,
     /// Of all jobs.
     pub workers: Vec<Worker<C>>,
     /// When measuring began.
@@ -142,12 +142,13 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     pub fn new(
         cluster: &'a Cluster,
         wires: NetworkLinks,
-        jobs: Vec<Job<'a, C>>,
+        jobs: Vec<JobRun<'a, C>>,
         workers: Vec<Worker<C>>,
         fluid: bool,
         observer: O,
     ) -> Self {
-        let global = |job: &Job<'a, C>| (0..job.place.roles.total()).map(|role| job.place.global(role) as usize).max();
+        let global =
+            |job: &JobRun<'a, C>| (0..job.place.roles.total()).map(|role| job.place.global(role) as usize).max();
         let roles = jobs.iter().filter_map(global).max().map_or(0, |last| last + 1);
         let mut job_of = vec![0; roles];
         for (number, job) in (0u16..).zip(&jobs) {
@@ -214,7 +215,7 @@ impl<'a, C: Chain, O: Observer> Simulation<'a, C, O> {
     #[cold]
     fn standstill(&self) -> String {
         let waiting = self.workers.iter().filter(|w| !w.progress.is_over()).count();
-        let sum = |count: fn(&Job<'a, C>) -> usize| self.jobs.iter().map(count).sum::<usize>();
+        let sum = |count: fn(&JobRun<'a, C>) -> usize| self.jobs.iter().map(count).sum::<usize>();
         format!(
             "the simulation is stuck: {waiting} workers wait after {} marks, {} of {} lanes are at the barrier; this \
              is a bug in paceline",

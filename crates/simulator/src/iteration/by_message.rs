@@ -16,7 +16,7 @@ use crate::plan_run::PlanRun;
 use crate::planning::duration;
 use crate::prepare::with_least_latency;
 use crate::run_types::{JobPlace, Prepared};
-use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::simulation::{Boundary, JobRun, Simulation, Until};
 use crate::worker::{factors, followers};
 
 pub(super) fn execute(
@@ -106,7 +106,7 @@ fn run_job<'a>(
     let wires = NetworkLinks::for_schedule(&seen, &*prepared.schedule, fluid, options.seed)?;
     let workers = followers(trace, cluster, options);
     let place = JobPlace::alone(prepared.schedule.roles());
-    let job = Job::new(prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), None);
+    let job = JobRun::new(prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), None);
     let mut simulation = Simulation::new(cluster, wires, vec![job], workers, fluid, ());
     simulation.run().map_err(SimulationError::new)?;
     let end = simulation.jobs[0].marks.last().map_or(0, |mark| mark.time);

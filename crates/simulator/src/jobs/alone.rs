@@ -16,7 +16,7 @@ use crate::observer::{Activity, Observer};
 use crate::options::{Network, Options, SimulationError};
 use crate::plan_run::PlanRun;
 use crate::run_types::{JobPlace, Prepared};
-use crate::simulation::{Boundary, Job, Simulation, Until};
+use crate::simulation::{Boundary, JobRun, Simulation, Until};
 use crate::worker::followers;
 
 /// Between two sizes, others are interpolated if that is right to this share of the time for the one in the middle.
@@ -180,7 +180,7 @@ fn simulated(site: &Site<'_>, bucket: Bucket) -> Result<Alone, SimulationError> 
     let spans = Spans { of: vec![Vec::new(); wires.links.len()] };
     let place = JobPlace { first_bucket: 0, ..site.place };
     let memory = site.memory.map(|bytes| Memory::new(bytes, site.place.roles.workers));
-    let job = Job::new(&prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), memory);
+    let job = JobRun::new(&prepared, place, (Boundary::Sums, true), (0, Until::Mark(1)), memory);
     let fluid = site.network == Network::Fluid;
     let mut simulation =
         Simulation::<(), Spans>::new(&calm, wires, vec![job], followers(&trace, &calm, &options), fluid, spans);

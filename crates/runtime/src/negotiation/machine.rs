@@ -60,7 +60,7 @@ pub(super) struct Counting {
     pub since: u64,
 }
 
-/// Counts of coordination messages and of the buckets that began as a result.
+/// Counts of negotiation messages and of the buckets that began as a result.
 #[derive(Default)]
 pub(super) struct Counts {
     pub votes: AtomicU64,
@@ -126,7 +126,7 @@ impl Machine {
     }
 
     /// While anything waits for other ranks, all ranks vote now and then, because a stopped rank does not answer.
-    /// Planned buckets cause no coordination messages, so while any are in flight the ranks vote as often.
+    /// Planned buckets cause no negotiation messages, so while any are in flight the ranks vote as often.
     fn silent_at(&self) -> Option<Instant> {
         let waits = !self.pending.is_empty() || !self.joins.is_empty() || self.planner.is_some();
         let silence = || first_report(self.control.shared.settings.timeout());

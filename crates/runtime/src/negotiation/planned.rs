@@ -79,7 +79,7 @@ impl Coordinator {
         }
     }
 
-    /// Counts of coordination messages and of buckets that have begun, for diagnostics and tests.
+    /// Counts of negotiation messages and of buckets that have begun, for diagnostics and tests.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let planner = self.planner.as_deref();

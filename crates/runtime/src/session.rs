@@ -12,20 +12,20 @@ use crate::communicator::Stages;
 use crate::tuning::{Tuned, tune};
 
 /// A process's membership in a job; closed when dropped.
-pub struct Job {
+pub struct Session {
     pub(crate) engine: Engine,
     tuned: Tuned,
     #[cfg(feature = "foreign")]
     stages: Arc<Stages>,
 }
 
-impl Job {
+impl Session {
     /// Finds the other ranks, connects to all of them and starts the threads.
     ///
     /// # Errors
     /// An invalid setting, or ranks that do not show up; the message names them.
-    pub fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Job> {
-        Ok(Job {
+    pub fn start(rank: u32, size: u32, settings: Settings, exchange: Option<Exchange<'_>>) -> Result<Session> {
+        Ok(Session {
             engine: Engine::start(rank, size, settings, exchange)?,
             tuned: Tuned::default(),
             #[cfg(feature = "foreign")]

@@ -1,6 +1,6 @@
 //! Operations on named tensors, which ranks may submit in any order: the driver of `paceline-coordinator`.
 //!
-//! A coordinator has two communicators, one for coordination messages and one for tensors. The thread that waits for an
+//! A coordinator has two communicators, one for negotiation messages and one for tensors. The thread that waits for an
 //! operation drives the coordinator itself, so that a small operation costs no thread switch. A thread of the
 //! coordinator's own answers when other ranks have something new, and sleeps otherwise. Another rank's cycle is
 //! announced by the failure detector's connection.
@@ -43,7 +43,7 @@ use steps::Planner;
 use thread::{Arrival, CoordinatorShared, When};
 
 use crate::communicator::Communicator;
-use crate::job::Job;
+use crate::session::Session;
 
 /// Stands for no time limit.
 const FOREVER: Duration = Duration::from_secs(30 * 86_400);
@@ -78,12 +78,12 @@ pub struct CoordinatorOptions {
     pub placement: BTreeMap<String, u32>,
 }
 
-impl Job {
+impl Session {
     /// Creates a coordinator for these ranks, in this order. Collective: each of them calls this with the same name and
     /// options, and waits for the others.
     ///
     /// # Errors
-    /// As for [`Job::group`]; a core that does not exist.
+    /// As for [`Session::group`]; a core that does not exist.
     pub fn coordinator(&self, ranks: &[u32], name: &str, options: CoordinatorOptions) -> Result<Coordinator> {
         let CoordinatorOptions { kind, settings, limits, core, placement } = options;
         let data = Arc::new(self.group(ranks.to_vec(), &format!("{name}, tensors"))?);
