@@ -1,4 +1,4 @@
-//! What must hold after every schedule.
+//! Invariants after every schedule.
 use std::collections::BTreeSet;
 
 use paceline_os::world::{Ending, SECOND};

@@ -3,8 +3,8 @@
 use paceline_kernels::dtype::ReduceOp;
 use paceline_os::sync::Arc;
 use paceline_os::time::{Duration, Instant};
-use paceline_runtime::coordination::{Coordinator, CoordinatorOptions, Limits, Named, PolicyKind, Settings, Wanted};
-use paceline_runtime::job::Job;
+use paceline_runtime::negotiation::{Coordinator, CoordinatorOptions, Limits, Named, PolicyKind, Settings, Wanted};
+use paceline_runtime::session::Session;
 use paceline_transport::error::Result;
 use paceline_transport::header::Collective;
 
@@ -17,7 +17,7 @@ pub const TENSORS: usize = 4;
 ///
 /// # Errors
 /// Ranks that do not come.
-pub fn coordinator(job: &Job, scenario: &Scenario) -> Result<Option<Coordinator>> {
+pub fn coordinator(job: &Session, scenario: &Scenario) -> Result<Option<Coordinator>> {
     let kind = match scenario.coordinator.as_deref() {
         None => return Ok(None),
         Some("negotiate") => PolicyKind::Negotiate,
@@ -39,7 +39,7 @@ pub fn coordinator(job: &Job, scenario: &Scenario) -> Result<Option<Coordinator>
     job.coordinator(&scenario.groups[0], "named", options).map(Some)
 }
 
-/// What a rank contributes to a tensor, and what the sum is.
+/// A rank's contribution to a tensor, and the sum.
 fn value(rank: u32, tensor: usize, at: usize) -> f32 {
     ((rank as usize * 13 + tensor * 7 + at) & 63) as f32
 }

@@ -14,16 +14,16 @@ use paceline_os::thread;
 use paceline_os::time::{Duration, Instant, monotonic};
 use paceline_os::world::{Choices, Outcome, World, decide, run};
 use paceline_runtime::communicator::{CollectiveRequest, Communicator};
-use paceline_runtime::coordination::Coordinator;
-use paceline_runtime::job::Job;
+use paceline_runtime::negotiation::Coordinator;
 use paceline_runtime::server::Groups;
+use paceline_runtime::session::Session;
 use paceline_transport::error::RunError;
 use paceline_transport::header::Collective;
 
 use crate::named;
 use crate::scenario::{Call, Scenario, Step, What};
 
-/// What became of an operation at a rank.
+/// Fate of an operation at a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Result {
     /// It has completed with the right values.
@@ -41,11 +41,11 @@ pub struct Record {
     pub step: usize,
     /// When it was called and when its wait ended, nanoseconds.
     pub times: (u64, u64),
-    /// What became of it.
+    /// Its fate.
     pub result: Result,
 }
 
-/// What became of a process.
+/// Fate of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// It has joined the job.
@@ -168,7 +168,7 @@ struct Buffers {
 /// Values repeat after so many elements: to check them is then cheaper than to move them.
 const PERIOD: usize = 64;
 
-/// What a rank contributes to a step, from an element on. Small integers, whose sums are exact.
+/// A rank's contribution to a step, from an element on. Small integers, whose sums are exact.
 fn values(rank: u32, step: usize, from: u64) -> [f32; PERIOD] {
     let first = rank as usize * 31 + step * 17 + from as usize;
     std::array::from_fn(|at| ((first + at) % PERIOD) as f32)
@@ -201,7 +201,7 @@ impl Rank<'_> {
     fn live(&mut self) {
         let Scenario { ranks, hosts, .. } = self.scenario;
         let rank = self.process as u32;
-        let job = match Job::start(rank, hosts.len() as u32, settings(self.scenario, self.process), None) {
+        let job = match Session::start(rank, hosts.len() as u32, settings(self.scenario, self.process), None) {
             Ok(job) => job,
             Err(error) => return self.fails(&error),
         };
@@ -247,7 +247,7 @@ impl Rank<'_> {
     /// training script does.
     fn run_steps(
         &mut self,
-        job: &Job,
+        job: &Session,
         groups: &[Option<Communicator>],
         coordinator: Option<&Coordinator>,
         (kept, tensors): (&mut Vec<Buffers>, &mut Vec<Vec<f32>>),
@@ -360,7 +360,7 @@ impl Rank<'_> {
         self.story(|story| story.records.push(Record { step, times, result }));
     }
 
-    fn look_for_leftovers(&self, job: &Job) {
+    fn look_for_leftovers(&self, job: &Session) {
         let status = job.engine().status();
         let in_flight = status["in_flight"].as_array().cloned().unwrap_or_default();
         let left: Vec<String> = in_flight.iter().map(ToString::to_string).collect();

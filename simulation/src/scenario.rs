@@ -1,4 +1,4 @@
-//! What is simulated: a world, what each rank does, and faults.
+//! A scenario: a world, each rank's program, and faults.
 use std::collections::BTreeMap;
 
 use paceline_os::Chance;
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub starts: Vec<u64>,
     /// By rank: the step before which it leaves the job.
     pub leaves: Vec<Option<usize>>,
-    /// What goes wrong.
+    /// A fault.
     pub faults: Vec<Fault>,
 }
 
@@ -125,7 +125,7 @@ pub struct Step {
     pub from_anybody: bool,
 }
 
-/// What goes wrong, and when.
+/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     /// Microseconds from the beginning.
@@ -134,7 +134,7 @@ pub struct Fault {
     pub what: What,
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
     /// A process is killed.

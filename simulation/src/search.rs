@@ -22,7 +22,7 @@ const SHOWN: usize = 20;
 /// Branches that the runtime counts.
 const BRANCHES: &[&str] = include!(concat!(env!("OUT_DIR"), "/branches.rs"));
 
-/// What a search has seen.
+/// Memory of a search.
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Schedules.

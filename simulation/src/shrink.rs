@@ -4,7 +4,7 @@ use crate::scenario::Scenario;
 /// Runs at most.
 const MOST: usize = 600;
 
-/// What makes two messages alike.
+/// Key by which messages count as the same.
 const PHRASES: &[&str] =
     &["has left the job", " died", "has waited", "left while", "destroyed", "no communicator", "broke:"];
 
