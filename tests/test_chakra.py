@@ -1,4 +1,4 @@
-"""`paceline export-chakra` and `import-chakra`.
+"""`paceline export chakra` and `import-chakra`.
 
 The files in tests/data/interop were written by Google's protobuf from MLCommons' schema.
 """
@@ -166,7 +166,7 @@ def test_damaged_files_are_refused_or_read(tmp_path_factory, name, data):
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b'{"traceEvents": []}', "import-kineto"),
+        (b'{"traceEvents": []}', "import kineto"),
         (b"\x80", "expected a Chakra execution trace"),
         (b"\x05abc", "its first message, at byte 0: "),
         (b"\x02\x0f\x00", "expected a Chakra execution trace"),

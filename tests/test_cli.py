@@ -28,9 +28,10 @@ def process(*words, **settings):
 def test_version_and_help():
     assert call("--version").output.startswith("paceline 0.")
     listed = call("--help").output
-    assert all(f"  {name} " in listed for name in ("simulate", "record", "traces", "clusters", "strategies"))
-    for name in ("simulate", "traces", "clusters", "strategies", "import-sends"):
-        result = call(name, "--help")
+    assert all(f"  {name} " in listed for name in ("simulate", "record", "list", "import", "bench"))
+    assert all(f"  {name} " in call("list", "--help").output for name in ("traces", "clusters", "strategies"))
+    for words in ("simulate", "list traces", "list clusters", "list strategies", "import sends"):
+        result = call(*words.split(), "--help")
         assert result.exit_code == 0
         assert "--help" in result.output
 
@@ -45,9 +46,10 @@ def test_help_lists_every_option():
 
 
 def test_no_command_is_a_mistake():
-    result = call()
-    assert result.exit_code == 2
-    assert "Commands:" in result.stderr
+    for words in ((), ("list",), ("import",)):
+        result = call(*words)
+        assert result.exit_code == 2
+        assert "Usage: " in result.stderr and "error" not in result.stderr
 
 
 def test_no_subcommand_is_a_mistake():
@@ -56,7 +58,7 @@ def test_no_subcommand_is_a_mistake():
     assert "Commands:\n" in result.stderr and "error" not in result.stderr
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "strategies")])
+@pytest.mark.parametrize(("typed", "meant"), [("simulat", "simulate"), ("stratgies", "list strategies")])
 def test_an_unknown_command_names_the_nearest(typed, meant):
     result = call(typed)
     assert result.exit_code == 2

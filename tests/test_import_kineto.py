@@ -1,4 +1,4 @@
-"""`paceline import-kineto`: traces of torch.profiler, real ones of the CPU and written ones in the GPU's shape."""
+"""`paceline import kineto`: traces of torch.profiler, real ones of the CPU and written ones in the GPU's shape."""
 
 import gzip
 import json

@@ -129,8 +129,9 @@ def commands():
         command = main.get_command(root, name)
         context = click.Context(command, info_name=name, parent=root)
         if isinstance(command, click.Group):
-            for inner in command.commands.values():
-                yield f"{name} {inner.name}", inner, click.Context(inner, info_name=inner.name, parent=context)
+            for word in command.list_commands(context):
+                inner = command.get_command(context, word)
+                yield f"{name} {word}", inner, click.Context(inner, info_name=word, parent=context)
         else:
             yield name, command, context
 

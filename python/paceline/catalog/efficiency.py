@@ -1,7 +1,7 @@
 """How much of a device's peaks kernels of a class reach, from efficiency.json: constants with sources.
 
 Every constant stands for a mechanism. `calibrated` names the measured rows that one was fitted to; without them it has
-its `prior`. `paceline models --constants` prints them.
+its `prior`. `paceline list models --constants` prints them.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def find_hardware(name: str) -> Hardware:
     near = like_gpu(name, {device.name: (*own[device.name], *device.like) for device in all_hardware()})
     hint = f" (did you mean '{near}'?)" if near else ""
     raise InvalidArgumentError(
-        f"unknown GPU '{name[:80]}'{hint}; known are {', '.join(known)}; or give a file (`paceline gpus NAME --json`)",
+        f"unknown GPU '{name[:80]}'{hint}; known are {', '.join(known)}; or give a file "
+        "(`paceline list gpus NAME --json`)",
         setting="gpu",
     )
 

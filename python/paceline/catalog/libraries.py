@@ -1,7 +1,7 @@
 """Communication libraries: how they group, hand over and send gradients, from libraries/*.json.
 
 A file names the library's strategy and its options, and holds constants, each with unit, source and uncertainty. One
-that `extends` another says only what differs. `paceline libraries` and docs/reference/libraries.md list them.
+that `extends` another says only what differs. `paceline list libraries` and docs/reference/libraries.md list them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def find_library(name: str) -> Library:
     name, at, release = name.partition("@")
     if name not in library_names():
         raise InvalidArgumentError(
-            f"{unknown('library', name, list(library_names()))}; `paceline libraries` lists them"
+            f"{unknown('library', name, list(library_names()))}; `paceline list libraries` lists them"
         )
     library = read_library(_FOLDER / f"{name}.json")
     if not at:

@@ -90,7 +90,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     if isinstance(source, Trace):
         return source
     if isinstance(source, str) and not source:
-        raise InvalidArgumentError("the name of a trace is empty; `paceline traces` lists the built-in traces")
+        raise InvalidArgumentError("the name of a trace is empty; `paceline list traces` lists the built-in traces")
     if isinstance(source, str) and source.startswith("allreduce"):
         return Trace.all_reduce(as_nccl_tests(source.encode(errors="replace").decode()))
     if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES and ":" in source:
@@ -238,7 +238,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
 
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
-        raise InvalidArgumentError("the name of a cluster is empty; `paceline clusters` lists the built-in clusters")
+        raise InvalidArgumentError(
+            "the name of a cluster is empty; `paceline list clusters` lists the built-in clusters"
+        )
     path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
@@ -258,7 +260,7 @@ def cluster_text(source: str | Path) -> str:
 
 
 def _is_list(path: Path) -> bool:
-    """Return whether a regular file begins as a JSON list, as `paceline clusters --json` prints it."""
+    """Return whether a regular file begins as a JSON list, as `paceline list clusters --json` prints it."""
     with contextlib.suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:
@@ -272,7 +274,8 @@ def _only(path: Path) -> object:
     if not isinstance(listed, list) or len(listed) != 1:
         what = f"a list of {len(listed)} clusters" if isinstance(listed, list) else "no JSON object"
         raise InvalidArgumentError(
-            f"{path!s:.200}: is {what}, and one is expected; write one: `paceline clusters NAME --export mine.json`"
+            f"{path!s:.200}: is {what}, and one is expected; write one: "
+            "`paceline list clusters NAME --export mine.json`"
         )
     return listed[0]
 
@@ -280,7 +283,7 @@ def _only(path: Path) -> object:
 def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
     """Return which fields a cluster's file gives: `"0s"` counts. A `Cluster`, a pipe and a list do not tell.
 
-    A list is what `paceline clusters --json` prints, with all fields.
+    A list is what `paceline list clusters --json` prints, with all fields.
 
     The file is one that `load_cluster` has accepted.
     """

@@ -25,7 +25,7 @@ it, the library is the one that the trace was recorded with, or else `ddp`; for 
 `none` is the bare schedule: every tensor is its own bucket, and messages cost nothing but what the cluster says.
 Under `native`, NCCL chooses as its newest known release does; `ddp@2.8` is the library with NCCL 2.8 (to 2.12, 2020 to
 2022). Explicit options win over a library's: `--bucket-size`, `--message-overhead`, and those of its strategy.
-`paceline libraries` prints the same, `--json` for programs.
+`paceline list libraries` prints the same, `--json` for programs.
 
 The **channel** is what carries messages between nodes: `tcp`, `rdma`, or `none`, where messages get the whole
 bandwidth. A cluster says its own (`channel` of the [cluster format](cluster-format.md)); the default cluster has TCP up

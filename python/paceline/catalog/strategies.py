@@ -69,7 +69,7 @@ def find_strategy(name: str) -> Strategy:
         if name == strategy.name or name in strategy.aliases:
             return strategy
     names = [n for s in all_strategies() for n in (s.name, *s.aliases)]
-    raise InvalidArgumentError(f"{unknown('strategy', name, names)}; `paceline strategies` lists them")
+    raise InvalidArgumentError(f"{unknown('strategy', name, names)}; `paceline list strategies` lists them")
 
 
 GRAPH = "graph"

@@ -138,7 +138,7 @@ def advise(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Find the configurations of MODEL (`paceline models`) that train fastest and fit on given GPUs.
+    """Find the configurations of MODEL (`paceline list models`) that train fastest and fit on given GPUs.
 
     Searched are sharding, whether gathered units are kept, batch and accumulation, and checkpointing; what is given is
     not searched. Lists of --tensor-parallel, --pipeline-parallel and --virtual-stages are searched, too. The table has

@@ -1,4 +1,4 @@
-"""The commands `paceline traces`, `clusters`, `strategies` and `libraries`: what is built in, with sources."""
+"""The commands `paceline list traces`, `clusters`, `strategies` and `libraries`: what is built in, with sources."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def libraries(name: str | None, as_json: bool) -> None:
         columns = [Column("name", left=True), Column("strategy", left=True), Column("what it is", left=True)]
         rows = [[library.name, library.strategy, library.summary] for library in shown]
         say(render(columns, [rows], highlight_first=False))
-        say(["", *wrapped("`paceline libraries NAME` shows constants and sources; NAME may be channels.", width())])
+        say(
+            ["", *wrapped("`paceline list libraries NAME` shows constants and sources; NAME may be channels.", width())]
+        )
 
 
 def _library(library: Library) -> dict[str, Any]:
@@ -231,7 +233,7 @@ def _exported(name: str | None, export: Path | None, text: Callable[[str], str])
 
 def _provenances(entries: Sequence[dict[str, Any]], command: str, *, shown: bool) -> list[str]:
     if not shown:
-        return ["", f"Where each comes from: paceline {command} NAME, or --verbose for all."]
+        return ["", f"Where each comes from: paceline list {command} NAME, or --verbose for all."]
     cited = [entry for entry in entries if entry["provenance"]]
     lines = [line for entry in cited for line in wrapped(f"{entry['name']}: {entry['provenance']}", width(), "    ")]
     return ["", *lines] if lines else []

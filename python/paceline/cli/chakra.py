@@ -1,4 +1,4 @@
-"""The commands `paceline import-chakra` and `paceline export-chakra`: Chakra execution traces, ASTRA-sim's input."""
+"""The commands `paceline import chakra` and `paceline export chakra`: Chakra execution traces, ASTRA-sim's input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.cli.completion import complete
 from paceline.cli.param_types import BUCKET_SIZE, SECONDS
 
 
-@click.command("import-chakra")
+@click.command("chakra")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.0.et …")
 @click.option("--name", help="The trace's name.  [default: the file's]")
 @click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.")
@@ -38,7 +38,7 @@ def import_chakra(
 ) -> None:
     """Make a trace from one step in Chakra execution traces (.et), of a rank each.
 
-    Files of `paceline export-chakra` give the trace that was exported. Others need --batch, and --forward if the
+    Files of `paceline export chakra` give the trace that was exported. Others need --batch, and --forward if the
     names of their nodes do not say which belong to the backward pass.
     """
     from paceline.interop.chakra import import_chakra as convert
@@ -60,7 +60,7 @@ def import_chakra(
     )
 
 
-@click.command("export-chakra")
+@click.command("chakra")
 @click.argument("trace", shell_complete=complete)
 @click.option("--workers", required=True, type=click.IntRange(1, 100_000), help="Ranks: as many files are written.")
 @click.option(
@@ -83,8 +83,8 @@ def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: 
     """Write TRACE as Chakra execution traces, for ASTRA-sim: one step, a file a rank.
 
     \b
-    paceline export-chakra resnet-50 --workers 8 -o resnet50
-    paceline import-chakra resnet50.0.et -o resnet50.json
+    paceline export chakra resnet-50 --workers 8 -o resnet50
+    paceline import chakra resnet50.0.et -o resnet50.json
     """
     from paceline.catalog.library import load_trace
     from paceline.interop.chakra import export_chakra as convert

@@ -1,4 +1,4 @@
-"""The command `paceline import-kineto`: a trace from what torch.profiler recorded."""
+"""The command `paceline import kineto`: a trace from what torch.profiler recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
 
 
-@click.command("import-kineto")
+@click.command("kineto")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.json[.gz] …")
 @click.option("--name", help="The trace's name.  [default: the first file's]")
 @click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.  [default: the input's]")
@@ -28,7 +28,7 @@ def import_kineto(
     with_stack=True, for the names of modules, and mark the steps with the profiler's step():
 
     \b
-    paceline import-kineto trace.json.gz -o mine.json
+    paceline import kineto trace.json.gz -o mine.json
     paceline simulate mine.json --workers 8,64
     """
     from paceline.interop.kineto import import_kineto as convert

@@ -1,4 +1,4 @@
-"""The command `paceline import-sends`: a trace from recorded sends (docs/reference/trace-format.md)."""
+"""The command `paceline import sends`: a trace from recorded sends (docs/reference/trace-format.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline._internal.files import check_writable, replaced
 from paceline.cli.param_types import SECONDS
 
 
-@click.command("import-sends")
+@click.command("sends")
 @click.argument("aggregation", type=click.Path(path_type=Path))
 @click.argument("distribution", type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="The trace's name.")

@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -24,34 +24,66 @@ from paceline.cli.meant import meant
 from paceline.errors import InternalError, InvalidArgumentError, JobError
 from paceline.job.failure import report_error
 
-# Name → module, attribute, and help text. Heavy modules are not loaded until their command is called.
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "simulate": ("paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
-    "advise": ("paceline.cli.advise", "advise", "Find the fastest configurations of a model that fit on given GPUs."),
-    "run": ("paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
-    "probe": ("paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
-    "doctor": ("paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
-    "record": ("paceline.cli.record", "record", "Record a trace from training steps, or estimate one for a GPU."),
-    "traces": ("paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
-    "models": ("paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
-    "gpus": ("paceline.cli.models", "gpus", "List the GPUs that models are computed for."),
-    "clusters": ("paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
-    "strategies": ("paceline.cli.catalog", "strategies", "List the strategies."),
-    "libraries": ("paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
-    "import-sends": ("paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
-    "import-kineto": ("paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
-    "import-chakra": ("paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
-    "export-chakra": ("paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
+Entry = tuple[str, str, str, str]
+"""A command: its section in the help, its module, its attribute there, and its help text."""
+Table = dict[str, Entry]
+"""Commands by name. Heavy modules are not loaded until their command is called."""
+
+_CATALOG, _IMPORTS = "Catalog", "Import and export"
+COMMANDS: Table = {
+    "simulate": ("Forecast", "paceline.cli.simulate", "simulate", "Forecast training under each strategy."),
+    "advise": (
+        "Forecast",
+        "paceline.cli.advise",
+        "advise",
+        "Find the fastest configurations of a model that fit on given GPUs.",
+    ),
+    "run": ("Train", "paceline.cli.run", "run", "Start the ranks of a job, here or on several hosts."),
+    "record": (
+        "Train",
+        "paceline.cli.record",
+        "record",
+        "Record a trace from training steps, or estimate one for a GPU.",
+    ),
+    "doctor": ("Train", "paceline.cli.doctor", "doctor", "Diagnose a recorded run; --env describes the machine."),
+    "probe": ("Measure", "paceline.cli.probe", "probe", "Measure a job's network and machines; write a cluster file."),
+    "list": (_CATALOG, "paceline.cli.main", "list_", "List what is built in, or show one."),
+    "import": (_IMPORTS, "paceline.cli.main", "import_", "Make a trace from what other tools recorded."),
+    "export": (_IMPORTS, "paceline.cli.main", "export", "Write a trace for other tools."),
 }
+LISTS: Table = {
+    "models": ("", "paceline.cli.models", "models", "List the built-in models, or show one on a GPU."),
+    "gpus": ("", "paceline.cli.models", "gpus", "List the GPUs that models are computed for."),
+    "clusters": ("", "paceline.cli.catalog", "clusters", "List the built-in clusters, or show one."),
+    "traces": ("", "paceline.cli.catalog", "traces", "List the built-in traces, or show one."),
+    "strategies": ("", "paceline.cli.catalog", "strategies", "List the strategies."),
+    "libraries": ("", "paceline.cli.catalog", "libraries", "List the libraries and their constants, or show one."),
+}
+IMPORTS: Table = {
+    "kineto": ("", "paceline.cli.import_kineto", "import_kineto", "Make a trace from torch.profiler's."),
+    "chakra": ("", "paceline.cli.chakra", "import_chakra", "Make a trace from Chakra execution traces."),
+    "sends": ("", "paceline.cli.import_sends", "import_sends", "Make a trace from recorded sends."),
+}
+EXPORTS: Table = {
+    "chakra": ("", "paceline.cli.chakra", "export_chakra", "Write Chakra execution traces, for ASTRA-sim."),
+}
+FORMER: Table = {
+    **LISTS,
+    **{f"import-{name}": entry for name, entry in IMPORTS.items()},
+    **{f"export-{name}": entry for name, entry in EXPORTS.items()},
+}
+"""Former names of commands, which work; the help leaves them out."""
+MOVED = {name: f"list {name}" if name in LISTS else name.replace("-", " ") for name in FORMER}
+"""Their present names."""
 _LONGEST_MESSAGE = 1000
 _ENTRY_POINTS = "paceline.commands"
 """The entry points of packages that add commands: each is a table as `COMMANDS`."""
 
 
 @functools.lru_cache(maxsize=1)
-def added_commands() -> dict[str, tuple[str, str, str]]:
-    """Return the commands of other packages, as `COMMANDS`; the lab's are among them."""
-    added: dict[str, tuple[str, str, str]] = {}
+def added_commands() -> Table:
+    """Return the commands of other packages; the lab's are among them."""
+    added: Table = {}
     for point in importlib.metadata.entry_points(group=_ENTRY_POINTS):
         try:
             added |= point.load()
@@ -60,24 +92,29 @@ def added_commands() -> dict[str, tuple[str, str, str]]:
     return added
 
 
-def all_commands() -> dict[str, tuple[str, str, str]]:
-    """Return all commands, as `COMMANDS`."""
+def all_commands() -> Table:
+    """Return all commands, except for former names."""
     return {**COMMANDS, **added_commands()}
 
 
-class Commands(click.Group):
-    """A group that imports a subcommand when it is called, and turns errors into one line and an exit code."""
+class Lazy(click.Group):
+    """A group that imports a subcommand when it is called."""
+
+    def __init__(self, *args: Any, table: Callable[[], Table], former: Table | None = None, **others: Any) -> None:  # noqa: ANN401
+        """`former`: commands that work, and that the help leaves out."""
+        super().__init__(*args, **others)
+        self._table, self._former = table, former or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands that are installed."""
-        return list(all_commands())
+        return list(self._table())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module."""
-        entry = COMMANDS.get(cmd_name) or added_commands().get(cmd_name)
+        entry = self._table().get(cmd_name) or self._former.get(cmd_name)
         if entry is None:
             return None
-        module, attribute, _ = entry
+        _, module, attribute, _ = entry
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
@@ -85,18 +122,23 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, and suggest a similar command."""
-        name = args[0]
-        if not name.startswith("-") and name not in COMMANDS and name not in added_commands():
-            near = nearest(name, self.list_commands(ctx))
+        name, known = args[0], [*self._table(), *self._former]
+        if not name.startswith("-") and name not in known:
+            near = nearest(name, known)
+            near = MOVED.get(near, near) if near in self._former else near
             raise click.UsageError(f"no such command '{name}'{f'; did you mean {near}?' if near else ''}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing any."""
-        for title, commands in (("Commands", COMMANDS), ("Lab", added_commands())):
-            if commands:
-                with formatter.section(title):
-                    formatter.write_dl([(name, entry[2]) for name, entry in commands.items()])
+        """List the commands by section without importing any."""
+        table = self._table()
+        for section in dict.fromkeys(entry[0] for entry in table.values()):
+            with formatter.section(section or "Commands"):
+                formatter.write_dl([(name, entry[-1]) for name, entry in table.items() if entry[0] == section])
+
+
+class Commands(Lazy):
+    """The group of all commands, which turns errors into one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]  # noqa: ANN401
         """Run, and exit with 0, 2 for invalid usage, 1 for a failed run, 130 after Ctrl-C."""
@@ -184,8 +226,27 @@ def leave_threads(code: int) -> None:
         os._exit(code)
 
 
+def help_alone(ctx: click.Context) -> None:
+    """Print the help of a group if no command is named."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+def _group(name: str, table: Table, about: str) -> Lazy:
+    own = click.pass_context(help_alone)
+    return Lazy(name, table=lambda: table, help=about, callback=own, invoke_without_command=True)
+
+
+list_ = _group("list", LISTS, "List what is built in; with a name, show one. Each takes --json.")
+import_ = _group("import", IMPORTS, "Make a trace from what other tools recorded.")
+export = _group("export", EXPORTS, "Write a trace for other tools.")
+
+
 @click.group(
     cls=Commands,
+    table=all_commands,
+    former=FORMER,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="A forecast of resnet-50 on 2 to 64 workers under every strategy: paceline simulate",
@@ -194,9 +255,7 @@ def leave_threads(code: int) -> None:
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Run, record and forecast synchronous data-parallel training."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
-        ctx.exit(2)
+    help_alone(ctx)
 
 
 if __name__ == "__main__":

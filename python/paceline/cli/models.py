@@ -1,4 +1,4 @@
-"""The commands `paceline models` and `paceline gpus`: configurations and devices, with sources, and what one costs."""
+"""The commands `paceline list models` and `gpus`: configurations and devices, with sources, and what one costs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
     `paceline simulate NAME --gpu GPU`.
 
     \b
-    paceline models llama-3-8b --gpu h100 --seq 8192 --batch 2 --gpus 64
+    paceline list models llama-3-8b --gpu h100 --seq 8192 --batch 2 --gpus 64
     """
     given = {key: value for key, value in options.items() if value is not None}
     if constants and (name is not None or given or gpus is not None):
@@ -45,7 +45,7 @@ def models(*, name: str | None, gpus: int | None, constants: bool, as_json: bool
         return
     if name is None:
         if given or gpus is not None:
-            raise click.UsageError("name a model: paceline models llama-3-8b --gpu h100")
+            raise click.UsageError("name a model: paceline list models llama-3-8b --gpu h100")
         _print_list(as_json=as_json)
         return
     from paceline.catalog.models.families import model_of
@@ -246,7 +246,7 @@ def gpus(*, name: str | None, as_json: bool) -> None:
         others = units.listed([f"{one} is {device.name}" for device in shown for one in device.aliases])
         notes = [
             "Dense peaks; the memory that programs get; NVLink of one GPU, each way, or else what NCCL gets of its "
-            "slot of PCI Express. Sources: paceline gpus NAME.",
+            "slot of PCI Express. Sources: paceline list gpus NAME.",
             f"Other names: {others}.",
         ]
     say(["", *(line for text in notes for line in wrapped(text, width(), "    "))])

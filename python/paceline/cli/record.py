@@ -68,7 +68,7 @@ class _CannotDoHere(click.ClickException):
     "--on",
     metavar="GPU",
     shell_complete=complete,
-    help="Estimate the times on this GPU (`paceline gpus`); needs no GPU.",
+    help="Estimate the times on this GPU (`paceline list gpus`); needs no GPU.",
 )
 @click.option(
     "--dtype",

@@ -95,9 +95,9 @@ def simulate(
     plot: Path | None,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Forecast training of each TRACE: a file, a name from `paceline traces`, or allreduce:SIZE[/COUNT].
+    """Forecast training of each TRACE: a file, a name from `paceline list traces`, or allreduce:SIZE[/COUNT].
 
-    A model from `paceline models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
+    A model from `paceline list models` is a TRACE, too, with --gpu or as in llama-3-8b@h100.
 
     On a cluster that names its GPUs, allreduce:SIZE is NCCL's, with nccl-tests' columns; so are allgather:,
     reducescatter:, broadcast: and reduce:, and ranges of sizes, such as 8B-16GB.

@@ -328,8 +328,8 @@ def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
         return "; it is not modelled in fabrics of this kind"
     changed = units.listed([f'"{kind}": true' for kind in needs])
     return (
-        f"; `paceline clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give --cluster "
-        "mine.json"
+        f"; `paceline list clusters {cluster.name} --export mine.json`, set {changed} in its switch, and give "
+        "--cluster mine.json"
     )
 
 

@@ -95,7 +95,7 @@ class Sweep:
             values[name] = [checked] if name in SWEPT and not setting.kind_of(place).is_list else checked
         listed = traces if isinstance(traces, Sequence) and not isinstance(traces, str) else [traces]
         if not listed:
-            raise InvalidArgumentError("no trace is given; `paceline traces` lists the built-in traces")
+            raise InvalidArgumentError("no trace is given; `paceline list traces` lists the built-in traces")
         return cls(listed, values, sources, given_by, others, timeline, plot, one_strategy)
 
     @property

@@ -260,6 +260,6 @@ def _content(path: Path) -> bytes:
         raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
     if content[:_BLANKS].lstrip()[:1] == b"{":
         raise InvalidArgumentError(
-            f"{path}: is JSON; give Chakra's protocol buffers (.et), or torch.profiler's JSON to paceline import-kineto"
+            f"{path}: is JSON; give Chakra's protocol buffers (.et), or torch.profiler's JSON to paceline import kineto"
         )
     return content

@@ -206,7 +206,7 @@ class Collectives(GroupBase):
                 were one. The dtype is float16, bfloat16, float32, float64, int32, int64 or uint8. All ranks give the
                 same number of elements.
             op: The reduction. Integers wrap around on overflow; their average is rounded toward zero.
-            strategy: A strategy that `paceline strategies` lists. By default PACELINE_STRATEGY, or the one measured as
+            strategy: One that `paceline list strategies` lists. By default PACELINE_STRATEGY, or the one measured as
                 fastest for this message size.
             dtype: Element type where the array cannot express it: `"bfloat16"` for an array of uint16.
             name: The array's name in error messages.

@@ -143,7 +143,9 @@ REFUSED: Mapping[str, Refused] = {
     "HOROVOD_AUTOTUNE": Refused("unset it: Paceline tunes the strategy for each message size at startup", True),
     "HOROVOD_ELASTIC": Refused("unset it: `paceline run --elastic` starts elastic jobs (docs/how-to/elastic.md)", True),
     "HOROVOD_HIERARCHICAL_ALLGATHER": Refused("unset it: hierarchical strategies are for all-reduce", True),
-    "HOROVOD_TORUS_ALLREDUCE": Refused("unset it, or set PACELINE_STRATEGY to a name from `paceline strategies`", True),
+    "HOROVOD_TORUS_ALLREDUCE": Refused(
+        "unset it, or set PACELINE_STRATEGY to a name from `paceline list strategies`", True
+    ),
     "HOROVOD_DISABLE_GROUP_FUSION": Refused("unset it: Paceline fuses groups with other ready tensors", True),
     "HOROVOD_CONTROLLER": Refused(
         "unset it: Paceline needs no controller; start ranks with paceline run, torchrun, mpirun or srun"

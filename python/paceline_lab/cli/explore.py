@@ -78,8 +78,8 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
     if recorded not in trace_names() and config is None:
         known = [*trace_names(), *built_in_configs()]
         raise InvalidArgumentError(
-            f"unknown trace or model '{named[:80]}'{did_you_mean(alike(named, known))}; `paceline traces` and "
-            "`paceline models` list them"
+            f"unknown trace or model '{named[:80]}'{did_you_mean(alike(named, known))}; `paceline list traces` and "
+            "`paceline list models` list them"
         )
     # Some models have been recorded, too.
     if config is not None and (own or recorded not in trace_names()):
@@ -94,6 +94,6 @@ def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelSta
             own["gpu"] = find_hardware(own["gpu"]).name
         return checked_of_model({"model": config.name, **own})
     if own:
-        raise click.UsageError("--gpu: has no effect on a recorded trace; name a model of `paceline models`")
+        raise click.UsageError("--gpu: has no effect on a recorded trace; name a model of `paceline list models`")
     of_trace = checked({"trace": recorded, "cluster": cluster or SETTINGS["cluster"].default_of("explore")})
     return checked({"trace": of_trace.trace, "cluster": of_trace.cluster, **preset(of_trace.cluster)})

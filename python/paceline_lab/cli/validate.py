@@ -64,7 +64,7 @@ class CannotDoHereError(click.ClickException):
 @click.command()
 @click.option("--quick", is_flag=True, help="One cell for each strategy: under two minutes.")
 @click.option("--full", is_flag=True, help="All models, worker and server counts: one to two hours.")
-@click.option("--trace", type=types.WORDS, help="Names from `paceline traces`, files, or allreduce:SIZE.")
+@click.option("--trace", type=types.WORDS, help="Names from `paceline list traces`, files, or allreduce:SIZE.")
 @types.options("validate", "strategy", "sharding", "compression", "workers", "servers")
 @types.option("validate", "bandwidth", filled=True)
 @click.option(

@@ -214,7 +214,7 @@ def _sizes(
     if compressions.gpu_of(trace.device) is None:
         raise InvalidArgumentError(
             f"what {compressed} takes to compute on the device of {trace.name} is not known; choose a trace of a "
-            "GPU that `paceline gpus` lists",
+            "GPU that `paceline list gpus` lists",
             setting="compression",
         )
     if parse(compressed or NONE).method != "powersgd":

@@ -158,7 +158,7 @@ def _unknown(named: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}")
     hint = did_you_mean(alike(named.rpartition("/")[2], list(built_in_configs())))
     return InvalidArgumentError(
-        f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline models` lists"
+        f"unknown model '{named[:80]}'{hint}; give a config.json, or a name that `paceline list models` lists"
     )
 
 
@@ -210,7 +210,7 @@ def _check_nvlink(hardware: Hardware, why: str, setting: str) -> None:
     if hardware.bus_bandwidth is None:
         raise InvalidArgumentError(
             f"{hardware.title} has no NVLink{why}; leave it out, or give a device file with bus_bandwidth "
-            "(`paceline gpus NAME --json`)",
+            "(`paceline list gpus NAME --json`)",
             setting=setting,
         )
 
@@ -273,7 +273,7 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
             hint = "" if option != "gpu" else f"; leave it out, and {_instead(source, given['gpu'])}"
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
-                f"(`paceline models`){hint}",
+                f"(`paceline list models`){hint}",
                 setting=option,
             )
 

@@ -253,5 +253,6 @@ def refuse_recording(named: str) -> None:
     if is_file or is_recorded(named) or named.partition(":")[0] in COLLECTIVES:
         raise InvalidArgumentError(
             f"'{named:.80}' is no configuration of a model: batch and checkpointing of a recording cannot be searched; "
-            "advise takes models from `paceline models` or a config.json, and `paceline simulate` forecasts recordings"
+            "advise takes models from `paceline list models` or a config.json, and `paceline simulate` forecasts "
+            "recordings"
         )

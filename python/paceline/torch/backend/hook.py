@@ -32,8 +32,8 @@ def strategy_hook(model_or_group: DistributedDataParallel | dist.ProcessGroup | 
     Args:
         model_or_group: A DDP model, with which the hook is registered; or a process group, or None for the default
             group, to create a hook that torch's own hooks can wrap.
-        strategy: A name that `paceline strategies` lists; or names by size, each for buckets of up to that many bytes;
-            or a function from a `GradBucket` to a name. None uses the one measured as fastest.
+        strategy: A name that `paceline list strategies` lists; or names by size, each for buckets of up to that many
+            bytes; or a function from a `GradBucket` to a name. None uses the one measured as fastest.
 
     Returns:
         The hook.

@@ -25,7 +25,7 @@ def job_size() -> int:
 
 
 def synchronising_library(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return the library that synchronises gradients, by its name in `paceline libraries`; empty if none is known."""
+    """Return the library that synchronises gradients, as `paceline list libraries` has it; empty if none is known."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
         backend = str(torch.distributed.get_backend(model.process_group))
         return "ddp-gloo" if backend == "gloo" else "ddp"

@@ -152,7 +152,7 @@ def _step(row: Row) -> _Step:
     except InvalidArgumentError:
         trace = None
     if trace is None:
-        raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline traces`)")
+        raise CannotForecastError(f"model '{row.model[:80]}' is not a built-in trace (`paceline list traces`)")
     batch, rate = row.batch, row.samples_per_s
     known = rates_of(trace.name)
     device = next((known[name] for name in known if name.lower() in row.gpu.lower()), None)
