@@ -1,5 +1,5 @@
-//! One strategy per file. To add one, write its file, name it here twice, and describe it in
-//! docs/reference/strategies.md; the property tests run over [`ALL`].
+//! One strategy per file. To add one, write its file, declare its module and list it in [`ALL`], over which the property tests
+//! run, and describe it in docs/reference/strategies.md.
 mod halving_doubling;
 mod hierarchical;
 mod native;
