@@ -111,8 +111,3 @@ def is_number(value: object) -> TypeGuard[float]:
 def as_rate(bits_per_s: float) -> str:
     """Return the value as cluster files spell it."""
     return f"{bits_per_s!r}bps"
-
-
-def as_time(seconds: float) -> str:
-    """Return the value as cluster files spell it, rounded to picoseconds."""
-    return f"{round(seconds * 1e12)}ps"

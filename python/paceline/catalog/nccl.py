@@ -11,7 +11,7 @@ from paceline._core import NcclGeneration as Generation
 from paceline.catalog.constants import Constant, assumed, value_of
 
 __all__ = ["ALGORITHMS", "KINDS", "PROTOCOLS", "RELEASE", "RELEASES", "Algorithm", "Checked", "Generation", "Kind"]
-__all__ += ["Protocol", "all_constants", "assumed_values", "checked", "constant", "generation_of", "generations"]
+__all__ += ["Protocol", "all_constants", "assumed_values", "checked", "constant", "generation_of"]
 __all__ += ["overlap_slowdown"]
 
 RELEASE = _core.NCCL_RELEASE
@@ -25,12 +25,6 @@ KINDS: tuple[Kind, ...] = tuple(_core.NCCL_KINDS)
 ALGORITHMS: tuple[Algorithm, ...] = tuple(_core.NCCL_ALGORITHMS)
 PROTOCOLS: tuple[Protocol, ...] = tuple(_core.NCCL_PROTOCOLS)
 """In the order of NCCL's tables."""
-
-
-@lru_cache(maxsize=1)
-def generations() -> tuple[Generation, ...]:
-    """Return the generations, oldest first."""
-    return tuple(_core.nccl_generations())
 
 
 def generation_of(gpu: str) -> Generation | None:

@@ -51,7 +51,7 @@ class Reduction(NamedTuple):
 
 
 @lru_cache(256)
-def plan(op: Operator, dtype: str, size: int, prescale: float = 1.0, postscale: float = 1.0) -> Reduction:
+def lowered(op: Operator, dtype: str, size: int, prescale: float = 1.0, postscale: float = 1.0) -> Reduction:
     """Choose how arrays of `size` ranks are reduced. Raises TypeError with the remedy if the runtime cannot."""
     scaled = (prescale, postscale) != (1.0, 1.0)
     if op is Operator.Average:
@@ -167,7 +167,7 @@ def _request(members: Members, call: str, full: str, work: Array, reduction: Red
 
 def _plan(full: str, op: Operator, array: Array, members: Members, prescale: float, postscale: float) -> Reduction:
     try:
-        return plan(op, array.dtype.name, members.size, prescale, postscale)
+        return lowered(op, array.dtype.name, members.size, prescale, postscale)
     except TypeError as error:
         raise TypeError(f"'{full}': {error}") from None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline._internal.documents import read_json, read_small
-from paceline._internal.nearest import nearest
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
@@ -225,11 +224,6 @@ def _is_path(word: str) -> bool:
         return Path(word).exists()
     except (OSError, ValueError):  # too long, or contains a NUL
         return False
-
-
-def nearest_config(word: str) -> str | None:
-    """Return the name that a misspelt one resembles."""
-    return nearest(word, list(built_in_configs()))
 
 
 def read_config(path: Path) -> Config:

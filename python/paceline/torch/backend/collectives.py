@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 from paceline.torch.backend.buffers import REDUCIBLE, Memory, Region, check, describe, elements, is_dense, region
 from paceline.torch.backend.group import Group, Loose, one, parts
 from paceline.torch.backend.monitored_barrier import meet
-from paceline.torch.backend.reductions import AT_ONCE, plan
+from paceline.torch.backend.reductions import AT_ONCE, lowered
 from paceline.torch.backend.sparse import all_reduce_sparse, is_sparse
 from paceline.torch.backend.work import CombinedWork, Work
 
@@ -64,7 +64,7 @@ class Collectives(Group):
                 cast("Operations", self), tensor, operator_of(opts, op), opts, timeout, prescale=prescale
             )
         check(call, "tensor", [tensor])
-        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = lowered(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
         where = [region(reduction.update(memory, tensor))]
         todo = reduction.call(inputs=where, strategy=strategy)
@@ -113,7 +113,7 @@ class Collectives(Group):
         """Reduce into the root's tensor; those of the others keep their values."""
         call, tensor, target = "reduce", one("reduce", tensors), root_of(opts, root)
         check(call, "tensor", [tensor])
-        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = lowered(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor])
         dense = reduction.update(memory, tensor) if self._comm.rank == target else reduction.read(memory, tensor)
         return self._begin(call, memory, timeout or opts, **reduction.call(inputs=[region(dense)], root=target))
@@ -187,7 +187,7 @@ class Collectives(Group):
         check(call, "output", [tensor])
         check(call, "input", inputs, tensor.dtype)
         self._own_part(call, "input", inputs, tensor)
-        reduction = plan(call, operator_of(opts, op), tensor.dtype, self._comm.size)
+        reduction = lowered(call, operator_of(opts, op), tensor.dtype, self._comm.size)
         memory = Memory([tensor], [tensor], inputs)
         parted = [region(reduction.read(memory, part)) for part in inputs]
         into = [region(reduction.write(memory, tensor, inputs[self._comm.rank].data_ptr()))]

@@ -102,7 +102,7 @@ def _viewed(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def plan(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
+def lowered(call: str, operator: Loose, dtype: torch.dtype, size: int) -> Reduction:
     """Choose the reduction over `size` ranks. Raises TypeError with the remedy if the runtime has none."""
     kind = getattr(operator, "op", operator)
     known = _planned.get((kind, dtype, size))

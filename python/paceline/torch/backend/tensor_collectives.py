@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Work as C10dWork
 from paceline.torch.backend.buffers import Memory, Region, check, describe, elements, region
 from paceline.torch.backend.collectives import Collectives, operator_of, root_of
 from paceline.torch.backend.group import Loose
-from paceline.torch.backend.reductions import plan
+from paceline.torch.backend.reductions import lowered
 from paceline.torch.backend.work import CoalescedWork, Work
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class TensorCollectives(Collectives):
         check(call, "output", outputs)
         check(call, "input", inputs, outputs[0].dtype)
         self._world_times(call, inputs, outputs, ("input", "output"))
-        reduction = plan(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
+        reduction = lowered(call, operator_of(opts, op), outputs[0].dtype, self._comm.size)
         memory = Memory(outputs, outputs, inputs)
         into = [
             region(reduction.write(memory, output, self._part_of(tensor, output)))
@@ -118,7 +118,7 @@ class TensorCollectives(Collectives):
         for at in by_dtype(tensors):
             group = pick(tensors, at)
             check(call, "tensor", group)
-            reduction = plan(call, operator_of(opts), group[0].dtype, self._comm.size)
+            reduction = lowered(call, operator_of(opts), group[0].dtype, self._comm.size)
             memory = Memory(group, group)
             where = [region(reduction.update(memory, tensor)) for tensor in group]
             works.append(self._begin("all_reduce", memory, opts, **reduction.call(inputs=where)))

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 
 from paceline.hvd.operators import Operator
 from paceline.torch.backend.buffers import name_of
-from paceline.torch.backend.reductions import WIDER_IN_PRODUCTS, Reduction, plan
+from paceline.torch.backend.reductions import WIDER_IN_PRODUCTS, Reduction, lowered
 
 _KNOWN = {
     Operator.Average: ReduceOp.AVG,
@@ -41,7 +41,7 @@ def combination(
 def _combination(op: Operator, dtype: torch.dtype, size: int, factors: tuple[float, float]) -> Reduction:
     if dtype is torch.bool and factors != (1.0, 1.0):
         raise TypeError(f"{name_of(dtype)} cannot be scaled; leave prescale_factor and postscale_factor out")
-    found, (prescale, postscale) = plan(op.name, _KNOWN[op], dtype, size), factors
+    found, (prescale, postscale) = lowered(op.name, _KNOWN[op], dtype, size), factors
     if factors == (1.0, 1.0):
         return found
     multiplied = WIDER_IN_PRODUCTS.get(dtype, found.dtype)
