@@ -104,6 +104,26 @@ def _opt(config: Config, tokens: int) -> list[Layer]:
     return decoder_layers(config, [block] * config.layers("num_hidden_layers"), positions=positions, tied=tied, norm=2)
 
 
+def _starcoder2(config: Config, tokens: int) -> list[Layer]:
+    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    has_bias = config.flag("use_bias", default=True)
+    block = Block(
+        hidden,
+        heads,
+        config.kv_heads("num_key_value_heads", heads),
+        config.per_head(hidden, heads, "hidden_size", "num_attention_heads"),
+        config.whole("intermediate_size"),
+        tokens,
+        qkv_bias=has_bias,
+        out_bias=has_bias,
+        mlp_bias=has_bias,
+        dropout=config.number("residual_dropout", 0.0) > 0,
+        window=config.whole("sliding_window", 0) or None,
+    )
+    tied = config.flag("tie_word_embeddings", default=True)
+    return decoder_layers(config, [block] * config.layers("num_hidden_layers"), tied=tied, norm=2)
+
+
 def _neox(config: Config, tokens: int) -> list[Layer]:
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     per_head = config.per_head(hidden, heads, "hidden_size", "num_attention_heads")
@@ -397,6 +417,7 @@ _FAMILIES: dict[str, Callable[[Config, int], list[Layer]]] = {
     "falcon": _falcon,
     "opt": _opt,
     "gpt_neox": _neox,
+    "starcoder2": _starcoder2,
     "bert": _bert,
     "roberta": _bert,
     "t5": _t5,
@@ -414,6 +435,7 @@ _CONTEXT = {
 }
 _CONTEXTS = {
     **{"t5": 512, "transfo-xl": 128, "gemma": 8192, "gemma2": 8192, "phi3": 4096, "olmoe": 4096, "deepseek_v3": 4096},
+    "starcoder2": 4096,
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), 32_768),
     **dict.fromkeys(("gemma3_text", "glm4", "glm4_moe", "gpt_oss", "ministral", "mistral", "mixtral"), 131_072),
     "seed_oss": 524_288,

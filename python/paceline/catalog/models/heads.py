@@ -60,6 +60,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "falcon": ("Falcon", "RW"),
     "opt": ("OPT",),
     "gpt_neox": ("GPTNeoX",),
+    "starcoder2": ("Starcoder2",),
     "bert": ("Bert",),
     "roberta": ("Roberta",),
     "t5": ("T5",),
