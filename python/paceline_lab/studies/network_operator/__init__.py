@@ -11,8 +11,7 @@ from pathlib import Path
 
 from paceline_lab.studies.network_operator.claims_detail import detail_claims
 from paceline_lab.studies.network_operator.claims_ranking import ranking_claims
-from paceline_lab.studies.network_operator.published import calibrated_rows, shown_rows
-from paceline_lab.studies.network_operator.rows import compared, skipped
+from paceline_lab.studies.network_operator.published import rows, skipped
 from paceline_lab.studies.network_operator.runs import Simulations
 from paceline_lab.studies.report import Study
 
@@ -25,8 +24,7 @@ TITLE = (
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
     """Simulate each configuration once; draw the figures if a folder is given."""
     simulations, claims = Simulations(), [*ranking_claims(), *detail_claims()]
-    rows = [*calibrated_rows(), *shown_rows()]
-    wanted = [config for row in rows for config in row.configs()]
+    wanted = [config for row in rows() for config in row.configs()]
     wanted += [config for claim in claims for config in claim.configs.values()]
     if plots is not None:
         from paceline_lab.studies.network_operator.figures import figure_configs
@@ -40,9 +38,9 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
         drawn = [str(path) for path in draw_all(simulations, plots)]
     return Study(
         title=TITLE,
-        rows=list(compared(rows, simulations)),
+        rows=[row.compared(simulations) for row in rows()],
         claims=[claim.tested(simulations) for claim in claims],
         figures=drawn,
-        skipped=list(skipped(rows)),
+        skipped=list(skipped(rows())),
         simulations=len(simulations),
     )

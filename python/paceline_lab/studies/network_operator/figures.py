@@ -18,12 +18,10 @@ from paceline_lab.studies.network_operator.mechanisms import configured, strateg
 from paceline_lab.studies.network_operator.published import (
     MODELS,
     TABLE_1_GBPS,
-    TABLE_1_REAL,
     TABLE_1_SERVERS,
-    TABLE_1_SIMULATED,
     TITLES,
-    calibrated_rows,
-    shown_rows,
+    rows,
+    table_1,
     table_1_config,
 )
 from paceline_lab.studies.network_operator.runs import Config, Simulations
@@ -133,16 +131,16 @@ def draw_all(simulations: Simulations, folder: Path) -> list[Path]:
 
 def _published() -> dict[Config, float]:
     """Return published seconds by configuration: those of the tables, and the server's divided by a speed-up."""
-    rows = [row for row in [*calibrated_rows(), *shown_rows()] if row.times == 1 and not row.offset]
-    seconds = {row.config: row.published for row in rows if row.over is None}
-    for row in rows:
+    plain = [row for row in rows() if row.times == 1 and not row.offset]
+    seconds = {row.config: row.published for row in plain if row.over is None}
+    for row in plain:
         if row.over in seconds:
             seconds.setdefault(row.config, seconds[row.over] / row.published)
     return seconds
 
 
 def _published_gains(seconds: dict[Config, float]) -> dict[Config, float]:
-    gains = {row.config: row.published for row in shown_rows() if row.unit == "x"}
+    gains = {row.config: row.published for row in rows() if row.unit == "x" and not row.calibrated}
     for config, own in seconds.items():
         alone = replace(config, strategy="ps", chunk=None, servers=None, slices=None)
         if alone in seconds:
@@ -151,11 +149,11 @@ def _published_gains(seconds: dict[Config, float]) -> dict[Config, float]:
 
 
 def _draw(figure: Figure, simulations: Simulations, published: dict[Config, float], path: Path) -> Path:
-    rows = (len(figure.panels) + 1) // 2
+    height = (len(figure.panels) + 1) // 2
     given = _published_gains(published) if figure.gain else published
     with style.context():
-        canvas = style.new_figure(14.0, 0.9 + 3.3 * rows)
-        grid: Any = canvas.subplots(rows, 2, squeeze=False)
+        canvas = style.new_figure(14.0, 0.9 + 3.3 * height)
+        grid: Any = canvas.subplots(height, 2, squeeze=False)
         for axes, (panel, title) in zip(grid.flat, figure.panels.items(), strict=True):
             _panel(axes, figure, panel, simulations, given)
             axes.set_title(title, fontsize="medium")
@@ -214,10 +212,13 @@ def _draw_servers(simulations: Simulations, path: Path) -> Path:
         for axes, model in zip(grid, MODELS, strict=True):
             times = [simulations[table_1_config(model, servers)] for servers in TABLE_1_SERVERS]
             entries = style.draw_lines(axes, [style.Line("simulated here", TABLE_1_SERVERS, times, look)])
-            for values, own in ((TABLE_1_SIMULATED, look), (TABLE_1_REAL, real)):
-                style.draw_published(axes, TABLE_1_SERVERS, values[model], own)
+            published = {"simulated": look, "real": real}
+            for source, own in published.items():
+                style.draw_published(axes, TABLE_1_SERVERS, table_1(model, source), own)
             style.x_axis(axes, TABLE_1_SERVERS, "parameter servers")
-            style.y_axis(axes, [*times, *TABLE_1_SIMULATED[model], *TABLE_1_REAL[model]], log=False)
+            style.y_axis(
+                axes, [*times, *(value for source in published for value in table_1(model, source))], log=False
+            )
             axes.set_title(TITLES[model], fontsize="medium")
         grid[0].set_ylabel("iteration time (s)")
         marks = [(style.hollow_key(look), "published, simulated"), (style.hollow_key(real), "published, real runs")]

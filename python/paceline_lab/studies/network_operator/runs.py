@@ -51,14 +51,12 @@ class Config:
 
 
 class Simulations:
-    """Iteration times, each simulated once. `traces` replaces built-in traces by model (for the calibration)."""
+    """Iteration times, each simulated once."""
 
-    def __init__(self, traces: dict[str, Trace] | None = None) -> None:
+    def __init__(self) -> None:
         """Start with an empty cache."""
         self._times: dict[Config, float] = {}
         self._traces: dict[tuple[str, str | None, int | None], Trace] = {}
-        for model, trace in (traces or {}).items():
-            self._traces[model, None, None] = trace
 
     def trace(self, model: str, modules: str | None = None, slices: int | None = None) -> Trace:
         """Return the model's trace, unchanged or modified."""
