@@ -9,7 +9,7 @@ from paceline.catalog.channels import constant
 from paceline.catalog.libraries import find_library
 from paceline.cli.main import main
 from paceline_lab.cli.study import study
-from paceline_lab.studies import STUDIES, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
+from paceline_lab.studies import STUDIES, claims, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
 from paceline_lab.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
 # The study runs once, on one worker.
@@ -53,6 +53,17 @@ def test_figures(tmp_path, name):
     drawn = [Path(figure) for figure in run_study(name, tmp_path).figures]
     assert drawn and sorted(drawn) == sorted(tmp_path.iterdir())
     assert all(figure.read_bytes().startswith(b"\x89PNG") for figure in drawn)
+
+
+def test_every_claim_has_a_condition_and_nothing_unknown():
+    known = {"claim", "by", *claims._CONDITIONS}
+    for name, each in claims._claims().items():
+        assert name in STUDIES
+        for claim in each:
+            assert set(claim) <= known and set(claim) & set(claims._CONDITIONS), claim
+    assert claims.holds({"rising": ["a", "b"], "by": 1.5}, {"a": 1, "b": 2})
+    assert not claims.holds({"rising": ["a", "b"], "by": 1.5}, {"a": 1, "b": 1.5})
+    assert not claims.holds({"each": [0, 1], "above": 0.5}, {"a": 1, "b": 0.1})
 
 
 def test_every_study_is_in_the_help():

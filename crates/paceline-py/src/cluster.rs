@@ -6,9 +6,11 @@ use paceline_model::cluster::{
     Mesh as ModelMesh, PartCosts as ModelPart, Racks as ModelRacks, ServerPlace, Shape, Switch as ModelSwitch,
 };
 use paceline_model::{Cluster as ModelCluster, Rate, Time};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::fields::{getters, record};
 use crate::trace::within_a_day;
 use crate::{Reduced, user_error};
 
@@ -17,130 +19,56 @@ use crate::{Reduced, user_error};
 #[derive(Clone, PartialEq)]
 pub struct Cluster(pub ModelCluster);
 
-/// Nodes in racks.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Racks {
-    nodes_per_rack: u32,
-    oversubscription: f64,
-}
-
-#[pymethods]
-impl Racks {
-    #[new]
-    fn new(nodes_per_rack: u32, oversubscription: f64) -> Racks {
-        Racks { nodes_per_rack, oversubscription }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Racks({}, {:?})", self.nodes_per_rack, self.oversubscription)
+record! {
+    /// Nodes in racks.
+    Racks(nodes_per_rack, oversubscription) {
+        nodes_per_rack: u32,
+        oversubscription: f64,
     }
 }
 
-/// Features of the network between the nodes beyond unicast.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Switch {
-    multicast: bool,
-    aggregation: bool,
-    cut_through: bool,
-    memory: Option<u64>,
-    radix: Option<u32>,
-}
-
-#[pymethods]
-impl Switch {
-    #[new]
-    #[pyo3(signature = (*, multicast, aggregation, cut_through=false, memory=None, radix=None))]
-    fn new(multicast: bool, aggregation: bool, cut_through: bool, memory: Option<u64>, radix: Option<u32>) -> Switch {
-        Switch { multicast, aggregation, cut_through, memory, radix }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Switch(multicast={}, aggregation={})", python(self.multicast), python(self.aggregation))
+record! {
+    /// Features of the network between the nodes beyond unicast.
+    Switch(*, multicast, aggregation, cut_through=false, memory=None, radix=None) {
+        multicast: bool,
+        aggregation: bool,
+        cut_through: bool,
+        memory: Option<u64>,
+        radix: Option<u32>,
     }
 }
 
-fn python(truth: bool) -> &'static str {
-    if truth { "True" } else { "False" }
-}
-
-/// A link, or all links of a switch, that carries less than it should.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Degraded {
-    link: String,
-    factor: f64,
-}
-
-#[pymethods]
-impl Degraded {
-    #[new]
-    fn new(link: String, factor: f64) -> Degraded {
-        Degraded { link, factor }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Degraded({:?}, {:?})", self.link, self.factor)
+record! {
+    /// A link, or all links of a switch, that carries less than it should.
+    Degraded(link, factor) {
+        link: String,
+        factor: f64,
     }
 }
 
-/// A slow rank.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Straggler {
-    rank: u32,
-    factor: f64,
-}
-
-#[pymethods]
-impl Straggler {
-    #[new]
-    fn new(rank: u32, factor: f64) -> Straggler {
-        Straggler { rank, factor }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Straggler({}, {:?})", self.rank, self.factor)
+record! {
+    /// A slow rank.
+    Straggler(rank, factor) {
+        rank: u32,
+        factor: f64,
     }
 }
 
-/// GPUs of a node with links to some of the others.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Mesh {
-    peers: u32,
-    bridge_bps: f64,
-}
-
-#[pymethods]
-impl Mesh {
-    #[new]
-    fn new(peers: u32, bridge_bps: f64) -> Mesh {
-        Mesh { peers, bridge_bps }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Mesh({}, {:?})", self.peers, self.bridge_bps)
+record! {
+    /// GPUs of a node with links to some of the others.
+    Mesh(peers, bridge_bps) {
+        peers: u32,
+        bridge_bps: f64,
     }
 }
 
-/// What a part of compressing takes, in seconds.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct PartCosts {
-    bucket_s: f64,
-    tensor_s: f64,
-    element_s: f64,
-    received_s: f64,
-}
-
-#[pymethods]
-impl PartCosts {
-    #[new]
-    #[pyo3(signature = (*, bucket_s=0.0, tensor_s=0.0, element_s=0.0, received_s=0.0))]
-    fn new(bucket_s: f64, tensor_s: f64, element_s: f64, received_s: f64) -> PartCosts {
-        PartCosts { bucket_s, tensor_s, element_s, received_s }
+record! {
+    /// What a part of compressing takes, in seconds.
+    PartCosts(*, bucket_s=0.0, tensor_s=0.0, element_s=0.0, received_s=0.0) {
+        bucket_s: f64,
+        tensor_s: f64,
+        element_s: f64,
+        received_s: f64,
     }
 }
 
@@ -156,21 +84,13 @@ impl PartCosts {
     }
 }
 
-/// What compressing takes by one method.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct CompressionCosts {
-    method: String,
-    compress: PartCosts,
-    between: PartCosts,
-    decompress: PartCosts,
-}
-
-#[pymethods]
-impl CompressionCosts {
-    #[new]
-    fn new(method: String, compress: PartCosts, between: PartCosts, decompress: PartCosts) -> CompressionCosts {
-        CompressionCosts { method, compress, between, decompress }
+record! {
+    /// What compressing takes by one method.
+    CompressionCosts(method, compress, between, decompress) {
+        method: String,
+        compress: PartCosts,
+        between: PartCosts,
+        decompress: PartCosts,
     }
 }
 
@@ -179,105 +99,50 @@ impl CompressionCosts {
 #[derive(Clone, PartialEq)]
 pub struct Fabric(ModelFabric);
 
-#[pymethods]
-impl Fabric {
-    #[getter]
-    fn kind(&self) -> &'static str {
-        self.0.shape.name()
-    }
-
-    #[getter]
-    fn nodes_per_leaf(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::LeafSpine { nodes_per_leaf, .. } | Shape::Rails { nodes_per_leaf, .. } => Some(nodes_per_leaf),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn spines(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::LeafSpine { spines, .. } | Shape::Rails { spines, .. } => Some(spines),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn radix(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::FatTree { radix, .. } => Some(radix),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn oversubscription(&self) -> Option<f64> {
-        match self.0.shape {
-            // Given by the links' own rate.
-            _ if self.0.link_bandwidth.is_some() && !matches!(self.0.shape, Shape::FatTree { .. }) => None,
-            Shape::LeafSpine { oversubscription, .. }
-            | Shape::Rails { oversubscription, .. }
-            | Shape::FatTree { oversubscription, .. } => Some(oversubscription),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn routers_per_group(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::Dragonfly { routers_per_group, .. } => Some(routers_per_group),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn global_links(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::Dragonfly { global_links, .. } => Some(global_links),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn groups(&self) -> Option<u32> {
-        match self.0.shape {
-            Shape::Dragonfly { groups, .. } => Some(groups),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn dimensions(&self) -> Option<Vec<u32>> {
-        match &self.0.shape {
-            Shape::Torus { dimensions } => Some(dimensions.clone()),
-            _ => None,
-        }
-    }
-
-    #[getter]
-    fn nodes_per_switch(&self) -> u32 {
-        self.0.nodes_per_switch()
-    }
-
-    #[getter]
-    fn capacity(&self) -> Option<u64> {
-        self.0.capacity()
-    }
-
-    #[getter]
-    fn link_bandwidth_bps(&self) -> Option<f64> {
-        self.0.link_bandwidth.map(|rate| rate.0)
-    }
-
-    #[getter]
-    fn hop_latency_s(&self) -> f64 {
-        self.0.hop_latency.seconds()
-    }
-
-    #[getter]
-    fn routing(&self) -> &'static str {
-        self.0.routing.name()
-    }
+getters! { Fabric, self {
+    kind: &'static str = self.0.shape.name();
+    nodes_per_leaf: Option<u32> = match self.0.shape {
+        Shape::LeafSpine { nodes_per_leaf, .. } | Shape::Rails { nodes_per_leaf, .. } => Some(nodes_per_leaf),
+        _ => None,
+    };
+    spines: Option<u32> = match self.0.shape {
+        Shape::LeafSpine { spines, .. } | Shape::Rails { spines, .. } => Some(spines),
+        _ => None,
+    };
+    radix: Option<u32> = match self.0.shape {
+        Shape::FatTree { radix, .. } => Some(radix),
+        _ => None,
+    };
+    oversubscription: Option<f64> = match self.0.shape {
+        // Given by the links' own rate.
+        _ if self.0.link_bandwidth.is_some() && !matches!(self.0.shape, Shape::FatTree { .. }) => None,
+        Shape::LeafSpine { oversubscription, .. }
+        | Shape::Rails { oversubscription, .. }
+        | Shape::FatTree { oversubscription, .. } => Some(oversubscription),
+        _ => None,
+    };
+    routers_per_group: Option<u32> = match self.0.shape {
+        Shape::Dragonfly { routers_per_group, .. } => Some(routers_per_group),
+        _ => None,
+    };
+    global_links: Option<u32> = match self.0.shape {
+        Shape::Dragonfly { global_links, .. } => Some(global_links),
+        _ => None,
+    };
+    groups: Option<u32> = match self.0.shape {
+        Shape::Dragonfly { groups, .. } => Some(groups),
+        _ => None,
+    };
+    dimensions: Option<Vec<u32>> = match &self.0.shape {
+        Shape::Torus { dimensions } => Some(dimensions.clone()),
+        _ => None,
+    };
+    nodes_per_switch: u32 = self.0.nodes_per_switch();
+    capacity: Option<u64> = self.0.capacity();
+    link_bandwidth_bps: Option<f64> = self.0.link_bandwidth.map(|rate| rate.0);
+    hop_latency_s: f64 = self.0.hop_latency.seconds();
+    routing: &'static str = self.0.routing.name();
+}
 
     /// The same fabric with links between switches of a rate of their own.
     fn with_link_bandwidth(&self, bits_per_s: f64) -> Fabric {
@@ -405,8 +270,64 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
     Ok(())
 }
 
-#[pymethods]
-impl Cluster {
+getters! { Cluster, self {
+    links: String = self.0.link_names();
+    nodes_per_switch: Option<u32> = {
+        let racks = self.0.racks.map(|racks| racks.nodes_per_rack);
+        racks.or_else(|| self.0.fabric.as_ref().map(|fabric| fabric.nodes_per_switch()))
+    };
+    most_nodes: Option<u64> = self.0.fabric.as_ref().and_then(|fabric| fabric.capacity());
+    name: &str = &self.0.name;
+    provenance: &str = &self.0.provenance;
+    bandwidth_bps: f64 = self.0.bandwidth.0;
+    channel: &'static str = self.0.channel.name();
+    efficiency: Option<f64> = self.0.efficiency;
+    stream_bandwidth_bps: Option<f64> = self.0.stream_bandwidth.map(|rate| rate.0);
+    latency_s: f64 = self.0.latency.seconds();
+    message_overhead_s: f64 = self.0.message_overhead.seconds();
+    gpus_per_node: u32 = self.0.gpus_per_node;
+    gpu: Option<&str> = Some(self.0.gpu.as_str()).filter(|gpu| !gpu.is_empty());
+    nics_per_node: u32 = self.0.nics_per_node;
+    intra_link: Option<&'static str> = self.0.intra_link.map(IntraLink::name);
+    intra_bandwidth_bps: f64 = self.0.intra_bandwidth.0;
+    mesh: Option<Mesh> = self.0.mesh.map(|ModelMesh { peers, bridge }| Mesh { peers, bridge_bps: bridge.0 });
+    intra_latency_s: f64 = self.0.intra_latency.seconds();
+    host_bandwidth_bps: Option<f64> = self.0.host_bandwidth.map(|rate| rate.0);
+    reduction_bandwidth_bps: Option<f64> = self.0.reduction_bandwidth.map(|rate| rate.0);
+    node_contention: f64 = self.0.node_contention;
+    servers: &'static str = self.0.servers.name();
+    racks: Option<Racks> = {
+        let of = |ModelRacks { nodes_per_rack, oversubscription }| Racks { nodes_per_rack, oversubscription };
+        self.0.racks.map(of)
+    };
+    fabric: Option<Fabric> = self.0.fabric.clone().map(Fabric);
+    /// Whether every GPU has a NIC of its own, whose rate `bandwidth_bps` is.
+    has_rails: bool = self.0.has_rails();
+    degraded: Vec<Degraded> = {
+        let of = |one: &ModelDegraded| Degraded { link: one.link.clone(), factor: one.factor };
+        self.0.degraded.iter().map(of).collect()
+    };
+    switch: Switch = {
+        let ModelSwitch { multicast, aggregation, cut_through, memory, radix } = self.0.switch;
+        Switch { multicast, aggregation, cut_through, memory, radix }
+    };
+    stragglers: Vec<Straggler> = self.0.stragglers.iter().map(|&(rank, factor)| Straggler { rank, factor }).collect();
+    /// The standard deviation of the logarithm of computation times.
+    jitter: Option<f64> = self.0.jitter.map(|jitter| jitter.sigma);
+    compression_costs: Vec<CompressionCosts> = {
+        self.0
+            .compression_costs
+            .iter()
+            .map(|costs| CompressionCosts {
+                method: costs.method.clone(),
+                compress: PartCosts::of(costs.compress),
+                between: PartCosts::of(costs.between),
+                decompress: PartCosts::of(costs.decompress),
+            })
+            .collect()
+    };
+}
+
     #[staticmethod]
     fn read(py: Python<'_>, path: PathBuf) -> PyResult<Cluster> {
         py.detach(|| ModelCluster::read(&path)).map(Cluster).map_err(user_error)
@@ -434,169 +355,6 @@ impl Cluster {
     /// The same cluster with fields in the spelling of the file format, as a JSON object.
     fn with_fields(&self, fields: &str) -> PyResult<Cluster> {
         self.0.with_fields(fields, "cluster").map(Cluster).map_err(user_error)
-    }
-
-    #[getter]
-    fn links(&self) -> String {
-        self.0.link_names()
-    }
-
-    #[getter]
-    fn nodes_per_switch(&self) -> Option<u32> {
-        let racks = self.0.racks.map(|racks| racks.nodes_per_rack);
-        racks.or_else(|| self.0.fabric.as_ref().map(|fabric| fabric.nodes_per_switch()))
-    }
-
-    #[getter]
-    fn most_nodes(&self) -> Option<u64> {
-        self.0.fabric.as_ref().and_then(|fabric| fabric.capacity())
-    }
-
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    #[getter]
-    fn provenance(&self) -> &str {
-        &self.0.provenance
-    }
-
-    #[getter]
-    fn bandwidth_bps(&self) -> f64 {
-        self.0.bandwidth.0
-    }
-
-    #[getter]
-    fn channel(&self) -> &'static str {
-        self.0.channel.name()
-    }
-
-    #[getter]
-    fn efficiency(&self) -> Option<f64> {
-        self.0.efficiency
-    }
-
-    #[getter]
-    fn stream_bandwidth_bps(&self) -> Option<f64> {
-        self.0.stream_bandwidth.map(|rate| rate.0)
-    }
-
-    #[getter]
-    fn latency_s(&self) -> f64 {
-        self.0.latency.seconds()
-    }
-
-    #[getter]
-    fn message_overhead_s(&self) -> f64 {
-        self.0.message_overhead.seconds()
-    }
-
-    #[getter]
-    fn gpus_per_node(&self) -> u32 {
-        self.0.gpus_per_node
-    }
-
-    #[getter]
-    fn gpu(&self) -> Option<&str> {
-        Some(self.0.gpu.as_str()).filter(|gpu| !gpu.is_empty())
-    }
-
-    #[getter]
-    fn nics_per_node(&self) -> u32 {
-        self.0.nics_per_node
-    }
-
-    #[getter]
-    fn intra_link(&self) -> Option<&'static str> {
-        self.0.intra_link.map(IntraLink::name)
-    }
-
-    #[getter]
-    fn intra_bandwidth_bps(&self) -> f64 {
-        self.0.intra_bandwidth.0
-    }
-
-    #[getter]
-    fn mesh(&self) -> Option<Mesh> {
-        self.0.mesh.map(|ModelMesh { peers, bridge }| Mesh { peers, bridge_bps: bridge.0 })
-    }
-
-    #[getter]
-    fn intra_latency_s(&self) -> f64 {
-        self.0.intra_latency.seconds()
-    }
-
-    #[getter]
-    fn host_bandwidth_bps(&self) -> Option<f64> {
-        self.0.host_bandwidth.map(|rate| rate.0)
-    }
-
-    #[getter]
-    fn reduction_bandwidth_bps(&self) -> Option<f64> {
-        self.0.reduction_bandwidth.map(|rate| rate.0)
-    }
-
-    #[getter]
-    fn node_contention(&self) -> f64 {
-        self.0.node_contention
-    }
-
-    #[getter]
-    fn servers(&self) -> &'static str {
-        self.0.servers.name()
-    }
-
-    #[getter]
-    fn racks(&self) -> Option<Racks> {
-        self.0.racks.map(|ModelRacks { nodes_per_rack, oversubscription }| Racks { nodes_per_rack, oversubscription })
-    }
-
-    #[getter]
-    fn fabric(&self) -> Option<Fabric> {
-        self.0.fabric.clone().map(Fabric)
-    }
-
-    /// Whether every GPU has a NIC of its own, whose rate `bandwidth_bps` is.
-    #[getter]
-    fn has_rails(&self) -> bool {
-        self.0.has_rails()
-    }
-
-    #[getter]
-    fn degraded(&self) -> Vec<Degraded> {
-        self.0.degraded.iter().map(|one| Degraded { link: one.link.clone(), factor: one.factor }).collect()
-    }
-
-    #[getter]
-    fn switch(&self) -> Switch {
-        let ModelSwitch { multicast, aggregation, cut_through, memory, radix } = self.0.switch;
-        Switch { multicast, aggregation, cut_through, memory, radix }
-    }
-
-    #[getter]
-    fn stragglers(&self) -> Vec<Straggler> {
-        self.0.stragglers.iter().map(|&(rank, factor)| Straggler { rank, factor }).collect()
-    }
-
-    /// The standard deviation of the logarithm of computation times.
-    #[getter]
-    fn jitter(&self) -> Option<f64> {
-        self.0.jitter.map(|jitter| jitter.sigma)
-    }
-
-    #[getter]
-    fn compression_costs(&self) -> Vec<CompressionCosts> {
-        self.0
-            .compression_costs
-            .iter()
-            .map(|costs| CompressionCosts {
-                method: costs.method.clone(),
-                compress: PartCosts::of(costs.compress),
-                between: PartCosts::of(costs.between),
-                decompress: PartCosts::of(costs.decompress),
-            })
-            .collect()
     }
 
     fn __repr__(&self) -> String {

@@ -4,6 +4,7 @@
 mod cluster;
 mod coordination;
 mod coordinator;
+mod fields;
 mod job;
 mod jobs;
 mod nccl;

@@ -10,6 +10,7 @@ use paceline_simulator::nccl;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt};
 
+use crate::fields::getters;
 use crate::{Cluster, Trace, spec, user_error};
 
 /// Adds classes and functions.
@@ -101,37 +102,18 @@ fn rdma_latency_s(py: Python<'_>) -> PyResult<f64> {
 #[derive(PartialEq)]
 pub struct PyGeneration(&'static Generation);
 
-#[pymethods]
-impl PyGeneration {
+getters! { PyGeneration, self {
     /// `volta`, `ampere`, `hopper` or `blackwell`.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
+    name: &str = &self.0.name;
     /// Parts of the names of its GPUs, in lower case.
-    #[getter]
-    fn gpus(&self) -> Vec<String> {
-        self.0.gpus.clone()
-    }
-
+    gpus: Vec<String> = self.0.gpus.clone();
     /// Rings inside a node, each with a share of the links.
-    #[getter]
-    fn channels(&self) -> u32 {
-        self.0.channels
-    }
-
+    channels: u32 = self.0.channels;
     /// The share of the links' rate that NCCL's model gives NVLS; 0: no NVLS.
-    #[getter]
-    fn nvls_share(&self) -> f64 {
-        self.0.nvls_share
-    }
-
+    nvls_share: f64 = self.0.nvls_share;
     /// Factor on a ring's latency for large buffers over several nodes.
-    #[getter]
-    fn plateau(&self) -> f64 {
-        self.0.plateau
-    }
+    plateau: f64 = self.0.plateau;
+}
 
     fn __repr__(&self) -> String {
         format!("Generation(name='{}')", self.0.name)
@@ -148,8 +130,19 @@ impl PyGeneration {
 #[derive(PartialEq, Hash)]
 pub struct PyGroup(Group);
 
-#[pymethods]
-impl PyGroup {
+getters! { PyGroup, self {
+    /// All ranks.
+    ranks: u32 = self.0.ranks;
+    /// Ranks on a node.
+    per_node: u32 = self.0.per_node;
+    /// Groups of this layout that share the NICs.
+    concurrent: u32 = self.0.concurrent;
+    /// Nodes with ranks of the group.
+    nodes: u32 = self.0.nodes();
+    /// Ranks on a full node: `per_node`, or all if there are fewer.
+    per_node_used: u32 = self.0.per_node_used();
+}
+
     #[new]
     #[pyo3(signature = (ranks, per_node, concurrent=None))]
     fn new(
@@ -162,36 +155,6 @@ impl PyGroup {
             per_node: count_of("per_node", per_node)?,
             concurrent: concurrent.map_or(Ok(1), |it| count_of("concurrent", it))?,
         }))
-    }
-
-    /// All ranks.
-    #[getter]
-    fn ranks(&self) -> u32 {
-        self.0.ranks
-    }
-
-    /// Ranks on a node.
-    #[getter]
-    fn per_node(&self) -> u32 {
-        self.0.per_node
-    }
-
-    /// Groups of this layout that share the NICs.
-    #[getter]
-    fn concurrent(&self) -> u32 {
-        self.0.concurrent
-    }
-
-    /// Nodes with ranks of the group.
-    #[getter]
-    fn nodes(&self) -> u32 {
-        self.0.nodes()
-    }
-
-    /// Ranks on a full node: `per_node`, or all if there are fewer.
-    #[getter]
-    fn per_node_used(&self) -> u32 {
-        self.0.per_node_used()
     }
 
     fn __getnewargs__(&self) -> (u32, u32, u32) {
@@ -215,8 +178,33 @@ impl Hash for PyMachine {
     }
 }
 
-#[pymethods]
-impl PyMachine {
+getters! { PyMachine, self {
+    /// Of the cluster.
+    name: &str = &self.0.name;
+    /// Of the GPUs.
+    generation: PyGeneration = PyGeneration(self.0.generation);
+    /// GPUs of a node.
+    gpus_per_node: u32 = self.0.gpus_per_node;
+    /// `pcie`, `nvlink` or `nvswitch`.
+    intra_link: &str = self.0.intra_link.name();
+    /// Rate of a GPU's link inside the node.
+    link: f64 = self.0.link;
+    /// Rate of all NICs of a node.
+    nominal: f64 = self.0.nominal;
+    /// The same of the slowest node.
+    network: f64 = self.0.network;
+    /// NICs of a node.
+    nics: u32 = self.0.nics;
+    /// What messages get of the network, if the cluster says so.
+    nic_share: Option<f64> = self.0.nic_share;
+    /// What a hop between nodes takes beside NCCL's own figures: the latency of TCP.
+    hop_s: f64 = self.0.hop_s;
+    /// Assumptions about links and GPUs that the cluster does not name.
+    assumed: Vec<String> = self.0.assumed.clone();
+    /// Whether the switches inside the node add and multicast.
+    has_nvls: bool = self.0.has_nvls();
+}
+
     /// Return a cluster as NCCL sees it. Raises InvalidArgumentError for links that this model does not know.
     #[staticmethod]
     fn of(py: Python<'_>, cluster: &Cluster) -> PyResult<PyMachine> {
@@ -229,78 +217,6 @@ impl PyMachine {
     /// leaf need. Raises InvalidArgumentError for links that the cluster does not have.
     fn behind_slow_links(&self, cluster: &Cluster, size: u32, stride: u32, world: u32) -> PyResult<PyMachine> {
         nccl::behind_slow_links(&self.0, &cluster.0, (size, stride), world).map(PyMachine).map_err(user_error)
-    }
-
-    /// Of the cluster.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Of the GPUs.
-    #[getter]
-    fn generation(&self) -> PyGeneration {
-        PyGeneration(self.0.generation)
-    }
-
-    /// GPUs of a node.
-    #[getter]
-    fn gpus_per_node(&self) -> u32 {
-        self.0.gpus_per_node
-    }
-
-    /// `pcie`, `nvlink` or `nvswitch`.
-    #[getter]
-    fn intra_link(&self) -> &str {
-        self.0.intra_link.name()
-    }
-
-    /// Rate of a GPU's link inside the node.
-    #[getter]
-    fn link(&self) -> f64 {
-        self.0.link
-    }
-
-    /// Rate of all NICs of a node.
-    #[getter]
-    fn nominal(&self) -> f64 {
-        self.0.nominal
-    }
-
-    /// The same of the slowest node.
-    #[getter]
-    fn network(&self) -> f64 {
-        self.0.network
-    }
-
-    /// NICs of a node.
-    #[getter]
-    fn nics(&self) -> u32 {
-        self.0.nics
-    }
-
-    /// What messages get of the network, if the cluster says so.
-    #[getter]
-    fn nic_share(&self) -> Option<f64> {
-        self.0.nic_share
-    }
-
-    /// What a hop between nodes takes beside NCCL's own figures: the latency of TCP.
-    #[getter]
-    fn hop_s(&self) -> f64 {
-        self.0.hop_s
-    }
-
-    /// Assumptions about links and GPUs that the cluster does not name.
-    #[getter]
-    fn assumed(&self) -> Vec<String> {
-        self.0.assumed.clone()
-    }
-
-    /// Whether the switches inside the node add and multicast.
-    #[getter]
-    fn has_nvls(&self) -> bool {
-        self.0.has_nvls()
     }
 
     /// Return the wire rate between nodes that a group gets.
@@ -332,37 +248,18 @@ impl PyMachine {
 #[derive(PartialEq)]
 pub struct PyEstimate(Estimate);
 
-#[pymethods]
-impl PyEstimate {
+getters! { PyEstimate, self {
     /// `ring`, `tree`, `nvls`, `nvls-tree` or `pat`.
-    #[getter]
-    fn algorithm(&self) -> &str {
-        self.0.algorithm.name()
-    }
-
+    algorithm: &str = self.0.algorithm.name();
     /// `LL`, `LL128` or `Simple`.
-    #[getter]
-    fn protocol(&self) -> &str {
-        self.0.protocol.name()
-    }
-
+    protocol: &str = self.0.protocol.name();
     /// Of the whole collective.
-    #[getter]
-    fn seconds(&self) -> f64 {
-        self.0.seconds
-    }
-
+    seconds: f64 = self.0.seconds;
     /// Before the last byte moves.
-    #[getter]
-    fn latency_s(&self) -> f64 {
-        self.0.latency_s
-    }
-
+    latency_s: f64 = self.0.latency_s;
     /// Of the rest.
-    #[getter]
-    fn bandwidth(&self) -> f64 {
-        self.0.bandwidth
-    }
+    bandwidth: f64 = self.0.bandwidth;
+}
 
     fn __repr__(&self) -> String {
         let Estimate { algorithm, protocol, seconds, latency_s, bandwidth } = self.0;
@@ -384,70 +281,33 @@ pub struct PyTime {
     machine: PyMachine,
 }
 
-#[pymethods]
-impl PyTime {
+getters! { PyTime, self {
     /// `allreduce`, `allgather`, `reducescatter`, `broadcast` or `reduce`.
-    #[getter]
-    fn kind(&self) -> &str {
-        self.request.kind.name()
-    }
-
+    kind: &str = self.request.kind.name();
     /// Bytes, as nccl-tests counts them: of the whole buffer, which for all-gather and reduce-scatter holds a shard of
     /// every rank.
-    #[getter]
-    fn size(&self) -> u64 {
-        self.request.size
-    }
-
+    size: u64 = self.request.size;
     /// The ranks and how they are spread over the nodes.
-    #[getter]
-    fn group(&self) -> PyGroup {
-        PyGroup(self.request.group)
-    }
-
+    group: PyGroup = PyGroup(self.request.group);
     /// Of the whole collective.
-    #[getter]
-    fn seconds(&self) -> f64 {
-        self.time.seconds
-    }
-
+    seconds: f64 = self.time.seconds;
     /// `none`: a group of one rank sends nothing.
-    #[getter]
-    fn algorithm(&self) -> &str {
-        self.time.choice.map_or("none", |it| it.0.name())
-    }
-
+    algorithm: &str = self.time.choice.map_or("none", |it| it.0.name());
     /// `LL`, `LL128` or `Simple`.
-    #[getter]
-    fn protocol(&self) -> &str {
-        self.time.choice.map_or(Protocol::Simple, |it| it.1).name()
-    }
-
+    protocol: &str = self.time.choice.map_or(Protocol::Simple, |it| it.1).name();
     /// The nodes.
-    #[getter]
-    fn machine(&self) -> PyMachine {
-        self.machine.clone()
-    }
-
+    machine: PyMachine = self.machine.clone();
     /// Bytes of the buffer per second.
-    #[getter]
-    fn algorithm_bandwidth(&self) -> f64 {
-        if self.time.seconds > 0.0 { self.request.size as f64 / self.time.seconds } else { 0.0 }
-    }
-
+    algorithm_bandwidth: f64 = if self.time.seconds > 0.0 { self.request.size as f64 / self.time.seconds } else { 0.0 };
     /// Bytes per second that pass each rank's link, as nccl-tests defines it.
-    #[getter]
-    fn bus_bandwidth(&self) -> f64 {
-        self.algorithm_bandwidth() * bus_factor(self.request.kind, self.request.group.ranks)
-    }
-
+    bus_bandwidth: f64 = self.algorithm_bandwidth() * bus_factor(self.request.kind, self.request.group.ranks);
     /// What NCCL's own model would choose; None for one rank.
-    #[getter]
-    fn tuning(&self) -> Option<PyEstimate> {
+    tuning: Option<PyEstimate> = {
         let Request { kind, size, group, .. } = self.request;
         self.time.choice?;
         Release::CURRENT.estimates(kind, size, group, &self.machine.0).into_iter().next().map(PyEstimate)
-    }
+    };
+}
 
     fn __repr__(&self) -> String {
         format!(
@@ -467,42 +327,15 @@ impl PyTime {
 #[pyclass(frozen, name = "NcclConstant", module = "paceline._core")]
 pub struct PyConstant(&'static Constant);
 
-#[pymethods]
-impl PyConstant {
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    #[getter]
-    fn value(&self) -> f64 {
-        self.0.value
-    }
-
-    #[getter]
-    fn unit(&self) -> &str {
-        &self.0.unit
-    }
-
-    #[getter]
-    fn uncertainty(&self) -> f64 {
-        self.0.uncertainty
-    }
-
-    #[getter]
-    fn source(&self) -> &str {
-        &self.0.source
-    }
-
-    #[getter]
-    fn calibrated(&self) -> &str {
-        &self.0.calibrated
-    }
-
-    #[getter]
-    fn prior(&self) -> Option<f64> {
-        self.0.prior
-    }
+getters! { PyConstant, self {
+    name: &str = &self.0.name;
+    value: f64 = self.0.value;
+    unit: &str = &self.0.unit;
+    uncertainty: f64 = self.0.uncertainty;
+    source: &str = &self.0.source;
+    calibrated: &str = &self.0.calibrated;
+    prior: Option<f64> = self.0.prior;
+}
 }
 
 #[pyfunction]

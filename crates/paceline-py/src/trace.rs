@@ -7,11 +7,13 @@ use paceline_model::trace::{
 };
 use paceline_model::{Time, Trace as ModelTrace, units};
 use paceline_simulator as simulator;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyFutureWarning, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::json;
 
+use crate::fields::{getters, record};
 use crate::{Reduced, user_error};
 
 /// The computation of one worker in one iteration.
@@ -19,56 +21,24 @@ use crate::{Reduced, user_error};
 #[derive(Clone, PartialEq)]
 pub struct Trace(pub ModelTrace);
 
-/// A forward layer.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Layer {
-    name: String,
-    duration_s: f64,
-    tensors: Vec<String>,
-    activation_bytes: Option<u64>,
-    backward_bytes: Option<u64>,
-}
-
-#[pymethods]
-impl Layer {
-    #[new]
-    #[pyo3(signature = (name, duration_s, tensors=vec![], *, activation_bytes=None, backward_bytes=None))]
-    fn new(
+record! {
+    /// A forward layer.
+    Layer(name, duration_s, tensors=vec![], *, activation_bytes=None, backward_bytes=None) {
         name: String,
         duration_s: f64,
         tensors: Vec<String>,
         activation_bytes: Option<u64>,
         backward_bytes: Option<u64>,
-    ) -> Layer {
-        Layer { name, duration_s, tensors, activation_bytes, backward_bytes }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Layer({:?}, {:?}, {:?})", self.name, self.duration_s, self.tensors)
     }
 }
 
-/// A gradient, and when it may be sent.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Gradient {
-    tensor: String,
-    ready_s: f64,
-    bytes: u64,
-    shape: Option<Vec<u64>>,
-}
-
-#[pymethods]
-impl Gradient {
-    #[new]
-    #[pyo3(signature = (tensor, ready_s, bytes, shape=None))]
-    fn new(tensor: String, ready_s: f64, bytes: u64, shape: Option<Vec<u64>>) -> Gradient {
-        Gradient { tensor, ready_s, bytes, shape }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Gradient({:?}, {:?}, {})", self.tensor, self.ready_s, self.bytes)
+record! {
+    /// A gradient, and when it may be sent.
+    Gradient(tensor, ready_s, bytes, shape=None) {
+        tensor: String,
+        ready_s: f64,
+        bytes: u64,
+        shape: Option<Vec<u64>>,
     }
 }
 
@@ -82,18 +52,15 @@ pub struct Worker {
     optimizer_s: f64,
 }
 
-#[pymethods]
-impl Worker {
+getters! { Worker, self {
+    /// Seconds of the forward layers.
+    forward_s: f64 = self.forward.iter().map(|layer| layer.duration_s).sum();
+}
+
     #[new]
     #[pyo3(signature = (forward, gradients, *, backward_s=None, optimizer_s=0.0))]
     fn new(forward: Vec<Layer>, gradients: Vec<Gradient>, backward_s: Option<f64>, optimizer_s: f64) -> Worker {
         Worker { forward, gradients, backward_s, optimizer_s }
-    }
-
-    /// Seconds of the forward layers.
-    #[getter]
-    fn forward_s(&self) -> f64 {
-        self.forward.iter().map(|layer| layer.duration_s).sum()
     }
 
     fn __repr__(&self) -> String {
@@ -101,24 +68,11 @@ impl Worker {
     }
 }
 
-/// A tensor with its bytes, or without where its gradient says them.
-#[pyclass(frozen, eq, get_all, from_py_object, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Distributed {
-    tensor: String,
-    bytes: Option<u64>,
-}
-
-#[pymethods]
-impl Distributed {
-    #[new]
-    #[pyo3(signature = (tensor, bytes=None))]
-    fn new(tensor: String, bytes: Option<u64>) -> Distributed {
-        Distributed { tensor, bytes }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Distributed({:?})", self.tensor)
+record! {
+    /// A tensor with its bytes, or without where its gradient says them.
+    Distributed(tensor, bytes=None) {
+        tensor: String,
+        bytes: Option<u64>,
     }
 }
 
@@ -230,8 +184,42 @@ impl Trace {
     }
 }
 
-#[pymethods]
-impl Trace {
+getters! { Trace, self {
+    name: &str = &self.0.name;
+    provenance: &str = &self.0.provenance;
+    device: &str = &self.0.device;
+    library: &str = &self.0.library;
+    batch: u32 = self.0.batch;
+    dtype: &'static str = self.0.dtype.name();
+    /// Number of forward layers.
+    layer_count: usize = self.first().forward.len();
+    /// Number of tensors.
+    tensor_count: usize = self.0.tensors.len();
+    /// Number of recorded workers.
+    worker_count: usize = self.0.workers.len();
+    gradient_bytes: u64 = self.0.tensors.iter().map(|tensor| tensor.bytes).sum();
+    frozen_bytes: u64 = self.0.tensors.iter().map(|tensor| tensor.frozen_bytes).sum();
+    optimizer_bytes: Option<u64> = self.0.optimizer_bytes;
+    backward_spread: f64 = self.0.backward_spread;
+    forward_s: f64 = self.first().forward_time().seconds();
+    backward_s: f64 = self.first().backward.seconds();
+    optimizer_s: f64 = self.first().optimizer.seconds();
+    /// Whether anything is computed.
+    computes: bool = self.first().compute_time() > Time::ZERO;
+    /// Whether passes before the last one were recorded, which `paceline record` writes as a layer of this name.
+    accumulates: bool = self.first().forward.iter().any(|layer| layer.name == "(accumulation)");
+    workers: Vec<Worker> = TraceFile::from(&self.0).workers.into_iter().map(Worker::of).collect();
+    /// In the order in which servers distribute them.
+    distribution: Vec<Distributed> = {
+        let one = |ModelDistributed { tensor, bytes }| Distributed { tensor, bytes };
+        TraceFile::from(&self.0).distribution.into_iter().map(one).collect()
+    };
+    frozen: Vec<(String, u64)> = {
+        let frozen = self.0.tensors.iter().filter(|tensor| tensor.frozen_bytes > 0);
+        frozen.map(|tensor| (tensor.name.clone(), tensor.frozen_bytes)).collect()
+    };
+}
+
     /// A trace of described workers.
     #[new]
     #[pyo3(signature = (name, batch, dtype, workers, **fields))]
@@ -357,119 +345,6 @@ impl Trace {
     fn buckets(&self, bucket_size: Option<u64>) -> Vec<Vec<String>> {
         let name = |t: &u32| self.0.tensors[*t as usize].name.clone();
         simulator::bucket_tensors(&self.0, bucket_size).iter().map(|b| b.iter().map(name).collect()).collect()
-    }
-
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    #[getter]
-    fn provenance(&self) -> &str {
-        &self.0.provenance
-    }
-
-    #[getter]
-    fn device(&self) -> &str {
-        &self.0.device
-    }
-
-    #[getter]
-    fn library(&self) -> &str {
-        &self.0.library
-    }
-
-    #[getter]
-    fn batch(&self) -> u32 {
-        self.0.batch
-    }
-
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        self.0.dtype.name()
-    }
-
-    /// Number of forward layers.
-    #[getter]
-    fn layer_count(&self) -> usize {
-        self.first().forward.len()
-    }
-
-    /// Number of tensors.
-    #[getter]
-    fn tensor_count(&self) -> usize {
-        self.0.tensors.len()
-    }
-
-    /// Number of recorded workers.
-    #[getter]
-    fn worker_count(&self) -> usize {
-        self.0.workers.len()
-    }
-
-    #[getter]
-    fn gradient_bytes(&self) -> u64 {
-        self.0.tensors.iter().map(|tensor| tensor.bytes).sum()
-    }
-
-    #[getter]
-    fn frozen_bytes(&self) -> u64 {
-        self.0.tensors.iter().map(|tensor| tensor.frozen_bytes).sum()
-    }
-
-    #[getter]
-    fn optimizer_bytes(&self) -> Option<u64> {
-        self.0.optimizer_bytes
-    }
-
-    #[getter]
-    fn backward_spread(&self) -> f64 {
-        self.0.backward_spread
-    }
-
-    #[getter]
-    fn forward_s(&self) -> f64 {
-        self.first().forward_time().seconds()
-    }
-
-    #[getter]
-    fn backward_s(&self) -> f64 {
-        self.first().backward.seconds()
-    }
-
-    #[getter]
-    fn optimizer_s(&self) -> f64 {
-        self.first().optimizer.seconds()
-    }
-
-    /// Whether anything is computed.
-    #[getter]
-    fn computes(&self) -> bool {
-        self.first().compute_time() > Time::ZERO
-    }
-
-    /// Whether passes before the last one were recorded, which `paceline record` writes as a layer of this name.
-    #[getter]
-    fn accumulates(&self) -> bool {
-        self.first().forward.iter().any(|layer| layer.name == "(accumulation)")
-    }
-
-    #[getter]
-    fn workers(&self) -> Vec<Worker> {
-        TraceFile::from(&self.0).workers.into_iter().map(Worker::of).collect()
-    }
-
-    /// In the order in which servers distribute them.
-    #[getter]
-    fn distribution(&self) -> Vec<Distributed> {
-        let one = |ModelDistributed { tensor, bytes }| Distributed { tensor, bytes };
-        TraceFile::from(&self.0).distribution.into_iter().map(one).collect()
-    }
-
-    #[getter]
-    fn frozen(&self) -> Vec<(String, u64)> {
-        let frozen = self.0.tensors.iter().filter(|tensor| tensor.frozen_bytes > 0);
-        frozen.map(|tensor| (tensor.name.clone(), tensor.frozen_bytes)).collect()
     }
 
     fn __repr__(&self) -> String {

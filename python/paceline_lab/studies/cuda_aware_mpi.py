@@ -20,6 +20,7 @@ from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies import run_in_turn
+from paceline_lab.studies.claims import judged
 from paceline_lab.studies.curves import Panel, draw
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
 
@@ -28,7 +29,6 @@ TITLE = (
     "all-reduces, training on Piz Daint"
 )
 _SIZES = {"8 B": 8, "1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "16 MiB": 1 << 24, "256 MiB": 1 << 28}
-_SMALL = ("8 B", "1 KiB", "64 KiB")
 _RANKS = 16
 _GPUS = (2, 4, 8, 16, 32, 64)
 _BATCHES = (16, 32, 64, 128)
@@ -118,33 +118,14 @@ def _claims() -> list[ClaimResult]:
     faster = {label: latency("NCCL2", size) / latency("CUDA-aware MPI", size) for label, size in _SIZES.items()}
     beaten = {name: rate(name, "resnet-50", 64) / rate("gRPC", "resnet-50", 64) for name in DESIGNS if name != "gRPC"}
     batch = {size: rate("CUDA-aware MPI", "resnet-50", 64, size) / 64 for size in (16, 128)}
-    return [
-        ClaimResult(
-            "CUDA-aware MPI is 5 to 17 times faster than NCCL2 for small and medium messages (to 64 KiB).",
-            all(5 <= faster[label] <= 17 for label in _SMALL),
-            {f"NCCL2 / MPI, {label}": faster[label] for label in faster},
-        ),
-        ClaimResult(
-            "Its latency is also lower for large messages, by 29 % (half of that suffices here).",
-            1 / faster["256 MiB"] <= 1 - 0.29 / 2,
-            {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
-        ),
-        ClaimResult(
-            "Systems without gRPC beat gRPC in most configurations.",
-            sum(ratio > 1 for ratio in beaten.values()) > len(beaten) / 2,
-            {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
-        ),
-        ClaimResult(
-            "Without gRPC, the all-reduce determines the training speed.",
-            rate("CUDA-aware MPI", "resnet-50", 64) > 1.05 * rate("MPI through the host", "resnet-50", 64),
-            {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
-        ),
-        ClaimResult(
-            "Larger batches scale better.",
-            batch[128] > batch[16],
-            {f"batch {size}, /s a GPU": value for size, value in batch.items()},
-        ),
+    figures = [
+        {f"NCCL2 / MPI, {label}": value for label, value in faster.items()},
+        {"NCCL2 / MPI, 256 MiB": faster["256 MiB"]},
+        {f"{name} / gRPC": ratio for name, ratio in beaten.items()},
+        {name: rate(name, "resnet-50", 64) for name in ALL_REDUCES},
+        {f"batch {size}, /s a GPU": value for size, value in batch.items()},
     ]
+    return judged("cuda-aware-mpi", figures)
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:

@@ -22,6 +22,7 @@ from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
+from paceline_lab.studies.claims import judged
 from paceline_lab.studies.curves import Panel, draw
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
 
@@ -67,23 +68,12 @@ def slope(system: str) -> float:
 def _claims() -> list[ClaimResult]:
     slopes = {system: slope(system) for system in _GPUS}
     gain = slopes[DDL] / slopes[NCCL] - 1
-    return [
-        ClaimResult(
-            "DDL is faster than NCCL between nodes (published: +1.4 %).",
-            gain > 0,
-            {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
-        ),
-        ClaimResult(
-            "Under Horovod each GPU contributes more throughput than in one process.",
-            slopes[NCCL] > slopes[SINGLE],
-            {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
-        ),
-        ClaimResult(
-            "Throughput grows linearly to 24 GPUs (each GPU at least 95 % of its share on one node).",
-            rate(NCCL, 24) / 24 >= 0.95 * rate(NCCL, 4) / 4,
-            {"4 GPUs, /s each": rate(NCCL, 4) / 4, "24 GPUs, /s each": rate(NCCL, 24) / 24},
-        ),
+    figures = [
+        {"DDL / NCCL - 1": gain, "NCCL, /s": slopes[NCCL], "DDL, /s": slopes[DDL]},
+        {"one process, /s": slopes[SINGLE], "Horovod, /s": slopes[NCCL]},
+        {f"{gpus} GPUs, /s each": rate(NCCL, gpus) / gpus for gpus in (4, 24)},
     ]
+    return judged("ddl-nccl", figures)
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:

@@ -26,6 +26,7 @@ from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions
 
 from paceline_lab.studies import run_in_turn
+from paceline_lab.studies.claims import judged
 from paceline_lab.studies.curves import Panel, draw
 from paceline_lab.studies.report import ClaimResult, Compared, Prediction, Study
 
@@ -186,43 +187,17 @@ def _claims() -> list[ClaimResult]:
     ideal = {gpus: rate(Layout(RAY, gpus, gpus, IDEAL)) for gpus in (4, 8)}
     near = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(HOROVOD, gpus, 4)) for gpus in (8, 16)}
     close = {gpus: rate(_system(RAY, gpus, 4)) / rate(_system(TENSORFLOW, gpus, 4)) for gpus in (8, 16)}
-    return [
-        ClaimResult(
-            "With 8 GPUs per node scaling is worse than with 4, although fewer nodes communicate.",
-            sixteen[8] < sixteen[4],
+    return judged(
+        "ray-sgd",
+        [
             {"Ray, 16 GPUs, 4 a node, /s": sixteen[4], "8 a node, /s": sixteen[8]},
-        ),
-        ClaimResult(
-            "Horovod with 16 GPUs on 2 nodes is slower than with 8 on one.",
-            horovod[16] < horovod[8],
             {"8 on one node, /s": horovod[8], "16 on two, /s": horovod[16]},
-        ),
-        ClaimResult(
-            "Ray matches Horovod (within 10 %).",
-            all(abs(ratio - 1) <= 0.1 for ratio in near.values()),
             {f"Ray / Horovod, {gpus} GPUs": ratio for gpus, ratio in near.items()},
-        ),
-        ClaimResult(
-            "Ray is within 10 % of Distributed TensorFlow.",
-            all(abs(ratio - 1) <= 0.1 for ratio in close.values()),
             {f"Ray / Distributed TensorFlow, {gpus} GPUs": ratio for gpus, ratio in close.items()},
-        ),
-        ClaimResult(
-            "Inside a node simple beats NCCL with 4 GPUs.",
-            inside[SIMPLE, 4] > inside[NCCL, 4],
-            {"simple, /s": inside[SIMPLE, 4], "NCCL, /s": inside[NCCL, 4]},
-        ),
-        ClaimResult(
-            "Inside a node simple loses to NCCL with 8 GPUs.",
-            inside[SIMPLE, 8] < inside[NCCL, 8],
-            {"simple, /s": inside[SIMPLE, 8], "NCCL, /s": inside[NCCL, 8]},
-        ),
-        ClaimResult(
-            "Both are below ideal.",
-            all(inside[how, gpus] < ideal[gpus] for how, gpus in inside),
+            *({"simple, /s": inside[SIMPLE, gpus], "NCCL, /s": inside[NCCL, gpus]} for gpus in (4, 8)),
             {f"{how}, {gpus} GPUs, of ideal": value / ideal[gpus] for (how, gpus), value in inside.items()},
-        ),
-    ]
+        ],
+    )
 
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:

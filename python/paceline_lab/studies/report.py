@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paceline._internal import units
@@ -61,6 +61,11 @@ class ClaimResult:
     def verdict(self) -> str:
         """The verdict in words."""
         return "holds here" if self.holds else "does not hold here"
+
+
+def rounded(claim: ClaimResult) -> ClaimResult:
+    """Return a claim with figures of four digits."""
+    return replace(claim, figures={name: float(f"{value:.4g}") for name, value in claim.figures.items()})
 
 
 @dataclass(frozen=True)

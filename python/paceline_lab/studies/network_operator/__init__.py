@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline_lab.studies.network_operator.claims_detail import detail_claims
-from paceline_lab.studies.network_operator.claims_ranking import ranking_claims
+from paceline_lab.studies.claims import judged
+from paceline_lab.studies.network_operator.claims import claims
 from paceline_lab.studies.network_operator.published import rows, skipped
 from paceline_lab.studies.network_operator.runs import Simulations
-from paceline_lab.studies.report import Study
+from paceline_lab.studies.report import Study, rounded
 
 TITLE = (
     'M. A. Chang et al., "How to Train your DNN: The Network Operator Edition": 32 workers, 25 Gbit/s, one server '
@@ -23,9 +23,9 @@ TITLE = (
 
 def run(plots: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Study:
     """Simulate each configuration once; draw the figures if a folder is given."""
-    simulations, claims = Simulations(), [*ranking_claims(), *detail_claims()]
+    simulations, claimed = Simulations(), claims()
     wanted = [config for row in rows() for config in row.configs()]
-    wanted += [config for claim in claims for config in claim.configs.values()]
+    wanted += [config for claim in claimed for config in claim.configs.values()]
     if plots is not None:
         from paceline_lab.studies.network_operator.figures import figure_configs
 
@@ -39,7 +39,7 @@ def run(plots: Path | None = None, progress: Callable[[int, int], None] | None =
     return Study(
         title=TITLE,
         rows=[row.compared(simulations) for row in rows()],
-        claims=[claim.tested(simulations) for claim in claims],
+        claims=[rounded(it) for it in judged("network-operator", [claim.figures(simulations) for claim in claimed])],
         figures=drawn,
         skipped=list(skipped(rows())),
         simulations=len(simulations),
