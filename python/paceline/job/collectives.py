@@ -48,6 +48,49 @@ class SubmitOptions(TypedDict, total=False):
     bucket: int | None
 
 
+class Named(TypedDict, total=False):
+    """Keywords of every operation."""
+
+    name: str
+
+
+class Labelled(Named, total=False):
+    """Keywords of operations on arrays."""
+
+    dtype: str | None
+
+
+class Tagged(Labelled, total=False):
+    """Keywords of messages."""
+
+    tag: int
+
+
+class Counted(Labelled, total=False):
+    """Keywords of operations on shares."""
+
+    counts: Counts
+
+
+class Planned(Counted, total=False):
+    """Keywords of operations on shares by a strategy."""
+
+    strategy: names.Strategy | None
+
+
+class Exchanged(Counted, total=False):
+    """Keywords of all-to-all."""
+
+    out_counts: Counts
+
+
+class Reduced(Labelled, total=False):
+    """Keywords of all-reduce."""
+
+    strategy: names.Strategy | None
+    bucket: int | None
+
+
 class Handle(Generic[T]):
     """An operation in flight, returned by every operation called with `async_=True`.
 
@@ -166,28 +209,9 @@ class Collectives(GroupBase):
     """All-reduce, broadcast, reduce, barrier, send and receive."""
 
     @overload
-    def all_reduce(
-        self,
-        array: A,
-        op: Op = ...,
-        *,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        bucket: int | None = ...,
-    ) -> A: ...
+    def all_reduce(self, array: A, op: Op = ..., **options: Unpack[Reduced]) -> A: ...
     @overload
-    def all_reduce(
-        self,
-        array: A,
-        op: Op = ...,
-        *,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        bucket: int | None = ...,
-        async_: Literal[True],
-    ) -> Handle[A]: ...
+    def all_reduce(self, array: A, op: Op = ..., *, async_: Literal[True], **options: Unpack[Reduced]) -> Handle[A]: ...
     def all_reduce(
         self,
         array: A,
@@ -239,10 +263,10 @@ class Collectives(GroupBase):
         return self._end(self._begin("all_reduce", array, given, None, **options), async_)
 
     @overload
-    def broadcast(self, array: A, root: int = ..., *, dtype: str | None = ..., name: str = ...) -> A: ...
+    def broadcast(self, array: A, root: int = ..., **options: Unpack[Labelled]) -> A: ...
     @overload
     def broadcast(
-        self, array: A, root: int = ..., *, dtype: str | None = ..., name: str = ..., async_: Literal[True]
+        self, array: A, root: int = ..., *, async_: Literal[True], **options: Unpack[Labelled]
     ) -> Handle[A]: ...
     def broadcast(
         self, array: A, root: int = 0, *, dtype: str | None = None, name: str = "", async_: bool = False
@@ -274,17 +298,10 @@ class Collectives(GroupBase):
         return self._end(handle, async_)
 
     @overload
-    def reduce(self, array: A, op: Op = ..., root: int = ..., *, dtype: str | None = ..., name: str = ...) -> A: ...
+    def reduce(self, array: A, op: Op = ..., root: int = ..., **options: Unpack[Labelled]) -> A: ...
     @overload
     def reduce(
-        self,
-        array: A,
-        op: Op = ...,
-        root: int = ...,
-        *,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: A, op: Op = ..., root: int = ..., *, async_: Literal[True], **options: Unpack[Labelled]
     ) -> Handle[A]: ...
     def reduce(
         self,
@@ -324,9 +341,9 @@ class Collectives(GroupBase):
         return self._end(self._begin("reduce", array, given, None, **options), async_)
 
     @overload
-    def barrier(self, *, name: str = ...) -> None: ...
+    def barrier(self, **options: Unpack[Named]) -> None: ...
     @overload
-    def barrier(self, *, name: str = ..., async_: Literal[True]) -> Handle[None]: ...
+    def barrier(self, *, async_: Literal[True], **options: Unpack[Named]) -> Handle[None]: ...
     def barrier(self, *, name: str = "", async_: bool = False) -> Handle[None] | None:
         """Wait until all ranks of the group have reached the barrier.
 
@@ -343,11 +360,9 @@ class Collectives(GroupBase):
         return self._end(self._begin("barrier", None, None, None, label=name, background=async_), async_)
 
     @overload
-    def send(self, array: Array, to: int, *, tag: int = ..., dtype: str | None = ..., name: str = ...) -> None: ...
+    def send(self, array: Array, to: int, **options: Unpack[Tagged]) -> None: ...
     @overload
-    def send(
-        self, array: Array, to: int, *, tag: int = ..., dtype: str | None = ..., name: str = ..., async_: Literal[True]
-    ) -> Handle[None]: ...
+    def send(self, array: Array, to: int, *, async_: Literal[True], **options: Unpack[Tagged]) -> Handle[None]: ...
     def send(
         self, array: Array, to: int, *, tag: int = 0, dtype: str | None = None, name: str = "", async_: bool = False
     ) -> Handle[None] | None:
@@ -383,19 +398,10 @@ class Collectives(GroupBase):
         return self._end(begun, async_)
 
     @overload
-    def recv(
-        self, array: Array, source: int | None = ..., *, tag: int = ..., dtype: str | None = ..., name: str = ...
-    ) -> int: ...
+    def recv(self, array: Array, source: int | None = ..., **options: Unpack[Tagged]) -> int: ...
     @overload
     def recv(
-        self,
-        array: Array,
-        source: int | None = ...,
-        *,
-        tag: int = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: Array, source: int | None = ..., *, async_: Literal[True], **options: Unpack[Tagged]
     ) -> Handle[int]: ...
     def recv(
         self,
@@ -450,51 +456,15 @@ class Exchanges(GroupBase):
     """All-gather, gather, scatter, reduce-scatter and all-to-all: operations with an input and an output."""
 
     @overload
-    def all_gather(
-        self,
-        array: npt.NDArray[S],
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> npt.NDArray[S]: ...
+    def all_gather(self, array: npt.NDArray[S], out: None = ..., **options: Unpack[Planned]) -> npt.NDArray[S]: ...
     @overload
     def all_gather(
-        self,
-        array: npt.NDArray[S],
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: npt.NDArray[S], out: None = ..., *, async_: Literal[True], **options: Unpack[Planned]
     ) -> Handle[npt.NDArray[S]]: ...
     @overload
-    def all_gather(
-        self,
-        array: Array,
-        out: A,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> A: ...
+    def all_gather(self, array: Array, out: A, **options: Unpack[Planned]) -> A: ...
     @overload
-    def all_gather(
-        self,
-        array: Array,
-        out: A,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
-    ) -> Handle[A]: ...
+    def all_gather(self, array: Array, out: A, *, async_: Literal[True], **options: Unpack[Planned]) -> Handle[A]: ...
     def all_gather(
         self,
         array: Array,
@@ -540,14 +510,7 @@ class Exchanges(GroupBase):
 
     @overload
     def gather(
-        self,
-        array: npt.NDArray[S],
-        out: None = ...,
-        root: int = ...,
-        *,
-        counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
+        self, array: npt.NDArray[S], out: None = ..., root: int = ..., **options: Unpack[Counted]
     ) -> npt.NDArray[S] | None: ...
     @overload
     def gather(
@@ -556,26 +519,14 @@ class Exchanges(GroupBase):
         out: None = ...,
         root: int = ...,
         *,
-        counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
         async_: Literal[True],
+        **options: Unpack[Counted],
     ) -> Handle[npt.NDArray[S] | None]: ...
     @overload
-    def gather(
-        self, array: Array, out: A, root: int = ..., *, counts: Counts = ..., dtype: str | None = ..., name: str = ...
-    ) -> A: ...
+    def gather(self, array: Array, out: A, root: int = ..., **options: Unpack[Counted]) -> A: ...
     @overload
     def gather(
-        self,
-        array: Array,
-        out: A,
-        root: int = ...,
-        *,
-        counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: Array, out: A, root: int = ..., *, async_: Literal[True], **options: Unpack[Counted]
     ) -> Handle[A]: ...
     def gather(
         self,
@@ -622,27 +573,10 @@ class Exchanges(GroupBase):
         return self._end(handle, async_)
 
     @overload
-    def scatter(
-        self,
-        out: A,
-        array: Array | None = ...,
-        root: int = ...,
-        *,
-        counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> A: ...
+    def scatter(self, out: A, array: Array | None = ..., root: int = ..., **options: Unpack[Counted]) -> A: ...
     @overload
     def scatter(
-        self,
-        out: A,
-        array: Array | None = ...,
-        root: int = ...,
-        *,
-        counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, out: A, array: Array | None = ..., root: int = ..., *, async_: Literal[True], **options: Unpack[Counted]
     ) -> Handle[A]: ...
     def scatter(
         self,
@@ -691,53 +625,17 @@ class Exchanges(GroupBase):
 
     @overload
     def reduce_scatter(
-        self,
-        array: npt.NDArray[S],
-        op: Op = ...,
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
+        self, array: npt.NDArray[S], op: Op = ..., out: None = ..., **options: Unpack[Planned]
     ) -> npt.NDArray[S]: ...
     @overload
     def reduce_scatter(
-        self,
-        array: npt.NDArray[S],
-        op: Op = ...,
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: npt.NDArray[S], op: Op = ..., out: None = ..., *, async_: Literal[True], **options: Unpack[Planned]
     ) -> Handle[npt.NDArray[S]]: ...
     @overload
-    def reduce_scatter(
-        self,
-        array: Array,
-        op: Op = ...,
-        *,
-        out: A,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> A: ...
+    def reduce_scatter(self, array: Array, op: Op = ..., *, out: A, **options: Unpack[Planned]) -> A: ...
     @overload
     def reduce_scatter(
-        self,
-        array: Array,
-        op: Op = ...,
-        *,
-        out: A,
-        counts: Counts = ...,
-        strategy: names.Strategy | None = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: Array, op: Op = ..., *, out: A, async_: Literal[True], **options: Unpack[Planned]
     ) -> Handle[A]: ...
     def reduce_scatter(
         self,
@@ -786,51 +684,15 @@ class Exchanges(GroupBase):
         return self._end(handle, async_)
 
     @overload
-    def all_to_all(
-        self,
-        array: npt.NDArray[S],
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        out_counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> npt.NDArray[S]: ...
+    def all_to_all(self, array: npt.NDArray[S], out: None = ..., **options: Unpack[Exchanged]) -> npt.NDArray[S]: ...
     @overload
     def all_to_all(
-        self,
-        array: npt.NDArray[S],
-        out: None = ...,
-        *,
-        counts: Counts = ...,
-        out_counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
+        self, array: npt.NDArray[S], out: None = ..., *, async_: Literal[True], **options: Unpack[Exchanged]
     ) -> Handle[npt.NDArray[S]]: ...
     @overload
-    def all_to_all(
-        self,
-        array: Array,
-        out: A,
-        *,
-        counts: Counts = ...,
-        out_counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-    ) -> A: ...
+    def all_to_all(self, array: Array, out: A, **options: Unpack[Exchanged]) -> A: ...
     @overload
-    def all_to_all(
-        self,
-        array: Array,
-        out: A,
-        *,
-        counts: Counts = ...,
-        out_counts: Counts = ...,
-        dtype: str | None = ...,
-        name: str = ...,
-        async_: Literal[True],
-    ) -> Handle[A]: ...
+    def all_to_all(self, array: Array, out: A, *, async_: Literal[True], **options: Unpack[Exchanged]) -> Handle[A]: ...
     def all_to_all(
         self,
         array: Array,
