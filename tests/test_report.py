@@ -113,6 +113,7 @@ def test_a_legend_says_what_columns_mean(tmp_path):
     assert memory.startswith("at the peak of an iteration: parameters, gradients, optimizer states")
     rows = re.findall(r"<tr[^>]*><td class=\"name\">ring, (zero\d)</td>.*<td>[\d.]+ MB</td></tr>", text)
     assert sorted(rows) == ["zero1", "zero1", "zero3", "zero3"] and "<th>memory per GPU</th>" in text
+    assert re.search(r'aria-label="Memory of a GPU: zero\d [\d.]+ MB, zero\d [\d.]+ MB', text)
     assert made(tmp_path, asked.replace("]\n", ']\nmemory = "1MB"\n', 1))[0].count("does not fit") >= 1
     text, _ = made(tmp_path, '[[chapter]]\ntrace = "allreduce:8MB"\nworkers = [2, 4]\nstrategy = "ring"\n')
     assert '<dl class="legend">' not in text

@@ -22,6 +22,7 @@ from paceline.settings.table import SETTINGS
 
 from paceline_lab.explore.answers import spans_of
 from paceline_lab.explore.state import SHARDINGS, ModelState
+from paceline_lab.report.charts import memory_of
 
 _MOST_PASSES = 6_000
 """Passes through blocks of all forecasts: more take longer than two or three seconds."""
@@ -163,7 +164,7 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         if interval is None or per_gpu is None
         else [per_gpu * result.iteration_s / interval.high_s, per_gpu * result.iteration_s / interval.low_s],
         "mfu": result.mfu,
-        "memory": {name: getattr(own.memory, f"{name}_bytes") or 0 for name in style.MEMORY},
+        "memory": memory_of(result),
         "peak_bytes": own.memory.peak_bytes,
         "fits": _fits(result),
         "tight": own.is_tight,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,8 @@ def charts(chapter: Simulated) -> Iterator[Chart]:
             + ", ".join(f"{part.part} {units.duration(part.seconds)}" for part in first.critical_path),
             _breakdown(ranked),
         )
+        if first.sharded is not None:
+            yield _memory(ranked, at)
         if chapter.shown is not None:
             shown = chapter.shown
             what = f"{shown.strategy}, {units.count(shown.workers, 'worker')}, {units.rate(shown.bandwidth_bps)}"
@@ -127,21 +129,55 @@ def _legend(drawn: Figure, entries: Sequence[style.Entry]) -> None:
 
 
 def _breakdown(ranked: Sequence[Result]) -> Figure:
-    """Draw the stacked parts of each strategy's critical path."""
+    """Draw the parts of each strategy's critical path."""
     unit, word = units.time_unit(result.iteration_s for result in ranked)
-    parts = list(dict.fromkeys(part.part for result in ranked for part in result.critical_path))
+    shares: list[dict[str, float]] = [{} for _ in ranked]
+    for own, result in zip(shares, ranked, strict=True):
+        for part in result.critical_path:
+            own[part.part] = own.get(part.part, 0.0) + part.seconds
+    return _stacked(
+        ranked, shares, {**style.PARTS, "compute": style.PARTS["computation"]}, unit, f"critical path ({word})"
+    )
+
+
+def memory_of(result: Result) -> dict[str, int]:
+    """Return the bytes that a GPU holds at the peak of an iteration, by kind; empty if that is not forecast."""
+    if result.sharded is None:
+        return {}
+    return {name: getattr(result.sharded.memory, f"{name}_bytes") or 0 for name in style.MEMORY}
+
+
+def _memory(ranked: Sequence[Result], at: str) -> Chart:
+    """Draw what a GPU holds at the peak of an iteration, and how much it has."""
+    drawn = _stacked(ranked, [memory_of(result) for result in ranked], style.MEMORY, 1e9, "GB at the peak")
+    peaks = [f"{table.distinct(it, ranked)} {units.size(it.sharded.memory.peak_bytes)}" for it in ranked if it.sharded]
+    says = f"Memory of a GPU: {', '.join(peaks)}"
+    capacity = ranked[0].sharded.capacity_bytes if ranked[0].sharded is not None else None
+    if capacity is not None:
+        drawn.axes[0].axvline(capacity / 1e9, color=style.REFERENCE, linestyle="--")
+        says += f"; it has {units.size(capacity)}, the dashed line"
+    return Chart("memory", f"Memory of a GPU: {at}", says, drawn)
+
+
+def _stacked(
+    ranked: Sequence[Result],
+    shares: Sequence[Mapping[str, float]],
+    colours: Mapping[str, str],
+    unit: float,
+    word: str,
+) -> Figure:
+    """Draw the shares of each result, stacked."""
     drawn = style.new_figure(_WIDTH, 1.9 + 0.36 * len(ranked))
     axes = drawn.add_subplot()
     left = [0.0] * len(ranked)
     entries: list[style.Entry] = []
-    for name in parts:
-        widths = [sum(part.seconds for part in result.critical_path if part.part == name) / unit for result in ranked]
-        colour = style.PARTS["computation" if name == "compute" else name]
-        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colour), name))
+    for name in dict.fromkeys(name for own in shares for name, value in own.items() if value):
+        widths = [own.get(name, 0.0) / unit for own in shares]
+        entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colours[name]), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(ranked)), [table.distinct(result, ranked) for result in ranked])
     axes.invert_yaxis()
-    axes.set_xlabel(f"critical path ({word})")
+    axes.set_xlabel(word)
     style.grid(axes, "x")
     _legend(drawn, entries)
     return drawn
