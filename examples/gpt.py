@@ -1,4 +1,4 @@
-"""A small GPT and its training loop, in plain PyTorch, for `paceline record --on a100 -- python examples/gpt.py`.
+"""A small GPT and its training loop, in plain PyTorch, for `paceline record --gpu a100 -- python examples/gpt.py`.
 
 With its defaults it runs on a CPU in seconds. On a GPU, or recorded for one, `--layers 12 --hidden 768 --heads 12
 --sequence 1024 --vocabulary 50257` is GPT-2.

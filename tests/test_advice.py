@@ -108,18 +108,18 @@ def test_what_an_error_advises_works(mistake):
         assert attempt(one.split()).exit_code == 0, one
 
 
-@pytest.mark.parametrize("gpu", ["h100", "rtx-4090", "NVIDIA A100-SXM4-40GB"])
+@pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "NVIDIA A100-SXM4-40GB"])
 @pytest.mark.parametrize("trace", ["{tiny}", "resnet-50"])
 def test_what_forecasts_a_recording_on_a_gpu(gpu, trace, tmp_path):
     words = ["simulate", trace.format(tiny=TINY), "--workers", "8"]
     message = attempt([*words, "--gpu", gpu]).stderr
     ways = [[*re.search(r"(--(?:cluster|gpus-per-node) \S+ --samples-per-s) N", message)[1].split(), "100"]]
-    ways += [one.split() for one in re.findall(r"(--device \S+), whose rate", message)]
-    assert len(ways) == 1 + (trace == "resnet-50" and gpu != "rtx-4090")
+    ways += [one.split() for one in re.findall(r"(--gpu \S+), whose rate", message)]
+    assert len(ways) == 1 + (trace == "resnet-50" and gpu.startswith("NVIDIA"))
     for way in ways:
         result = attempt([*words, *way])
         assert result.exit_code == 0, result.output
-    record = shlex.split(re.search(r"`paceline (record --on [^`]+)`", message)[1])
+    record = shlex.split(re.search(r"`paceline (record --gpu [^`]+)`", message)[1])
     script = ROOT / "examples" / "gpt.py"
     with_model = [*record[: record.index("--")], "--", "python", str(script)]
     with_model[with_model.index("-o") + 1] = str(tmp_path / "mine.json")
@@ -131,7 +131,8 @@ def test_a_switch_of_a_built_in_cluster_that_can_add_up(tmp_path):
     for cluster, strategy in (("fat-tree-k16", "sharp"), ("dgx-h100", "ps-multicast"), ("leaf-spine-25g", "sharp")):
         words = ["simulate", TINY, "--workers", "16", "--strategy", strategy, "--cluster"]
         message = attempt([*words, cluster]).stderr
-        command, wanted = re.search(r"`paceline (clusters [^`]+)`, set (.+) in its switch, and give", message).groups()
+        found = re.search(r"`paceline (list clusters [^`]+)`, set (.+) in its switch, and give", message)
+        command, wanted = found.groups()
         mine = tmp_path / f"{cluster}.json"
         exported = attempt(command.replace("mine.json", str(mine)).split())
         assert exported.exit_code == 0, exported.output
@@ -155,7 +156,7 @@ def test_what_clusters_prints_as_json_is_a_cluster(tmp_path):
     assert results[0] == results[1]
     refused = attempt([*words, str(every)])
     assert refused.exit_code == 2
-    command = re.search(r"`paceline (clusters NAME --export mine.json)`", refused.stderr)[1]
+    command = re.search(r"`paceline (list clusters NAME --export mine.json)`", refused.stderr)[1]
     mine = str(tmp_path / "mine.json")
     assert attempt(command.replace("NAME", "dgx-h100").replace("mine.json", mine).split()).exit_code == 0
     assert json.loads(attempt([*words, mine]).stdout) == results[0]

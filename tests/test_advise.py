@@ -16,7 +16,7 @@ from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.request import Sweep
 
-SMALL = ("gpt2-small", "--gpu", "a100", "--network", "25Gbps", "--seq", "256")
+SMALL = ("gpt2-small", "--gpu", "a100", "--bandwidth", "25Gbps", "--seq", "256")
 
 PIPELINES = (*SMALL, "--global-batch", 32, "--pipeline-parallel", 2)
 
@@ -121,7 +121,8 @@ def test_the_best_of_each_sharding_is_that_of_brute_force_with_experts_apart(mix
 
 
 def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
-    words = (mixture, "--gpu", "a100", "--network", "25Gbps", "--gpus", 16, "--gpus-per-node", 4, "--global-batch", 64)
+    words = (mixture, "--gpu", "a100", "--bandwidth", "25Gbps", "--gpus", 16, "--gpus-per-node", 4)
+    words += ("--global-batch", 64)
     assert "experts on 8 GPUs" in " ".join(call(*words, "--expert-parallel", 8, "--memory", "150MB").split())
     [group] = asked(*words, "--expert-parallel", "1,8", "--memory", "150MB", "--top", 20)["gpus"]
     assert {row["expert_parallel"] for row in group["rows"]} == {1, 8}
@@ -352,9 +353,9 @@ def test_long_simulations_are_left_out_and_said():
         (("gpt2-xl", "--gpus", 4), "name one, as in gpt2-xl@h100 or --gpu h100"),
         (("gpt2-small", "--gpu", "a100"), "error: give the number of GPUs, such as --gpus"),
         (("--gpu", "a100", "--gpus", 4), "name one model"),
-        ((*SMALL, "--gpus", 8, "--bandwidth", "1Gbps"), "means the same as --bandwidth"),
-        (("gpt2-small", "--gpus", 8, "--network", "400"), "--network: '400' has no unit"),
-        (("gpt2-small", "--gpus", 8, "--network", "1Gbps,2Gbps"), "`paceline simulate`, `paceline report`, "),
+        ((*SMALL, "--gpus", 8, "--network", "1Gbps"), "means the same as --bandwidth"),
+        (("gpt2-small", "--gpus", 8, "--bandwidth", "400"), "--bandwidth: '400' has no unit"),
+        (("gpt2-small", "--gpus", 8, "--bandwidth", "1Gbps,2Gbps"), "`paceline simulate`, `paceline report`, "),
         ((*SMALL, "--gpus", 8, "--batch", "1,2"), "'1,2' is a list, and one value is expected; leave it out, and it"),
         ((*SMALL, "--gpus", 8, "--global-batch", 100), "--global-batch: 100 samples are not a multiple of 8"),
         ((*SMALL, "--gpus", 8, "--global-batch", 64, "--batch", 3), "cannot be made with --batch 3"),
@@ -501,7 +502,7 @@ def test_where_all_fit_tightly_a_safer_way_is_shown():
 
 
 def test_one_exposed_communication_in_sentence_and_column():
-    words = ("gpt2-xl", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero3", "--network", "400Gbps")
+    words = ("gpt2-xl", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero3", "--bandwidth", "400Gbps")
     best, text = asked(*words)["best"], " ".join(call(*words).split())
     causes = sum(best["exposed"].values()) + best["straggling_s"] + best["slowed_s"] + best["calls_s"]
     assert causes == pytest.approx(best["exposed_communication_s"])
@@ -511,7 +512,7 @@ def test_one_exposed_communication_in_sentence_and_column():
 
 
 def test_the_network_is_said_to_be_that_of_a_node():
-    words = ("gpt2-small", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero1", "--network", "400Gbps")
+    words = ("gpt2-small", "--gpu", "a100", "--gpus", 16, "--batch", 2, "--sharding", "zero1", "--bandwidth", "400Gbps")
     per_node = "400 Gbit/s per node over RDMA, shared by 8 GPUs"
     assert f"gpt2-small, A100 SXM4 80 GB, {per_node}, latency" in call(*words)
     assert (asked(*words)["bandwidth_bps"], asked(*words)["gpus_per_node"]) == (400e9, 8)
@@ -519,4 +520,4 @@ def test_the_network_is_said_to_be_that_of_a_node():
     for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):
         assert per_node in CliRunner().invoke(main, ["simulate", *options, *more]).stdout
     assert "bit/s per node" not in CliRunner().invoke(main, ["simulate", "resnet-50", "--gpus", "8"]).stdout
-    assert "of a node, whose GPUs share" in " ".join(call("--help").split())
+    assert "shared by its GPUs" in " ".join(call("--help").split())

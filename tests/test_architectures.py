@@ -100,7 +100,7 @@ def test_a_small_head_costs_little():
         (LLAMA_3_8B, "LlamaForCausalLMEagle3", '"LlamaForCausalLMEagle3" is not a known class of llama, so its head'),
         (LLAMA_3_8B, "MistralForCausalLM", "is not a known class of llama"),
         (BERT, "BertGenerationDecoder", "known are BertForPreTraining, BertForMaskedLM"),
-        (VIT, ["ViTForObjectDetection"], "change it to the one with the same head, or `paceline record --on GPU`"),
+        (VIT, ["ViTForObjectDetection"], "change it to the one with the same head, or `paceline record --gpu GPU`"),
         (LLAMA_3_8B, [7], "7 is not a known class"),
         (LLAMA_3_8B, {"a": 1}, "is not a known class"),
         (LLAMA_3_8B, ["LlamaModel", "LlamaForCausalLM"], "have different heads; leave the one that is trained"),
@@ -301,7 +301,7 @@ def test_no_advice_is_given_that_does_not_work(fields):
     with pytest.raises(InvalidArgumentError, match="model_type: ") as raised:
         model(fields, "MineForConditionalGeneration")
     assert "save its text_config" not in str(raised.value)
-    assert "paceline record --on GPU" in str(raised.value)
+    assert "paceline record --gpu GPU" in str(raised.value)
 
 
 def test_what_files_leave_out_is_said():

@@ -422,14 +422,22 @@ def test_ring_of_a_thousand_workers_meets_the_closed_form():
 
 
 def test_a_published_rate_of_a_device():
-    told = call("resnet-50", "--device", "A100", "--workers", 1, "--strategy", "ring", "--json")
-    # Where the rate was measured: devices' rates are for other batches and programs.
-    assert "note: --device: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
-    [run] = json.loads(told.stdout)
-    assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
-    assert "no published rate of resnet-50 on 'a100' (did you mean 'A100'?)" in refused("resnet-50", "--device", "a100")
+    for option, name in (("--gpu", "a100"), ("--device", "A100")):
+        told = call("resnet-50", option, name, "--workers", 1, "--strategy", "ring", "--json")
+        # Where the rate was measured: devices' rates are for other batches and programs.
+        assert f"note: {option}: 938 samples/s at batch 256 on one A100-80GB" in told.stderr
+        [run] = json.loads(told.stdout)
+        assert (run["batch"], run["samples_per_s"]) == (256, pytest.approx(938))
+        assert "leave it out" in refused("resnet-50", option, name, "--batch", 4)
+    assert "no published rate of resnet-50 on 'T4'" in refused("resnet-50", "--device", "T4")
     assert "no published rate of tiny is known" in refused(TINY, "--device", "V100")
-    assert "leave it out" in refused("resnet-50", "--device", "V100", "--batch", 4)
+    assert "or record the script for it" in refused(TINY, "--gpu", "v100")
+    # Of what is a model, too, --gpu computes it.
+    computed, rescaled = (
+        json.loads(call("bert-large", option, "V100", "--workers", 1, "--strategy", "ring", "--json").stdout)[0]
+        for option in ("--gpu", "--device")
+    )
+    assert "assumed" in computed and "assumed" not in rescaled
     shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output
     assert "938 samples/s at batch 256" in " ".join(shown.split())
 

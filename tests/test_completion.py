@@ -89,7 +89,7 @@ def completed(*words):
         (("simulate", "--bucket-size", ""), ["none"]),
         (("simulate", "--dtype", "b"), ["bfloat16", "bf16"]),
         (("study", ""), ["ray-sgd"]),
-        (("record", "--on", "h"), ["h100"]),
+        (("record", "--gpu", "h"), ["h100"]),
         (("bench", "--engine", ""), ["paceline", "ddp-gloo"]),
     ],
     ids=lambda words: " ".join(sorted(words) if isinstance(words, set) else words),

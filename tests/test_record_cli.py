@@ -97,13 +97,13 @@ def test_mistakes_are_told_before_anything_runs(arguments, words, monkeypatch, t
 
 
 def test_an_unknown_gpu_is_answered_with_the_option_and_the_nearest(tmp_path):
-    words = ["record", "--on", "h101", "-o", str(tmp_path / "T.json"), "--", "python", "x.py"]
-    assert "--on: unknown GPU 'h101' (did you mean 'h100'?)" in CliRunner().invoke(main, words).stderr
+    words = ["record", "--gpu", "h101", "-o", str(tmp_path / "T.json"), "--", "python", "x.py"]
+    assert "--gpu: unknown GPU 'h101' (did you mean 'h100'?)" in CliRunner().invoke(main, words).stderr
 
 
 def test_help_says_that_no_gpu_is_needed_what_is_counted_and_what_is_estimated():
     words = " ".join(run("--help").stdout.split())
-    assert "With --on, no GPU is needed" in words and "Nothing is measured" in words
+    assert "With --gpu, no GPU is needed" in words and "Nothing is measured" in words
     assert "FLOPs and their bytes are counted; all times are estimates" in words
 
 

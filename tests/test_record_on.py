@@ -1,4 +1,4 @@
-"""`paceline record --on GPU`: scripts run without the GPU and without data."""
+"""`paceline record --gpu GPU`: scripts run without the GPU and without data."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def record(tmp_path, *command, options=()):
     return result, output
 
 
-def recorded(tmp_path, *command, options=("--on", "h100")):
+def recorded(tmp_path, *command, options=("--gpu", "h100")):
     result, output = record(tmp_path, *command, options=options)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout[result.stdout.index("{\n") :]), json.loads(output.read_text())
@@ -53,7 +53,7 @@ WORDS = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
 def gpt(tmp_path_factory):
     """Summary, trace and its file."""
     folder = tmp_path_factory.mktemp("gpt")
-    return *recorded(folder, GPT, *WORDS, options=("--on", "h100", "--dtype", "bf16")), folder / "trace.json"
+    return *recorded(folder, GPT, *WORDS, options=("--gpu", "h100", "--dtype", "bf16")), folder / "trace.json"
 
 
 @shared
@@ -156,7 +156,7 @@ raise SystemExit("was not ended when the steps were recorded")
 
 def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    summary, trace = recorded(tmp_path, "train.py", options=("--on", "a100-40gb"))
+    summary, trace = recorded(tmp_path, "train.py", options=("--gpu", "a100-40gb"))
     assert summary["batch"] == 16
     assert trace["library"] == "ddp"
     assert [layer["layer"] for layer in trace["workers"][0]["forward"]][:3] == ["conv", "bn", "body.0"]
@@ -207,7 +207,7 @@ for _ in range(5):
 )
 def test_what_exists_only_in_the_backward_pass(again, tmp_path):
     (tmp_path / "train.py").write_text(CHECKPOINTED)
-    _, trace = recorded(tmp_path, "train.py", *again, options=("--on", "h100"))
+    _, trace = recorded(tmp_path, "train.py", *again, options=("--gpu", "h100"))
     forward = {layer["layer"]: layer for layer in trace["workers"][0]["forward"]}
     narrow, wide = 4 * 64, 4 * 256
     # The gradient of a product's result, and of its argument.
@@ -322,10 +322,10 @@ def test_ways_to_compile():
 
 def test_mistakes(tmp_path):
     for options, words in (
-        (("--on", "h1000"), "unknown GPU 'h1000'"),
-        (("--on", "v100-16gb", "--dtype", "bf16"), "bf16"),
-        (("--dtype", "bf16"), "applies only with --on"),
-        (("--on", "h100", "--stop-when-recorded"), "no effect"),
+        (("--gpu", "h1000"), "unknown GPU 'h1000'"),
+        (("--gpu", "v100-16gb", "--dtype", "bf16"), "bf16"),
+        (("--dtype", "bf16"), "applies only with --gpu"),
+        (("--gpu", "h100", "--stop-when-recorded"), "no effect"),
     ):
         result, output = record(tmp_path, GPT, options=options)
         assert result.returncode == 2
@@ -335,7 +335,7 @@ def test_mistakes(tmp_path):
 
 def test_what_depends_on_data_is_named(tmp_path):
     (tmp_path / "train.py").write_text("import torch\ntorch.nonzero(torch.ones(4))\n")
-    result, output = record(tmp_path, "train.py", options=("--on", "h100"))
+    result, output = record(tmp_path, "train.py", options=("--gpu", "h100"))
     assert result.returncode != 0
     assert "aten.nonzero" in result.stderr
     assert "train.py, line 2" in result.stderr
@@ -459,7 +459,7 @@ def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "train.py").write_text(SHARDED)
-    summary, trace = recorded(tmp_path, "train.py", options=("--on", "a100-80gb"))
+    summary, trace = recorded(tmp_path, "train.py", options=("--gpu", "a100-80gb"))
     assert trace["name"] == "Net"
     names = ["layers.0.up", "layers.0.down", "layers.1.up", "layers.1.down", "norm", "head"]
     worker = trace["workers"][0]
@@ -485,7 +485,7 @@ def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
 )
 def test_what_needs_other_ranks_is_named(line, words, tmp_path):
     (tmp_path / "train.py").write_text(f"import torch\n{line}\nf(torch.nn.Linear(2, 2), None, {{}})\n")
-    result, output = record(tmp_path, "train.py", options=("--on", "h100"))
+    result, output = record(tmp_path, "train.py", options=("--gpu", "h100"))
     assert result.returncode != 0
     assert words in result.stderr
     assert "train.py, line 3" in result.stderr

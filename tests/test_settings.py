@@ -45,7 +45,7 @@ from paceline.settings.table import (
     find,
     of_place,
 )
-from paceline_lab.cli import emulate, replay
+from paceline_lab.cli import replay
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "examples" / "tiny.json")
@@ -53,9 +53,12 @@ ALL = list(SETTINGS.values())
 
 
 def command(place):
-    if place == EMULATE_RUN:
-        return emulate.run
-    return replay.main if place == "replay" else main.main.get_command(click.Context(main.main), place)
+    if place == "replay":
+        return replay.main
+    found = main.main
+    for word in place.split():
+        found = found.get_command(click.Context(found), word)
+    return found
 
 
 @pytest.mark.parametrize("setting", [*ALL, *HOROVOD.values()], ids=lambda setting: setting.variable or setting.name)

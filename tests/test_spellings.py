@@ -11,7 +11,6 @@ from paceline import InvalidArgumentError
 from paceline.catalog.library import as_nccl_tests
 from paceline.catalog.models.config import built_in_configs, find_config
 from paceline.catalog.models.spec import find_workload
-from paceline.cli.advise import _price
 from paceline.cli.main import all_commands, main
 from paceline.cli.meant import _BY_NAME, _MEANT, meant
 from paceline.forecast.jobs import spec
@@ -92,13 +91,13 @@ def test_tokens_in_words():
 
 @pytest.mark.parametrize("text", ["2.5", "$2.50", "2.50$", "€2.50", "US$2.50", "USD 2.50", "2.50 EUR", " $ 2.5 "])
 def test_prices(text):
-    assert _price(text) == 2.5
+    assert kinds.MONEY.check(text) == 2.5
 
 
 @pytest.mark.parametrize("text", ["", "$", "$-1", "$0", "1e308", "inf", "two", "2,50", "$2.50/h", "2.50 per hour"])
 def test_no_prices(text):
     with pytest.raises(InvalidArgumentError, match="is not a price above 0"):
-        _price(text)
+        kinds.MONEY.check(text)
 
 
 def test_every_built_in_model_has_its_names_on_the_hub():

@@ -376,7 +376,7 @@ def recorded(limit_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for what, words in (
         ("device", []),
-        ("roofline", ["--on", named(), "--dtype", "bf16"]),
+        ("roofline", ["--gpu", named(), "--dtype", "bf16"]),
     ):
         with tempfile.TemporaryDirectory() as folder:
             output = str(Path(folder) / "trace.json")

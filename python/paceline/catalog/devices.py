@@ -51,6 +51,11 @@ def rates_of(model: str) -> dict[str, Rate]:
     return {rate.device: rate for rate in all_rates() if rate.model == model}
 
 
+def published(model: str, device: str) -> Rate | None:
+    """Return the rate of a built-in model on a device, whose name may be in small letters; None if there is none."""
+    return next((rate for name, rate in rates_of(model).items() if name.lower() == device.lower()), None)
+
+
 def adjusted(
     trace: Trace,
     *,
@@ -99,8 +104,8 @@ def on_device(trace: Trace, device: str) -> Trace:
 def device_rate(trace: Trace, device: str) -> Rate:
     """Return the published rate of the trace's model on a device. Raises InvalidArgumentError listing known devices."""
     model = trace.name
-    known = rates_of(model)
-    if device not in known:
+    known, rate = rates_of(model), published(model, device)
+    if rate is None:
         if not known:
             raise InvalidArgumentError(
                 f"no published rate of {model} is known; give samples/s and batch", setting="device"
@@ -112,4 +117,4 @@ def device_rate(trace: Trace, device: str) -> Rate:
             "give samples/s and batch",
             setting="device",
         )
-    return known[device]
+    return rate

@@ -25,6 +25,7 @@ from paceline.catalog.library import (
     totals,
     trace_names,
 )
+from paceline.catalog.models.config import find_config
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.completion import complete
 
@@ -87,7 +88,9 @@ def _rates(model: str) -> list[str]:
     lines = [f"{rate.device}: {rate.cited}" for rate in rates_of(model).values()]
     if not lines:
         return []
-    return ["", "--device takes", *(line for text in lines for line in wrapped(text, width(), "    "))]
+    both = find_config(model) is not None
+    head = "--device takes (--gpu computes the model)" if both else "--gpu takes"
+    return ["", head, *(line for text in lines for line in wrapped(text, width(), "    "))]
 
 
 @click.command()

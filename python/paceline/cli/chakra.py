@@ -10,20 +10,13 @@ import click
 from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
+from paceline.cli import param_types as types
 from paceline.cli.completion import complete
-from paceline.cli.param_types import BUCKET_SIZE, SECONDS
 
 
 @click.command("chakra")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.0.et …")
-@click.option("--name", help="The trace's name.  [default: the file's]")
-@click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
-    help="Dtype of the gradients.  [default: float32]",
-)
-@click.option("--forward", type=SECONDS, help="Duration of the forward pass, if the nodes' names do not tell.")
+@types.options("import chakra", "name", "batch", "dtype", "forward")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
 def import_chakra(
@@ -62,14 +55,8 @@ def import_chakra(
 
 @click.command("chakra")
 @click.argument("trace", shell_complete=complete)
-@click.option("--workers", required=True, type=click.IntRange(1, 100_000), help="Ranks: as many files are written.")
-@click.option(
-    "--bucket-size",
-    type=BUCKET_SIZE,
-    default="25MB",
-    show_default=True,
-    help="All-reduce gradients in buckets of up to SIZE.",
-)
+@types.option("export chakra", "workers")
+@types.option("export chakra", "bucket_size", filled=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option(
     "-o",

@@ -10,13 +10,12 @@ import click
 from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
+from paceline.cli import param_types as types
 
 
 @click.command("kineto")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE.json[.gz] …")
-@click.option("--name", help="The trace's name.  [default: the first file's]")
-@click.option("--batch", type=click.IntRange(1, 2**32 - 1), help="Samples per worker and step.  [default: the input's]")
-@click.option("--device", help="What it was recorded on.  [default: the GPU's name in the file]")
+@types.options("import kineto", "name", "batch", "device")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
 def import_kineto(

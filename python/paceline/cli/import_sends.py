@@ -10,27 +10,26 @@ from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.console import say
 from paceline._internal.files import check_writable, replaced
-from paceline.cli.param_types import SECONDS
+from paceline.cli import param_types as types
+from paceline.settings import kinds
 
 
 @click.command("sends")
 @click.argument("aggregation", type=click.Path(path_type=Path))
 @click.argument("distribution", type=click.Path(path_type=Path))
-@click.option("--name", required=True, help="The trace's name.")
-@click.option("--batch", required=True, type=click.IntRange(1, 2**32 - 1), help="Samples per worker and iteration.")
-@click.option("--forward", required=True, type=SECONDS, help="Duration of the forward pass, such as 176ms.")
+@types.options("import sends", "name", "batch", "forward")
 @click.option(
-    "--first-gradient", type=SECONDS, default="0s", help="Backward time before the first send.  [default: 0s]"
+    "--first-gradient",
+    type=types.of_kind(kinds.DURATION),
+    default="0s",
+    help="Backward time before the first send.  [default: 0s]",
 )
-@click.option("--backward", type=SECONDS, help="Duration of the backward pass.  [default: until the last send]")
 @click.option(
-    "--dtype",
-    type=click.Choice(["float64", "float32", "float16", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="Dtype of the gradients.",
+    "--backward",
+    type=types.of_kind(kinds.DURATION),
+    help="Duration of the backward pass.  [default: until the last send]",
 )
-@click.option("--device", default="", help="What it was recorded on.")
+@types.options("import sends", "dtype", "device", filled=True)
 @click.option("--provenance", default="", help="How it was recorded.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
 def import_sends(
@@ -43,7 +42,7 @@ def import_sends(
     first_gradient: float,
     backward: float | None,
     dtype: str,
-    device: str,
+    device: str | None,
     provenance: str,
     output: Path,
 ) -> None:
@@ -58,7 +57,7 @@ def import_sends(
         first_gradient_s=first_gradient,
         backward_s=backward,
         dtype=dtype,
-        device=device,
+        device=device or "",
         provenance=provenance,
     )
     with replaced(output) as path:

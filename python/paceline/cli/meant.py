@@ -90,7 +90,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "price-per-hour price-per-gpu price-per-gpu-hour gpu-price hourly-price cost cost-per-hour cost-per-gpu-hour": (
         "--price 2.50, for a GPU and an hour",
     ),
-    "gpu-type gpu-model gpu-name gpu accelerator accelerator-type hardware": ("--gpu h100", "--on h100"),
+    "gpu-type gpu-model gpu-name gpu accelerator accelerator-type hardware": ("--gpu h100",),
     "gpu-memory vram gpu-mem": ("--memory 80GB",),
     "bw net-bw network-bandwidth net-bandwidth link-bandwidth bandwidth-gbps": (
         "--bandwidth 400Gbps",

@@ -14,7 +14,7 @@ from paceline.cli.completion import complete
 from paceline.errors import InvalidArgumentError, Source
 from paceline.settings import kinds
 from paceline.settings.kinds import Kind
-from paceline.settings.table import SETTINGS, of_place
+from paceline.settings.table import SETTINGS, Setting, of_place
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -66,18 +66,26 @@ def of_kind(kind: Kind) -> Value | Name:
     return Name(kind) if kind.choices else Value(kind.words, kind.check)
 
 
-def option(place: str, name: str, *, checked: bool = True, filled: bool = False) -> Decorator:
+def option(
+    place: str,
+    name: str,
+    *,
+    checked: bool = True,
+    filled: bool = False,
+    parse: Callable[[str], object] | None = None,
+) -> Decorator:
     """The option of a command (`place`) for a setting of the table.
 
     Args:
         place: The command, as the table calls it.
         name: The setting.
         checked: Whether the text is converted here; otherwise it is checked with the other settings of the job.
+        parse: What converts the text instead, where a command accepts less than the table.
         filled: Whether the command gets the default if the option is not given; otherwise it gets None.
     """
     setting = SETTINGS[name]
-    kind, default = setting.kind_of(place), setting.default_of(place) if filled else None
-    words = setting.default_text(place)
+    use, kind = setting.uses[place], setting.kind_of(place)
+    default, words = setting.default_of(place) if filled else None, setting.default_text(place)
     if kind.is_switch and "/" not in setting.flag:
         return click.option(setting.flag, name, is_flag=True, default=None, help=setting.help_of(place))
     text = f"{setting.help_of(place)}{f'  [default: {words}]' if words else ''}"
@@ -87,20 +95,58 @@ def option(place: str, name: str, *, checked: bool = True, filled: bool = False)
     def check(value: object) -> object:
         return setting.check(value, None, place)
 
-    type_ = Name(kind, check) if kind.choices else Value(kind.words, check if checked else lambda text: text)
-    shown = None if kind.choices else kind.words
+    same: dict[str, Any] = {
+        "type": Name(kind, check) if kind.choices else Value(kind.words, parse or (check if checked else str)),
+        "metavar": None if kind.choices else kind.words,
+        "shell_complete": None if kind.choices else complete,
+    }
     given = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    completed = None if kind.choices else complete
-    made = click.option(
-        setting.flag, name, type=type_, metavar=shown, default=given, help=text, shell_complete=completed
+    main = click.option(
+        setting.flag,
+        name,
+        help=text,
+        **({"required": True} if use.required else {"default": given}),
+        hidden=bool(use.renamed),
+        callback=_or_former(setting) if use.former else None,
+        **same,
     )
-    if not setting.also:
-        return made
+    if use.former:
+        takes = _former(setting, use.former)
+        former = click.option(use.former, f"former_{name}", hidden=True, expose_value=False, callback=takes, **same)
+        return together(main, former)
+    if not setting.also_of(place):
+        return main
     # `by_current_names` of the table refuses both.
-    also = click.option(
-        f"--{setting.also}", type=type_, metavar=shown, help=f"The same as {setting.flag}.", shell_complete=completed
-    )
-    return together(made, also)
+    return together(main, click.option(f"--{setting.also}", help=f"The same as {setting.flag}.", **same))
+
+
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def _former(setting: Setting, flag: str) -> Callback:
+    """Return what takes the value of a former flag, for the option that has taken its place."""
+
+    def call(context: click.Context, _param: click.Parameter, value: object) -> None:
+        if value is None:
+            return
+        if context.params.get(setting.name) is not None:
+            raise click.UsageError(f"{flag}: means the same as {setting.flag}; give one of them")
+        click.echo(f"paceline: warning: {flag} is now called {setting.flag}", err=True)
+        context.meta[setting.flag] = flag, value
+
+    return call
+
+
+def _or_former(setting: Setting) -> Callback:
+    """Return what gives an option the value of its former flag. Options that were given are processed first."""
+
+    def call(context: click.Context, _param: click.Parameter, value: object) -> object:
+        flag, former = context.meta.get(setting.flag, (None, None))
+        if value is not None and flag is not None:
+            raise click.UsageError(f"{flag}: means the same as {setting.flag}; give one of them")
+        return former if value is None else value
+
+    return call
 
 
 def options(place: str, *names: str, checked: bool = True, filled: bool = False) -> Decorator:
@@ -141,11 +187,6 @@ def several(value: Kind) -> Value:
     return _of(kinds.several(value))
 
 
-def or_auto(kind: Kind) -> Value:
-    """A factor, or None for `auto`."""
-    return Value(f"auto|{kind.words}", lambda text: None if text == "auto" else kind.check(text))
-
-
 def words(text: str) -> list[str]:
     """Names, at least one; the caller decides whether duplicates are allowed."""
     found = [word.strip() for word in text.split(",") if word.strip()]
@@ -156,10 +197,6 @@ def words(text: str) -> list[str]:
 
 COUNT = whole(1, 100_000)
 COUNT_OR_NONE = whole(0, 100_000)
-SCALE = kinds.factor("4 means four times as long")
-SHRINK = kinds.factor("4 means a quarter of the bytes")
 WORDS = Value("NAME,…", words)
-SECONDS = Value("TIME", _core.parse_time)
 POSITIVE = _of(kinds.POSITIVE)
 SIZE = Value("SIZE", _core.parse_size)
-BUCKET_SIZE = _of(kinds.BUCKET_SIZE)

@@ -12,7 +12,6 @@ import click
 from paceline import _core
 from paceline._internal.console import put, say, width
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.compression import NONE
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError
 from paceline.job.rank_environment import rank_environment
@@ -42,17 +41,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _compressions(text: str) -> tuple[str, ...]:
-    found: tuple[str, ...] = tuple(kinds.SEVERAL_COMPRESSIONS.check(text))
-    if NONE in found:
-        raise InvalidArgumentError("none takes no time; leave it out")
-    return found
-
-
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The cluster file to write.")
 @click.option("--quick", is_flag=True, help="Shorter transfers, fewer repeats; takes a few seconds.")
-@click.option("--repeats", type=types.whole(1, 1000), help="Repeats of each transfer.  [default: 5; 3 with --quick]")
+@types.option("probe", "repeats")
 @click.option(
     "--limit",
     type=types.Value("SECONDS", _seconds),
@@ -63,11 +55,7 @@ def _compressions(text: str) -> tuple[str, ...]:
     type=types.Value("SIZE", _most),
     help="Most bytes that a rank sends in one transfer.  [default: 256MiB; 32MiB with --quick]",
 )
-@click.option(
-    "--compression",
-    type=types.Value("LIST", _compressions),
-    help="Also measure what compressing takes: fp16, bf16, int8, powersgd:RANK, topk:DENSITY. Needs torch.",
-)
+@types.option("probe", "compression")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rates, costs, machines, cluster.")
 def probe(
     *,
@@ -76,7 +64,7 @@ def probe(
     repeats: int | None,
     limit: float | None,
     most: int | None,
-    compression: tuple[str, ...] | None,
+    compression: list[str] | None,
     as_json: bool,
 ) -> None:
     """Measure the network and the machines of a running job, and write a cluster file for `paceline simulate`.
@@ -103,7 +91,7 @@ def probe(
         repeats=repeats or chosen.repeats,
         limit_s=limit or chosen.limit_s,
         most_bytes=most or chosen.most_bytes,
-        compression=compression or (),
+        compression=tuple(compression or ()),
     )
     found = _probed(budget, output)
     if found is not None:

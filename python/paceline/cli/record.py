@@ -9,19 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline._internal.console import Column, on_terminal, put, render, say
+from paceline._internal.console import Bar, Column, put, render, say
 from paceline._internal.extras import need
 from paceline._internal.files import check_distinct, check_writable
 from paceline._internal.parameters import not_trained
-from paceline.cli.completion import complete
+from paceline.cli import param_types as types
 from paceline.errors import Source, naming
 from paceline.launch import injection
+from paceline.settings.table import SETTINGS
 
 _UNSEEN = 0.2
 """If a larger share of a step belongs to no part, it is reported."""
@@ -47,55 +47,16 @@ class _CannotDoHere(click.ClickException):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--model", metavar="NAME", help="A torchvision classification model, on random images.")
+@types.option("record", "model")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write.")
-@click.option("--batch", type=click.IntRange(min=1), help="Samples per step.  [default: 32; a script's own]")
-@click.option(
-    "--warmup", type=click.IntRange(min=0), help="Steps before the recorded ones.  [default: 3; with --on: 2]"
+@types.options(
+    *("record", "batch", "warmup", "steps", "name", "device", "threads", "image_size", "gpu", "dtype"),
+    "stop_when_recorded",
 )
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    help="Steps to record; the trace has their medians.  [default: 10; with --on: 1, as all are alike]",
-)
-@click.option("--name", help="The trace's name.  [default: the model's]")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="With --model: device to run on.  [default: cpu]")
-@click.option("--threads", type=click.IntRange(min=1), help="With --model: CPU threads.  [default: torch's]")
-@click.option(
-    "--image-size", type=click.IntRange(min=1), help="With --model: pixels.  [default: 224; inception_v3: 299]"
-)
-@click.option(
-    "--on",
-    metavar="GPU",
-    shell_complete=complete,
-    help="Estimate the times on this GPU (`paceline list gpus`); needs no GPU.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["bf16", "fp16", "tf32", "fp32"]),
-    help="With --on: run operators in it, as autocast does.  [default: the script's own]",
-)
-@click.option("--stop-when-recorded", is_flag=True, help="End the script as soon as the trace is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- python train.py …]")
-def record(
-    *,
-    model: str | None,
-    output: Path,
-    batch: int | None,
-    warmup: int | None,
-    steps: int | None,
-    name: str | None,
-    device: str | None,
-    threads: int | None,
-    image_size: int | None,
-    on: str | None,
-    dtype: str | None,
-    stop_when_recorded: bool,
-    as_json: bool,
-    script: tuple[str, ...],
-) -> None:
-    """Record a trace from training steps: measured here, or with --on estimated for a GPU.
+def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+    """Record a trace from training steps: measured here, or with --gpu estimated for a GPU.
 
     Records a torchvision model (--model), or your own script, which needs no change: a step is what happens between two
     steps of the optimizer of the largest module.
@@ -103,76 +64,56 @@ def record(
     \b
     paceline record --model resnet50 --batch 32 -o resnet50.json
     paceline record -o mine.json -- python train.py --epochs 1
-    paceline record --on h100 --dtype bf16 -o mine.json -- python train.py
+    paceline record --gpu h100 --dtype bf16 -o mine.json -- python train.py
 
-    With --on, no GPU is needed: the script runs on this machine, without data and without memory for its weights, and
+    With --gpu, no GPU is needed: the script runs on this machine, without data and without memory for its weights, and
     is ended when the steps are recorded. Its operators, their FLOPs and their bytes are counted; all times are
     estimates for the GPU, from these counts by a roofline. Nothing is measured.
     """
-    if (model is None) == (not script):
+    if (options["model"] is None) == (not script):
         raise click.UsageError("give either --model NAME or a script: paceline record -o T.json -- python train.py")
     check_writable("--output", output)
     check_distinct([("--output", output)], script)
-    if name is not None and not name.isprintable():
-        raise click.BadParameter("contains characters that cannot be printed", param_hint="--name")
-    warmup = warmup if warmup is not None else (3 if on is None else 2)
-    steps = steps if steps is not None else (10 if on is None else 1)
-    if on is None and dtype is not None:
-        raise click.UsageError("--dtype applies only with --on GPU")
-    if on is not None:
+    gpu, stop = options.pop("gpu"), bool(options.pop("stop_when_recorded"))
+    defaults = {"warmup": 3, "steps": 10} if gpu is None else {"warmup": 2, "steps": 1}
+    options |= {name: value for name, value in defaults.items() if options[name] is None}
+    if gpu is None and options["dtype"] is not None:
+        raise click.UsageError("--dtype applies only with --gpu GPU")
+    if gpu is not None:
         if not script:
-            raise click.UsageError("--on applies only to a script")
-        if stop_when_recorded:
-            raise click.UsageError("--stop-when-recorded has no effect with --on, which always ends the script")
-        on = _known_gpu(on, dtype)
+            raise click.UsageError("--gpu applies only to a script")
+        if stop:
+            raise click.UsageError("--stop-when-recorded has no effect with --gpu, which always ends the script")
+        gpu = _known_gpu(gpu, options["dtype"])
     if script:
-        for option, value in (("--device", device), ("--threads", threads), ("--image-size", image_size)):
-            if value is not None:
-                raise click.UsageError(f"{option} applies only to --model; a script sets it itself")
-        _record_script(
-            script,
-            output=output,
-            warmup=warmup,
-            steps=steps,
-            name=name,
-            batch=batch,
-            stop=stop_when_recorded or on is not None,
-            on=on,
-            dtype=dtype,
-            as_json=as_json,
-        )
+        for name in ("device", "threads", "image_size"):
+            if options.pop(name) is not None:
+                raise click.UsageError(f"{SETTINGS[name].flag} applies only to --model; a script sets it itself")
+        options.pop("model")
+        _record_script(script, output, gpu=gpu, stop=stop or gpu is not None, as_json=as_json, **options)
         return
-    if stop_when_recorded:
+    if stop:
         raise click.UsageError("--stop-when-recorded applies only to a script")
-    assert model is not None
-    summary = _record_model(
-        model,
-        output=output,
-        warmup=warmup,
-        steps=steps,
-        name=name,
-        batch=batch or 32,
-        device=device or "cpu",
-        threads=threads,
-        image_size=image_size,
-    )
+    options.pop("dtype")
+    options |= {"batch": options["batch"] or 32, "device": options["device"] or "cpu"}
+    summary = _record_model(output=output, **options)
     _print_summary(summary, output, as_json=as_json, to_stderr=False)
 
 
-def _known_gpu(on: str, dtype: str | None) -> str:
+def _known_gpu(gpu: str, dtype: str | None) -> str:
     """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
     from paceline.catalog.hardware import find_hardware
 
-    with naming({"gpu": Source("flag", "--on")}):
-        hardware = find_hardware(on)
+    with naming({"gpu": Source("flag", "--gpu")}):
+        hardware = find_hardware(gpu)
     if dtype is not None:
         hardware.peak(dtype)
-    return str(Path(on).absolute()) if on.endswith(".json") else hardware.name
+    return str(Path(gpu).absolute()) if gpu.endswith(".json") else hardware.name
 
 
 def _record_model(
-    model: str,
     *,
+    model: str,
     output: Path,
     warmup: int,
     steps: int,
@@ -197,7 +138,7 @@ def _record_model(
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        with _Progress(f"recording {model}") as progress:
+        with Bar(f"recording {model}") as bar:
             recorder = torchvision.record_model(
                 model,
                 batch=batch,
@@ -205,7 +146,7 @@ def _record_model(
                 steps=steps,
                 device=device,
                 image_size=image_size,
-                progress=progress.show,
+                progress=bar,
             )
         if name is not None:
             recorder.name = name
@@ -217,38 +158,26 @@ def _record_model(
 
 def _record_script(
     script: tuple[str, ...],
-    *,
     output: Path,
-    warmup: int,
-    steps: int,
-    name: str | None,
-    batch: int | None,
-    stop: bool,
-    on: str | None,
-    dtype: str | None,
+    *,
+    gpu: str | None,
     as_json: bool,
+    steps: int,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="paceline-record-") as exchange:
-        settings = {
-            "output": str(output.absolute()),
-            "exchange": exchange,
-            "warmup": warmup,
-            "steps": steps,
-            "name": name,
-            "batch": batch,
-            "stop": stop,
-            "on": on,
-            "dtype": dtype,
-        }
-        environment = os.environ if on is None else {**_ONE_RANK, **os.environ}
-        code = _run(script, injection.injected(environment, settings))
+        recording = injection.Recording(
+            output=str(output.absolute()), exchange=exchange, gpu=gpu, steps=steps, **options
+        )
+        environment = os.environ if gpu is None else {**_ONE_RANK, **os.environ}
+        code = _run(script, injection.injected(environment, recording))
         result_path = Path(exchange) / injection.RESULT
         result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.is_file() else None
     problem = injection.problem(result)
     if result is None and code:
         how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit code {code}"
         problem = f"the script {how} before its first optimizer step"
-        if on is None and "RANK" not in os.environ:
+        if gpu is None and "RANK" not in os.environ:
             alone = shlex.join(_without_launcher(script))
             problem += f"; if it uses torch.distributed: paceline run -np 1 --record {output} -- {alone}"
     if problem is not None:
@@ -296,31 +225,6 @@ def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
             return code if code >= 0 else 128 - code
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class _Progress:
-    """A bar on stderr, if that is a terminal."""
-
-    def __init__(self, words: str) -> None:
-        self._words = words
-        self.show: Callable[[int, int], None] = lambda _done, _total: None
-        self._close: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> _Progress:
-        if on_terminal():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            task = bar.add_task(self._words, total=None)
-            bar.start()
-            self._close = bar.stop
-            self.show = lambda done, total: bar.update(task, completed=done, total=total)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
 
 
 def _print_summary(summary: dict[str, Any], output: Path, *, as_json: bool, to_stderr: bool) -> None:

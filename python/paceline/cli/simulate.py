@@ -52,7 +52,7 @@ class _Sectioned(click.Command):
         records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
         for title, names in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([records.pop(name) for name in names])
+                formatter.write_dl([records.pop(name) for name in names if name in records])
         with formatter.section("Other"):
             formatter.write_dl(list(records.values()))
 

@@ -134,14 +134,14 @@ def _prepared(sweep: Sweep) -> Prepared:
             f"--timeline: shows one scenario, but {len(scenarios)} are requested: give one value of "
             f"{_several(sweep, strategies)}"
         )
-    devices = [note for trace in traces for note in sweep.device_note(trace)]
+    devices = [note for named in sweep.traces for note in sweep.device_note(named)]
     if sweep.gpus_per_rank > 1:
         notes.append(_ranks_note(sweep))
     if (shared := sweep.get("context_parallel") or 1) > 1:
         notes.append(f"{shared} neighbouring workers share every sample; batches are theirs together")
-    recorded = [note for trace in traces for note in sweep.gloo_note(trace)]
+    recorded = []
     for named, trace in zip(sweep.traces, traces, strict=True):
-        recorded += sweep.recording_notes(named, trace)
+        recorded += [*sweep.gloo_note(named, trace), *sweep.recording_notes(named, trace)]
     about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
     notes += _bare_note(strategies, traces, machine)
     said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])

@@ -20,7 +20,7 @@ from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find
 from paceline.catalog.library import fields_given, load_cluster, load_trace
 from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
-from paceline.catalog.models.spec import find_workload, refuse_on_recording
+from paceline.catalog.models.spec import find_workload, is_published, refuse_on_recording
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
 from paceline.catalog.strategies import (
@@ -182,9 +182,9 @@ class Sweep:
             )
         return found
 
-    def gloo_note(self, trace: Trace) -> list[str]:
+    def gloo_note(self, named: str | Path | Trace, trace: Trace) -> list[str]:
         """Return a note if the times are those of a GPU, and the library is gloo because the recording was made so."""
-        on_gpu = self.get("device") is not None or self.get("samples_per_s") is not None
+        on_gpu = self._device(named) is not None or self.get("samples_per_s") is not None
         if not on_gpu or self.get("library") is not None or self.library_of(trace, None).name != "ddp-gloo":
             return []
         library = f"{self.spelling('library')} {DEFAULT}"
@@ -212,13 +212,12 @@ class Sweep:
         return with_inside(self.get("cluster"), cluster, settings, nodes, self.spelling("intra_bandwidth"))
 
     def nodes(self) -> Nodes | None:
-        """Return the nodes that are assumed of the GPU of a model, of `--device` or of `record --on`."""
+        """Return the nodes that are assumed of the GPU of a model, or of a recording."""
         workload = self.workload(self.trace)
         if workload is not None:
             return nodes_of(workload.hardware)
-        if self.get("device") is not None:
-            device_rate(load_trace(self.trace), self.get("device"))
-            return nodes_of_device(self.get("device"))
+        if (device := self._device(self.trace)) is not None:
+            return nodes_of_device(device_rate(load_trace(self.trace), device).device)
         hardware = titled(load_trace(self.trace).device)
         return None if hardware is None or self.get("samples_per_s") is not None else nodes_of(hardware)
 
@@ -395,8 +394,13 @@ class Sweep:
             rate = self.get("samples_per_s")
             # Of whole samples, of which a rank computes a part of each that it shares.
             return adjusted(trace, samples_per_s=None if rate is None else rate * workload.context)
-        changes = {name: self.get(name) for name in ("device", "samples_per_s", "batch", "dtype")}
-        return adjusted(trace, **changes)
+        changes = {name: self.get(name) for name in ("samples_per_s", "batch", "dtype")}
+        try:
+            return adjusted(trace, device=self._device(named), **changes)
+        except InvalidArgumentError as error:
+            if error.setting == "device":
+                error.setting = self._device_setting
+            raise
 
     def refuse_idle_links(self, machine: Cluster, strategies: Sequence[Strategy] = ()) -> None:
         """Raise InvalidArgumentError for settings of links inside nodes if there are none."""
@@ -415,10 +419,23 @@ class Sweep:
             f"has no effect with one GPU per node; add {self.spelling('gpus_per_node')} or leave it out", setting=name
         )
 
-    def device_note(self, trace: Trace) -> list[str]:
+    def device_note(self, named: str | Path | Trace) -> list[str]:
         """Return the source of the named device's rate."""
-        device = self.get("device")
-        return [] if device is None else [f"{self.spelling('device')}: {device_rate(trace, device).cited}"]
+        device = self._device(named)
+        if device is None:
+            return []
+        return [f"{self.spelling(self._device_setting)}: {device_rate(load_trace(named), device).cited}"]
+
+    @property
+    def _device_setting(self) -> str:
+        return "gpu" if self.get("device") is None else "device"
+
+    def _device(self, named: str | Path | Trace) -> str | None:
+        """Return the GPU whose published rate a recording gets, if one is named."""
+        gpu: str | None = self.get(self._device_setting)
+        if gpu is None or (self._device_setting == "gpu" and (self.workload(named) or not is_published(named, gpu))):
+            return None
+        return gpu
 
 
 def _check_field(name: str, place: str) -> None:

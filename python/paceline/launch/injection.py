@@ -9,23 +9,46 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 SETTINGS = "PACELINE_RECORD_SETTINGS"
-"""The environment variable with `paceline.torch.recorder.watch.Settings` as JSON."""
+"""The environment variable with a `Recording` as JSON."""
 
 RESULT = "result.json"
 """File in the exchange folder with the report of the recorded process to its parent."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What the script's process is to record."""
+
+    output: str
+    exchange: str
+    """A private folder for `RESULT` and the claim file."""
+    warmup: int
+    steps: int
+    name: str | None = None
+    batch: int | None = None
+    stop: bool = False
+    """Whether to end the script once recording is complete."""
+    rank: bool = False
+    """Whether this is a rank of `paceline run`: every rank records, and the launcher reports."""
+    gpu: str | None = None
+    """The GPU to compute times for, without running on one."""
+    dtype: str | None = None
+    """With `gpu`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
+
+
 _INJECT = Path(__file__).parents[1] / "torch" / "inject"
 
 
-def injected(environ: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
+def injected(environ: Mapping[str, str], recording: Recording) -> dict[str, str]:
     """Return the environment of a command whose Python processes are to be recorded."""
     before = environ.get("PYTHONPATH")
     path = str(_INJECT) + (os.pathsep + before if before else "")
-    return {**environ, SETTINGS: json.dumps(settings), "PYTHONPATH": path}
+    return {**environ, SETTINGS: json.dumps(asdict(recording)), "PYTHONPATH": path}
 
 
 def problem(result: Mapping[str, Any] | None) -> str | None:

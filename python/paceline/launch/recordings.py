@@ -44,16 +44,8 @@ class Exchange:
             folder.mkdir()
         except OSError as error:
             raise _no_folder(error) from None
-        settings = {
-            "output": str(folder / _TRACE),
-            "exchange": str(folder),
-            "name": None,
-            "batch": None,
-            "stop": False,
-            "rank": True,
-            **self._wanted,
-        }
-        return injection.injected(environ, settings)
+        recording = injection.Recording(output=str(folder / _TRACE), exchange=str(folder), rank=True, **self._wanted)
+        return injection.injected(environ, recording)
 
     def frames(self, rank: int) -> Iterator[bytes]:
         """Return the rank's recording, in pieces; nothing if there is none."""

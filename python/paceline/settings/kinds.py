@@ -205,6 +205,11 @@ def names_of(find: Callable[[str], str], words: str = "NAME,…", python: str = 
     return Kind(words, check, is_list=True, python=_or_several(python))
 
 
+def or_auto(kind: Kind) -> Kind:
+    """A value of another kind, or None for `auto`."""
+    return replace(kind, words=f"auto|{kind.words}", check=lambda value: None if value == "auto" else kind.check(value))
+
+
 def typed(kind: Kind) -> Kind:
     """The same kind, but the text stays as typed once it has been checked."""
 
@@ -234,6 +239,41 @@ def text(value: object) -> str:
     except UnicodeEncodeError:
         raise InvalidArgumentError("is not UTF-8 text") from None
     return value
+
+
+def _printable(value: object) -> str:
+    if not (name := text(value)).isprintable():
+        raise InvalidArgumentError("contains characters that cannot be printed")
+    return name
+
+
+_DAYS = {"h": 3600.0, "d": 86_400.0}
+
+
+def _long_time(value: object) -> float:
+    """Hours and days beside the units of other times."""
+    word = text(value)
+    wrong = InvalidArgumentError(f"'{word[:40]}' is not a time above 0; write it as 8h, 2.5d or 30min")
+    if word.replace(".", "", 1).isdigit():
+        raise InvalidArgumentError(f"{word[:40]} has no unit; write {word[:40]}h or {word[:40]}d, whichever you mean")
+    try:
+        seconds = float(word[:-1]) * _DAYS[word[-1:]] if word[-1:] in _DAYS else _core.parse_time(word)
+    except ValueError as error:
+        raise error if isinstance(error, InvalidArgumentError) else wrong from None
+    if not 0 < seconds < 1e10:
+        raise wrong
+    return seconds
+
+
+_AMOUNT = number(0, 1e6, "a price above 0 and at most 1000000, such as 2.50 or $2.50", "MONEY", above=True)
+_CURRENCY = re.compile(r"(?:[A-Z]{0,3}[$€£¥]|[A-Z]{3}\b)?\s*([\d.,eE+-]*?)\s*(?:[$€£¥]|\b[A-Z]{3})?", re.ASCII)
+
+
+def _money(value: object) -> float:
+    """The number of an amount such as `2.50`, `$2.50` or `2.50 EUR`."""
+    match = _CURRENCY.fullmatch(value.strip()) if isinstance(value, str) else None
+    amount: float = _AMOUNT.check(value if match is None or not match[1] else match[1])
+    return amount
 
 
 def _degraded(value: object) -> dict[str, Any]:
@@ -304,6 +344,12 @@ def _compression(value: object) -> str:
     """Return the name with its parameter: `powersgd` is `powersgd:4`."""
     _refuse_list(value)
     return compression.parse(shown(value)).name
+
+
+def _measured_compression(value: object) -> str:
+    if (name := _compression(value)) == compression.NONE:
+        raise InvalidArgumentError("none takes no time; leave it out")
+    return name
 
 
 def _reshard(value: object) -> str | int:
@@ -563,6 +609,7 @@ _PATH = "str | Path"
 _DTYPES = tuple(DTYPE_BYTES)
 _PRECISIONS = ("fp8", "bf16", "fp16", "tf32", "fp32")
 TEXT = Kind("NAME", text)
+PRINTABLE = Kind("NAME", _printable)
 FILE = Kind("FILE", _file, python=_PATH)
 NAMED_FILE = Kind("FILE|NAME", _named_file, python=_PATH)
 CONSTANTS = Kind("FILE|NAME", _file, python=_PATH)
@@ -594,6 +641,7 @@ SHARDING = Kind("NAME", _sharding)
 SEVERAL_SHARDINGS = names_of(_sharding)
 COMPRESSION = Kind("NAME", _compression)
 SEVERAL_COMPRESSIONS = names_of(_compression)
+MEASURED_COMPRESSIONS = names_of(_measured_compression)
 RESHARD = Kind("yes|no|N", _reshard, python='Literal["yes", "no"] | bool | int')
 OPTIMIZER = choice(("adam", "sgd", "momentum"), {"adamw": "adam"}, literal="Optimizer")
 LIBRARY = Kind("NAME", lambda value: find_library(text(value)).spec, python="names.LibraryName")
@@ -633,6 +681,10 @@ SECONDS = number(
     example="write 30",
 )
 POSITIVE = number(0, math.nextafter(math.inf, 0), "a number above 0", "NUMBER", above=True)
+POSITIVE_SECONDS = replace(POSITIVE, words="SECONDS")
+MONEY = Kind("MONEY", _money)
+LONG_TIME = Kind("TIME", _long_time)
+DURATION = Kind("TIME", lambda value: _core.parse_time(text(value)))
 RATE_OF_SAMPLES = number(0, 1e12, "a number above 0 and up to 1e12", "NUMBER", above=True)
 SPEEDUP = factor("2 means twice as fast")
 SPEEDUPS = several(SPEEDUP)

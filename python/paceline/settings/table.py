@@ -31,6 +31,12 @@ class Use:
     default: Any = _UNSET
     default_words: str | None = None
     help: str | None = None
+    required: bool = False
+    also: str | None = None
+    former: str = ""
+    """A former flag of this command for it, which works, with a warning."""
+    renamed: str = ""
+    """The setting that the help has in its place; this one goes on working."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,11 @@ class Setting:
         if isinstance(value, bool) and "/" in self.flag:
             return self.spelling(value).removeprefix("--")
         return ",".join(map(_shown, value)) if isinstance(value, tuple) else _shown(value)
+
+    def also_of(self, place: str) -> str:
+        """Return the other name in `place`."""
+        also = self.uses[place].also
+        return self.also if also is None else also
 
     def spelling(self, value: object = None) -> str:
         """Return the flag as typed for this value."""
@@ -157,7 +168,19 @@ def _in(*places: str, **own: Use) -> dict[str, Use]:
 
 SIMULATE, SWEEP, JOIN, EMULATE_RUN = "paceline.simulate", "paceline.sweep", "paceline.job.join", "emulate run"
 RAY = "paceline.ray.RaySettings"
-_PLACES = {"python": SIMULATE, "sweep": SWEEP, "join": JOIN, "emulate_run": EMULATE_RUN, "ray": RAY}
+_PLACES = {
+    "python": SIMULATE,
+    "sweep": SWEEP,
+    "join": JOIN,
+    "emulate_run": EMULATE_RUN,
+    "emulate_up": "emulate up",
+    "emulate_check": "emulate check",
+    "ray": RAY,
+    "import_kineto": "import kineto",
+    "import_chakra": "import chakra",
+    "import_sends": "import sends",
+    "export_chakra": "export chakra",
+}
 FORECASTS = ("simulate", "report", SIMULATE, SWEEP)
 """Commands and functions that take a scenario, or several."""
 JOBS = ("run", EMULATE_RUN, JOIN)
@@ -174,9 +197,19 @@ PLACES = (
     RAY,
     "models",
     "advise",
+    "record",
+    "probe",
+    "emulate up",
+    "emulate check",
+    "import kineto",
+    "import chakra",
+    "import sends",
+    "export chakra",
 )
 OVER_MPI = ("mpi", "grpc+mpi")
 """Transports that send tensors through an MPI library."""
+MOST_EMULATED = 250
+"""Hosts of an emulated cluster."""
 DEFAULT_WORKERS = (2, 4, 8, 16, 32, 64)
 _STRATEGIES = Use(kind=kinds.STRATEGIES, default=("all",))
 _SEVERAL_SERVERS = Use(kind=kinds.SEVERAL_SERVERS)
@@ -188,6 +221,14 @@ _SYNCS = Use(kind=kinds.several(kinds.SYNC_EVERY))
 _BUCKET_SIZES = Use(kind=kinds.BUCKET_SIZES)
 _LIBRARIES = Use(kind=kinds.LIBRARIES)
 _ONE = Use(kind=kinds.WORKERS, default=None, default_words="required")
+_SHRINK, _SCALE = kinds.factor("4 means a quarter of the bytes"), kinds.factor("4 means four times as long")
+_HOSTS = Use(kind=kinds.whole(1, MOST_EMULATED), help="Worker hosts.", default=None, required=True, also="")
+_HOST_RATE = Use(
+    kind=kinds.RATE, help="NIC rate of each host, such as 500Mbps.", default=None, default_words="", required=True
+)
+_GPU_OF_A_RECORDING = Use(
+    kind=kinds.TEXT, help="Of a recording: the published rate of this GPU: V100, A100, ….", renamed="gpu"
+)
 _COORDINATORS = Use(
     kind=kinds.COORDINATORS,
     help="Model how ranks coordinate ready tensors: negotiate, global-sleep, ….",
@@ -215,6 +256,16 @@ _ALL: tuple[Setting, ...] = (
             sweep=Use(default=None, default_words="required"),
             validate=Use(help="Ranks, each on its own host.", default=(4,)),
             advise=Use(help="GPUs; the best configurations for each number.", default=None, default_words="required"),
+            emulate_up=_HOSTS,
+            emulate_run=_HOSTS,
+            emulate_check=_HOSTS,
+            export_chakra=Use(
+                kind=kinds.whole(1, 100_000),
+                help="Ranks: as many files are written.",
+                default=None,
+                required=True,
+                also="",
+            ),
         ),
     ),
     Setting(
@@ -262,6 +313,12 @@ _ALL: tuple[Setting, ...] = (
             validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on its own host."),
             bench=Use(help="Parameter servers, on the first ranks' hosts."),
             run=Use(help="Parameter servers, each a separate process."),
+            emulate_up=Use(
+                kind=kinds.whole(1, MOST_EMULATED),
+                help="Hosts for parameter servers.",
+                default=None,
+                default_words="none",
+            ),
             emulate_run=Use(help="Parameter servers, each on its own host."),
         ),
     ),
@@ -283,11 +340,24 @@ _ALL: tuple[Setting, ...] = (
     Setting(
         name="device",
         flag="--device",
-        kind=kinds.TEXT,
-        help="Rescale the trace to a device's published rate (`paceline list traces TRACE`): V100, A100, ….",
+        kind=kinds.choice(("cpu", "cuda")),
+        help="Where to run.",
         section=_WHAT,
         part="trace",
-        uses=_in("simulate", "report", SIMULATE, SWEEP),
+        uses=_in(
+            simulate=_GPU_OF_A_RECORDING,
+            report=_GPU_OF_A_RECORDING,
+            python=_GPU_OF_A_RECORDING,
+            sweep=_GPU_OF_A_RECORDING,
+            record=Use(help="With --model: device to run on.", default_words="cpu"),
+            bench=Use(
+                help="Where engines of torch compute; ranks may share a GPU.", default_words="cpu; with ddp-nccl cuda"
+            ),
+            import_kineto=Use(
+                kind=kinds.TEXT, help="What it was recorded on.", default_words="the GPU's name in the file"
+            ),
+            import_sends=Use(kind=kinds.TEXT, help="What it was recorded on."),
+        ),
     ),
     Setting(
         name="samples_per_s",
@@ -313,6 +383,10 @@ _ALL: tuple[Setting, ...] = (
             SWEEP,
             models=Use(help="Samples of an iteration.", default_words="1"),
             advise=Use(help="Samples of a pass.", default_words="searched"),
+            record=Use(help="Samples per step.", default_words="32; a script's own"),
+            import_kineto=Use(help="Samples per worker and step.", default_words="the input's"),
+            import_chakra=Use(help="Samples per worker and step.", default_words="the input's"),
+            import_sends=Use(help="Samples per worker and iteration.", default_words="", required=True),
         ),
     ),
     Setting(
@@ -332,18 +406,26 @@ _ALL: tuple[Setting, ...] = (
             models=Use(
                 kind=kinds.PRECISION, help="Precision of the computation.", default_words="bf16; fp16 without it"
             ),
+            record=Use(
+                kind=kinds.choice(("bf16", "fp16", "tf32", "fp32")),
+                help="With --gpu: run operators in it, as autocast does.",
+                default_words="the script's own",
+            ),
+            import_chakra=Use(kind=kinds.GRADIENT_DTYPE, help="Dtype of the gradients.", default_words="float32"),
+            import_sends=Use(kind=kinds.GRADIENT_DTYPE, help="Dtype of the gradients.", default="float32"),
         ),
     ),
     Setting(
         name="gpu",
         flag="--gpu",
         kind=kinds.TEXT,
-        help="Compute the times of a model for this GPU (`paceline list gpus`): a100, h100, ….",
+        help="GPU: computes a model's times (`paceline list gpus`), or takes a recording's published rate on it.",
         section=_MODEL,
         part="trace",
         uses=_in(
             *("advise", "simulate", "report", SIMULATE, SWEEP, "models"),
             explore=Use(help="GPU for the initial position of a model's sliders.", default_words="h100"),
+            record=Use(help="Estimate the times on this GPU (`paceline list gpus`); needs no GPU.", former="--on"),
         ),
     ),
     Setting(
@@ -490,7 +572,10 @@ _ALL: tuple[Setting, ...] = (
             python=Use(kind=kinds.RATE),
             validate=Use(help="Bandwidth of a host.", default=("500Mbps",)),
             bench=Use(kind=kinds.RATE, help="Bandwidth of a host, for the forecast.", default_words="the emulated one"),
-            advise=Use(kind=kinds.RATE),
+            advise=Use(kind=kinds.RATE, former="--network"),
+            emulate_up=_HOST_RATE,
+            emulate_run=_HOST_RATE,
+            emulate_check=_HOST_RATE,
         ),
     ),
     Setting(
@@ -597,7 +682,13 @@ _ALL: tuple[Setting, ...] = (
             sweep=_BUCKET_SIZES,
             validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE), default="none"),
             replay=Use(default="none"),
-            bench=Use(kind=kinds.SIZE, default_words="each engine's own"),
+            bench=Use(kind=kinds.SIZE, default_words="each engine's own", former="--fusion"),
+            export_chakra=Use(
+                kind=kinds.BUCKET_SIZE,
+                help="All-reduce gradients in buckets of up to SIZE.",
+                default=25_000_000,
+                default_words="25MB",
+            ),
             plan=Use(kind=kinds.typed(kinds.BUCKET_SIZE), help="Bucket size; none: no fusion.", default="64MB"),
         ),
     ),
@@ -782,6 +873,10 @@ _ALL: tuple[Setting, ...] = (
             report=_COMPRESSIONS,
             sweep=_COMPRESSIONS,
             validate=replace(_COMPRESSIONS, help="Replay and simulate compressed gradients: int8, powersgd:4, …."),
+            probe=Use(
+                kind=kinds.MEASURED_COMPRESSIONS,
+                help="Also measure what compressing takes: fp16, int8, powersgd:RANK, …; needs torch.",
+            ),
         ),
     ),
     Setting(
@@ -1096,6 +1191,179 @@ _ALL: tuple[Setting, ...] = (
         default=False,
         uses=_in(*JOBS),
     ),
+    # Only of commands: of recordings, measurements and the search of `advise`.
+    Setting(
+        name="model",
+        flag="--model",
+        kind=kinds.TEXT,
+        help="A torchvision classification model, on random images.",
+        uses=_in("record", bench=Use(help="A torchvision model, or mlp or cnn.", default_words="resnet50")),
+    ),
+    Setting(
+        name="name",
+        flag="--name",
+        kind=kinds.PRINTABLE,
+        help="The trace's name.",
+        uses=_in(
+            record=Use(default_words="the model's"),
+            import_kineto=Use(default_words="the first file's"),
+            import_chakra=Use(default_words="the file's"),
+            import_sends=Use(required=True),
+        ),
+    ),
+    Setting(
+        name="warmup",
+        flag="--warmup",
+        kind=kinds.whole(0, 100_000),
+        help="Steps before the recorded ones.",
+        default_words="3; with --gpu: 2",
+        uses=_in(
+            "record",
+            replay=Use(kind=kinds.whole(1, 1000), help="Iterations before the measured ones.", default=2),
+        ),
+    ),
+    Setting(
+        name="steps",
+        flag="--steps",
+        kind=kinds.whole(1, 100_000),
+        help="Steps to record; the trace has their medians.",
+        default_words="10; with --gpu: 1, as all are alike",
+        uses=_in("record"),
+    ),
+    Setting(
+        name="threads",
+        flag="--threads",
+        kind=kinds.whole(1, 100_000),
+        help="With --model: CPU threads.",
+        default_words="torch's",
+        uses=_in("record"),
+    ),
+    Setting(
+        name="image_size",
+        flag="--image-size",
+        kind=kinds.whole(1, 100_000),
+        help="With --model: pixels.",
+        default_words="224; inception_v3: 299",
+        uses=_in(
+            "record",
+            bench=Use(help="Image height and width in pixels.", default_words="224; mlp, cnn: 32; inception_v3: 299"),
+        ),
+    ),
+    Setting(
+        name="stop_when_recorded",
+        flag="--stop-when-recorded",
+        kind=kinds.SWITCH,
+        help="End the script as soon as the trace is complete.",
+        default=False,
+        uses=_in("record"),
+    ),
+    Setting(
+        name="forward",
+        flag="--forward",
+        kind=kinds.DURATION,
+        help="Duration of the forward pass, such as 176ms.",
+        uses=_in(
+            import_chakra=Use(help="Duration of the forward pass, if the nodes' names do not tell."),
+            import_sends=Use(required=True),
+        ),
+    ),
+    Setting(
+        name="repeats",
+        flag="--repeats",
+        kind=kinds.whole(1, 1000),
+        help="Repeats of each transfer.",
+        default_words="5; 3 with --quick",
+        uses=_in(
+            "probe",
+            validate=Use(help="Iterations of each cell."),
+            emulate_check=Use(help="Measurements; the median counts.", default=5),
+        ),
+    ),
+    Setting(
+        name="racks",
+        flag="--racks",
+        kind=kinds.whole(1, MOST_EMULATED),
+        help="Racks that the workers are divided among.",
+        default=1,
+        uses=_in("emulate up", EMULATE_RUN, validate=Use(help="Racks among which hosts are divided.")),
+    ),
+    Setting(
+        name="realtime",
+        flag="--realtime/--no-realtime",
+        kind=kinds.SWITCH,
+        help="Run ranks under SCHED_FIFO where permitted.",
+        default=True,
+        uses=_in("emulate up", EMULATE_RUN, "emulate check", "validate"),
+    ),
+    Setting(
+        name="shrink",
+        flag="--shrink",
+        kind=_SHRINK,
+        help="Divide tensor sizes by this.",
+        default=1.0,
+        uses=_in("replay", validate=Use(kind=kinds.or_auto(_SHRINK), default=None, default_words="auto")),
+    ),
+    Setting(
+        name="scale",
+        flag="--scale",
+        kind=_SCALE,
+        help="Multiply times by this.",
+        default=1.0,
+        uses=_in("replay", validate=Use(kind=kinds.or_auto(_SCALE), default=None, default_words="auto")),
+    ),
+    Setting(
+        name="global_batch",
+        flag="--global-batch",
+        kind=kinds.GLOBAL_BATCH,
+        help="Samples of an iteration of all GPUs: 1024, or 1k.",
+        default_words="free",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="objective",
+        flag="--objective",
+        kind=kinds.choice(("throughput", "cost")),
+        help="What is best among several numbers of GPUs.",
+        default="throughput",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="price",
+        flag="--price",
+        kind=kinds.MONEY,
+        help="Price of a GPU for an hour: adds the cost of a billion tokens.",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="mtbf",
+        flag="--mtbf",
+        kind=kinds.LONG_TIME,
+        help="Mean time to failure of the whole job, such as 8h: adds goodput.",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="checkpoint_seconds",
+        flag="--checkpoint-seconds",
+        kind=kinds.POSITIVE_SECONDS,
+        help="For which training waits for a checkpoint.",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="restart_seconds",
+        flag="--restart-seconds",
+        kind=kinds.number(0, 30 * 86_400.0, "a number of seconds from 0 to 30 days", "SECONDS"),
+        help="From a failure until training goes on.",
+        default_words="as long as a checkpoint",
+        uses=_in("advise"),
+    ),
+    Setting(
+        name="top",
+        flag="--top",
+        kind=kinds.whole(1, 1000),
+        help="Rows for each number of GPUs.",
+        default=5,
+        uses=_in("advise"),
+    ),
 )
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
 """By name."""
@@ -1146,7 +1414,7 @@ def by_current_names(
     """
     values, sources = dict(given), {}
     for setting in of_place(place):
-        value = values.pop(setting.also, None) if setting.also else None
+        value = values.pop(setting.also, None) if setting.also_of(place) else None
         if value is None:
             continue
         source = replace(setting, name=setting.also, flag=f"--{setting.also}").source(given_by, value, where)

@@ -38,7 +38,7 @@ def _engines() -> Iterable[str]:
 
 
 @click.command()
-@click.option("--model", metavar="NAME", help="A torchvision model, or mlp or cnn.  [default: resnet50]")
+@types.option("bench", "model")
 @click.option("--batch-size", type=_COUNT, help="Images per rank and step.  [default: 8; 64 with ddp-nccl]")
 @click.option("--num-batches", type=_COUNT, help="Measured steps, over all rounds.  [default: 30]")
 @click.option("--num-warmup-batches", type=_COUNT_OR_NONE, help="Warm-up steps in each round.  [default: 3]")
@@ -53,27 +53,17 @@ def _engines() -> Iterable[str]:
     "-np", "-n", "--np", "ranks", type=_RANKS, help="Ranks to start; in a job, on its hosts.  [default: all of the job]"
 )
 @click.option("--rounds", type=_COUNT, help="Rounds; engines take turns.  [default: 3 with several engines, else 1]")
-@click.option(
-    "--device",
-    type=click.Choice(("cpu", "cuda")),
-    help="Where engines of torch compute; ranks may share a GPU.  [default: cpu; with ddp-nccl cuda]",
-)
+@types.option("bench", "device")
 @click.option(
     "--scaling", type=_SCALING, help="Whether --batch-size is per rank (weak) or global (strong).  [default: weak]"
 )
 @types.options("bench", "strategy", "transport", "coordinator", "servers")
 @types.option("bench", "bucket_size")
-@click.option("--fusion", type=types.SIZE, hidden=True)
 @click.option(
     "--data-dir", type=_PATH, metavar="DIR", help="Folder of images, one subfolder per class.  [default: synthetic]"
 )
 @click.option("--num-workers", type=_COUNT_OR_NONE, help="Processes per rank that load --data-dir.  [default: 2]")
-@click.option(
-    "--image-size",
-    type=_COUNT,
-    help="Image height and width in pixels.  [default: 224; mlp, cnn: 32; inception_v3: 299]",
-)
-@types.option("bench", "seed")
+@types.options("bench", "image_size", "seed")
 @click.option("--lr", type=types.POSITIVE, help="Learning rate of SGD with momentum 0.9.  [default: 0.001]")
 @click.option("--display-every", type=_COUNT, help="With one engine, steps between lines.  [default: 10]")
 @click.option(
@@ -107,7 +97,6 @@ def bench(
     paceline emulate run --workers 4 --bandwidth 1Gbps -- paceline bench --model resnet18 --engine paceline,ddp-gloo
     paceline bench --read tf_cnn.log --read nccl.log
     """
-    _renamed(options)
     if install is not None:
         _install(install, given=[name for name, value in options.items() if value is not None])
         return 0
@@ -141,17 +130,6 @@ def bench(
             return result.ended
         failed = any(one.failed for one in result.skipped)
         return 1 if failed else 0 if result.rows else _CANNOT
-
-
-def _renamed(options: dict[str, Any]) -> None:
-    """Take --fusion for --bucket-size, with a warning."""
-    former = options.pop("fusion")
-    if former is None:
-        return
-    if options["bucket_size"] is not None:
-        raise InvalidArgumentError("--fusion: means the same as --bucket-size; give one of them")
-    click.echo("paceline: warning: --fusion is now called --bucket-size", err=True)
-    options["bucket_size"] = former
 
 
 def _apart(option: str, path: Path, others: list[tuple[str, Path | None]]) -> None:

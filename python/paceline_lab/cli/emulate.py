@@ -22,27 +22,23 @@ from paceline.settings.table import EMULATE_RUN
 from paceline_lab.emulate.cluster import SETTINGS, bring_up, cluster, leave
 from paceline_lab.emulate.down import living, take_down
 from paceline_lab.emulate.job import start
-from paceline_lab.emulate.plan import MOST, MOST_OVERSUBSCRIPTION, REALTIME, Host, find, plan
+from paceline_lab.emulate.plan import MOST_OVERSUBSCRIPTION, REALTIME, Host, find, plan
 from paceline_lab.emulate.plan import racks as divide
 from paceline_lab.emulate.shaping import MTU, shape
 from paceline_lab.emulate.state import DEFAULT
 
 
 def _rate(text: str) -> float:
+    """Return a rate that can be emulated, in bits per second. Raises InvalidArgumentError."""
     bandwidth_bps = _core.parse_rate(text)
     shape(bandwidth_bps)
     return bandwidth_bps
 
 
-_RATE = types.Value("RATE", _rate)
-_workers = click.option("--workers", type=types.whole(1, MOST), required=True, help="Worker hosts.")
-_racks = click.option(
-    "--racks",
-    type=types.whole(1, MOST),
-    default="1",
-    show_default=True,
-    help="Racks that the workers are divided among.",
-)
+def _bandwidth(place: str) -> types.Decorator:
+    return types.option(place, "bandwidth", parse=_rate)
+
+
 _oversubscription = click.option(
     "--oversubscription",
     type=click.FloatRange(1, MOST_OVERSUBSCRIPTION),
@@ -50,12 +46,7 @@ _oversubscription = click.option(
     show_default=True,
     help="Rate of a rack's workers together over that of its uplink.",
 )
-_bandwidth = click.option("--bandwidth", type=_RATE, required=True, help="NIC rate of each host, such as 500Mbps.")
-_servers = click.option("--servers", type=types.whole(1, MOST), help="Hosts for parameter servers.")
 _name = click.option("--name", default=DEFAULT, show_default=True, metavar="NAME", help="Name of the cluster.")
-_realtime = click.option(
-    "--realtime/--no-realtime", default=True, help="Use SCHED_FIFO where permitted.  [default: realtime]"
-)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -73,16 +64,15 @@ def emulate(ctx: click.Context) -> None:
 
 
 @emulate.command()
-@_workers
-@_servers
+@types.options("emulate up", "workers", "servers")
 @click.option(
     "--switch", is_flag=True, help="Add a host for a process that acts as a switch; its NIC has no rate limit."
 )
-@_racks
+@types.option("emulate up", "racks", filled=True)
 @_oversubscription
-@_bandwidth
+@_bandwidth("emulate up")
 @_name
-@_realtime
+@types.option("emulate up", "realtime", filled=True)
 @_json
 def up(
     *,
@@ -123,9 +113,9 @@ def _note_realtime(requested: bool, granted: bool) -> None:
 
 
 @emulate.command(context_settings={"allow_interspersed_args": False})
-@_workers
+@types.option(EMULATE_RUN, "workers")
 @types.option(EMULATE_RUN, "servers", checked=False)
-@_bandwidth
+@_bandwidth(EMULATE_RUN)
 @click.option(
     "--ranks-per-host",
     type=types.whole(1, MOST_RANKS),
@@ -133,9 +123,9 @@ def _note_realtime(requested: bool, granted: bool) -> None:
     help="Ranks on each worker host.",
 )
 @job_options.switch
-@_racks
+@types.option(EMULATE_RUN, "racks", filled=True)
 @_oversubscription
-@_realtime
+@types.option(EMULATE_RUN, "realtime", filled=True)
 @job_options.env
 @job_options.strategy(EMULATE_RUN)
 @job_options.knobs(EMULATE_RUN)
@@ -219,10 +209,9 @@ def down(*, name: str) -> None:
 
 
 @emulate.command()
-@_workers
-@_bandwidth
-@click.option("--repeats", type=types.whole(1, 1000), default="5", help="Measurements; the median counts.")
-@_realtime
+@types.option("emulate check", "workers")
+@_bandwidth("emulate check")
+@types.options("emulate check", "repeats", "realtime", filled=True)
 @_json
 def check(*, workers: int, bandwidth: float, repeats: int, realtime: bool, as_json: bool) -> None:
     """Measure how closely an emulated network keeps its rate, and report what disturbs it.

@@ -30,14 +30,7 @@ SHARDED = (*(name for name in OPTIONS if name != "optimizer"), *COMPRESSION)
 
 @click.command()
 @click.argument("trace")
-@click.option("--scale", type=types.of_kind(types.SCALE), default="1", help="Multiply times by this.  [default: 1]")
-@click.option(
-    "--shrink", type=types.of_kind(types.SHRINK), default="1", help="Divide tensor sizes by this.  [default: 1]"
-)
-@types.option("replay", "iterations", filled=True)
-@click.option(
-    "--warmup", type=types.whole(1, 1000), default="2", help="Iterations before the measured ones.  [default: 2]"
-)
+@types.options("replay", "scale", "shrink", "iterations", "warmup", filled=True)
 @types.options("replay", "bucket_size", "pull", "barrier", "overlap")
 @types.options("replay", "sharding", *SHARDED)
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write DIR/replay-rank-N.json.")

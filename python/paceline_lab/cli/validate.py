@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from paceline_lab.validate.real import Emulator
 
 
-_REPEATS = types.whole(1, 1000)
 HERE = ("quick", "trace", "strategy", "shrink", "scale", "bucket_size", "network", "repeats", "cluster")
 """Options that can be combined with --here."""
 _ELSEWHERE = {
@@ -67,20 +66,13 @@ class CannotDoHereError(click.ClickException):
 @click.option("--trace", type=types.WORDS, help="Names from `paceline list traces`, files, or allreduce:SIZE.")
 @types.options("validate", "strategy", "sharding", "compression", "workers", "servers")
 @types.option("validate", "bandwidth", filled=True)
-@click.option(
-    "--shrink", type=types.or_auto(types.SHRINK), default="auto", help="Divide tensor sizes by this.  [default: auto]"
-)
-@click.option(
-    "--scale", type=types.or_auto(types.SCALE), default="auto", help="Multiply times by this.  [default: auto]"
-)
+@types.options("validate", "shrink", "scale")
 @types.option("validate", "bucket_size")
 @types.option("validate", "network", filled=True)
 @types.options("validate", "latency", "message_overhead")
-@click.option(
-    "--racks", type=types.whole(1, 250), default="1", help="Racks among which hosts are divided.  [default: 1]"
-)
-@click.option("--repeats", type=_REPEATS, help="Iterations of each cell.  [default: 5; 3 with --quick]")
-@click.option("--realtime/--no-realtime", default=True, help="Run ranks under SCHED_FIFO.  [default: realtime]")
+@types.option("validate", "racks", filled=True)
+@types.option("validate", "repeats")
+@types.option("validate", "realtime", filled=True)
 @click.option("--check/--no-check", default=True, help="Measure the network's own error first.  [default: check]")
 @click.option("--here", is_flag=True, help="Measure on the hosts of the running job.")
 @types.option("validate", "cluster")

@@ -88,7 +88,7 @@ def language_part(config: Config, kinds: tuple[str, ...]) -> Part:
 def _unknown(config: Config, kinds: tuple[str, ...], part: str = "") -> InvalidArgumentError:
     return config.wrong(
         "model_type",
-        f"'{config.kind[:80]}' is not known{part}; `paceline record --on GPU` estimates any script; known are "
+        f"'{config.kind[:80]}' is not known{part}; `paceline record --gpu GPU` estimates any script; known are "
         f"{', '.join(kinds)}, and models with one of them as their text_config",
     )
 

@@ -157,7 +157,7 @@ def head_of(config: Config) -> Head:
             raise config.wrong(
                 "architectures",
                 f"{as_json(name)} is not a known class{of}, so its head is unknown; known are {', '.join(shown)}; "
-                "change it to the one with the same head, or `paceline record --on GPU` estimates any script",
+                "change it to the one with the same head, or `paceline record --gpu GPU` estimates any script",
             )
     if len({known[name] for name in names}) > 1:
         raise config.wrong("architectures", f"{as_json(names)} have different heads; leave the one that is trained")

@@ -259,7 +259,7 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
     from paceline.catalog.library import COLLECTIVES
 
     for option in ONLY_MODELS:
-        if given.get(option) is not None:
+        if given.get(option) is not None and not (option == "gpu" and is_published(source, given["gpu"])):
             if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
                 cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
                 raise InvalidArgumentError(
@@ -270,12 +270,30 @@ def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> No
             if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
                 raise _unknown(source)
             name = source.name if isinstance(source, Trace) else shown(source)
-            hint = "" if option != "gpu" else f"; leave it out, and {_instead(source, given['gpu'])}"
+            if option == "gpu":
+                raise InvalidArgumentError(
+                    f"no rate of {name}, which was recorded, is published for it (`paceline list traces NAME` has "
+                    "them); leave it out, and "
+                    f"{_instead(source, given['gpu'])}",
+                    setting=option,
+                )
             raise InvalidArgumentError(
                 f"has no effect on {name}, which was recorded: it is for models from a configuration "
-                f"(`paceline list models`){hint}",
+                "(`paceline list models`)",
                 setting=option,
             )
+
+
+def is_published(source: str | Path | Trace, gpu: str) -> bool:
+    """Return whether a recording has a published rate on a GPU."""
+    from paceline.catalog.devices import published
+    from paceline.catalog.library import COLLECTIVES, load_trace
+
+    if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
+        return False
+    if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
+        return False
+    return published(load_trace(source).name, gpu) is not None
 
 
 def _instead(source: str | Path | Trace, gpu: str) -> str:
@@ -286,11 +304,11 @@ def _instead(source: str | Path | Trace, gpu: str) -> str:
     hardware = find_hardware(gpu)
     rates = rates_of(load_trace(source).name)
     near = like_gpu(hardware.name, {device: (device,) for device in rates})
-    published = "" if near is None else f"--device {near}, whose rate is published, or "
+    known = "" if near is None else f"--gpu {near}, whose rate is published, or "
     nodes = "--gpus-per-node 8" if hardware.node is None else f"--cluster {hardware.node}"
     return (
-        f"give {published}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
-        f"for it: `paceline record --on {hardware.name} -o mine.json -- python train.py`"
+        f"give {known}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
+        f"for it: `paceline record --gpu {hardware.name} -o mine.json -- python train.py`"
     )
 
 

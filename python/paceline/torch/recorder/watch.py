@@ -13,7 +13,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from paceline._internal import units
-from paceline.launch.injection import RESULT, SETTINGS
+from paceline.launch.injection import RESULT, SETTINGS, Recording
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.closures import Arguments, Closure, around_closure
 from paceline.torch.recorder.modules import unwrapped
@@ -36,38 +35,17 @@ if TYPE_CHECKING:
     from paceline.torch.simulated.mode import Simulation
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Options that `paceline record -- …` and `paceline run --record` pass to the script's process."""
-
-    output: str
-    exchange: str
-    """A private folder for `RESULT` and the claim file."""
-    warmup: int
-    steps: int
-    name: str | None
-    batch: int | None
-    stop: bool
-    """Whether to end the script once recording is complete."""
-    rank: bool = False
-    """Whether this is a rank of `paceline run`: every rank records, and the launcher reports."""
-    on: str | None = None
-    """The GPU to compute times for, without running on one."""
-    dtype: str | None = None
-    """With `on`: what operators run in, by its name in `paceline.torch.simulated.mode.DTYPES`."""
-
-
 class Watcher:
     """Finds the model and the optimizer, records them, and reports."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Recording) -> None:
         """Register torch's global hooks; they are removed once the model is found."""
         self._settings = settings
         self._simulation: Simulation | None = None
-        if settings.on is not None:
+        if settings.gpu is not None:
             from paceline.torch.simulated.mode import enter
 
-            self._simulation = enter(settings.on, settings.dtype)
+            self._simulation = enter(settings.gpu, settings.dtype)
             sys.excepthook = self._failed
         self._pid = os.getpid()
         self._called_modules: dict[int, nn.Module] = {}  # in order of their first call
@@ -276,13 +254,13 @@ def largest(
 
 def start() -> None:
     """Start watching with the settings in the environment; called once torch is imported."""
-    settings = Settings(**json.loads(os.environ[SETTINGS]))
-    if settings.on is not None and os.environ.get("RANK", "0") not in ("", "0"):
+    settings = Recording(**json.loads(os.environ[SETTINGS]))
+    if settings.gpu is not None and os.environ.get("RANK", "0") not in ("", "0"):
         raise SystemExit(0)  # Ranks exchange nothing, and rank 0 records.
     try:
         _keep(Watcher(settings))
     except Exception as error:
-        if settings.on is None:
+        if settings.gpu is None:
             raise
         # The script would train in earnest.
         raise SystemExit(f"paceline: cannot run without the device: {error!r}") from error
