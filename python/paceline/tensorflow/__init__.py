@@ -32,40 +32,9 @@ try:
 except ImportError as error:
     cannot_import("paceline.tensorflow", "TensorFlow", "tensorflow", error)
 
-from paceline.hvd.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from paceline.hvd.lifecycle import init, shutdown
-from paceline.hvd.operators import Adasum, Average, Max, Min, Product, Sum
-from paceline.hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    barrier,
-    global_process_set,
-    remove_process_set,
-)
-from paceline.hvd.timeline import mark_with, start_timeline, stop_timeline
-from paceline.hvd.world import (
-    HorovodInternalError,
-    NotInitializedError,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from paceline.hvd import api
+from paceline.hvd.api import *  # noqa: F403 - the names of `api.__all__`
+from paceline.hvd.timeline import mark_with
 from paceline.tensorflow import elastic
 from paceline.tensorflow.compression import Compression
 from paceline.tensorflow.functions import (
@@ -102,68 +71,34 @@ if TYPE_CHECKING:
     from paceline.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "NotInitializedError",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += api.__all__
 
 mark_with(StepMarks)
 also_as({"paceline.tensorflow.mpi_ops": __name__})  # where Horovod's users import from

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 if torch.distributed.is_available():
+    from paceline.hvd.api import *  # noqa: F403 - for type checkers, which do not see through two lists
     from paceline.torch import compression as compression
     from paceline.torch import hvd
     from paceline.torch.backend.completion import in_order

@@ -19,44 +19,13 @@ operation.
 """
 
 from paceline._internal.lazy import public_names
-from paceline.hvd.build_info import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from paceline.hvd import api
+from paceline.hvd.api import *  # noqa: F403 - the names of `api.__all__`
 from paceline.hvd.elastic.runner import on_world_change
 from paceline.hvd.handles import poll, synchronize
-from paceline.hvd.lifecycle import init, shutdown
 from paceline.hvd.objects import allgather_object, broadcast_object
-from paceline.hvd.operators import Adasum, Average, Max, Min, Product, Sum
-from paceline.hvd.process_sets import (
-    ProcessSet,
-    add_process_set,
-    barrier,
-    global_process_set,
-    join,
-    remove_process_set,
-)
-from paceline.hvd.timeline import mark_with, start_timeline, stop_timeline
-from paceline.hvd.world import (
-    HorovodInternalError,
-    NotInitializedError,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from paceline.hvd.process_sets import join
+from paceline.hvd.timeline import mark_with
 from paceline.torch.hvd import elastic
 from paceline.torch.hvd.all_gather import allgather, allgather_async, grouped_allgather, grouped_allgather_async
 from paceline.torch.hvd.all_reduce import (
@@ -86,19 +55,9 @@ from paceline.torch.hvd.sync_batch_norm import SyncBatchNorm
 from paceline.torch.recorder.marks import Marks
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "NotInitializedError",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNorm",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -108,7 +67,6 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -116,15 +74,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -133,29 +83,14 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += api.__all__
 
 mark_with(Marks)
 on_world_change(enter_world, leave_world)
