@@ -12,11 +12,29 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import all_strategies, feasible
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.output.table import grouped
+from paceline.forecast.kinds import Resource
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.verdict.advice import advise
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, bottleneck, bound, path, reliefs, sentence
+from paceline.forecast.verdict import advice, bottleneck
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, reliefs
+from paceline.forecast.verdict.bottleneck import bottleneck as largest
+from paceline.forecast.verdict.groups import grouped
+from paceline.forecast.wording import bottleneck as words
+from paceline.forecast.wording import verdict
+from paceline.forecast.wording.bottleneck import path, relief
+
+
+def bound(result, relieved):
+    return words.bound(bottleneck.bound(result, relieved))
+
+
+def sentence(subject, result, relieved):
+    return words.sentence(subject, bottleneck.bound(result, relieved))
+
+
+def advise(groups):
+    return verdict.sentences(advice.advise(groups))
+
 
 CLUSTERS = st.fixed_dictionaries(
     {
@@ -48,8 +66,8 @@ def test_a_named_bottleneck_is_what_is_worth_relieving(fields, strategy, trace):
     relieved = reliefs(scenario, result)
     said = sentence("it", result, relieved)
     by_resource = {one.resource: one.gain for one in relieved}
-    named = by_resource[bottleneck(result)]
-    assert relieved[0].resource == bottleneck(result)
+    named = by_resource[largest(result)]
+    assert relieved[0].resource is largest(result)
     if "no single relief helps" in said:
         assert max(by_resource.values()) <= NOTEWORTHY
         assert "bound by" not in said
@@ -109,12 +127,12 @@ def test_what_one_connection_carries_can_be_what_bounds(strategy, is_limited):
     scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, strategy, 32, library="ddp")
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
-    words = "bound by what the library's connections carry over TCP (32 Gbit/s of 100 Gbit/s)"
-    assert (bound(result, relieved) == words) == is_limited
-    assert any(one.what == "twice as many connections between nodes" for one in relieved) == is_limited
+    carried = "bound by what the library's connections carry over TCP (32 Gbit/s of 100 Gbit/s)"
+    assert (bound(result, relieved) == carried) == is_limited
+    assert any(relief(one) == "twice as many connections between nodes" for one in relieved) == is_limited
     # Inside a node there are none.
     alone = scenario.changed(cluster=paceline.load_cluster(cluster, gpus_per_node=32))
-    assert not any("connections" in one.what for one in reliefs(alone, result_of(alone)))
+    assert not any("connections" in relief(one) for one in reliefs(alone, result_of(alone)))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -135,7 +153,7 @@ def test_bound_by_is_what_gains_most_when_relieved():
     )
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
-    assert bottleneck(result) == "computation"
+    assert largest(result) is Resource.COMPUTE
     assert bound(result, relieved) == "bound by the network's bandwidth"
     said = sentence("native", result, relieved)
     assert said.startswith(
@@ -150,7 +168,7 @@ def test_links_that_limit_together_are_relieved_together():
     scenario = Scenario.of(paceline.load_trace("vgg-16"), cluster, "ring", 8, chunk="per-worker")
     result = result_of(scenario)
     relieved = reliefs(scenario, result)
-    gains = {one.what: one.gain for one in relieved}
+    gains = {relief(one): one.gain for one in relieved}
     assert max(gains["twice the bandwidth"], gains["twice the bandwidth inside the node"]) < 1.05
     assert gains["twice the bandwidth inside and between nodes"] > 1.3
     said = sentence("it", result, relieved)
@@ -159,7 +177,7 @@ def test_links_that_limit_together_are_relieved_together():
     )
     # Where one of them gains, or nothing is exposed, it is not asked.
     wide = Scenario.of(scenario.trace, paceline.load_cluster(cluster, intra_bandwidth="400Gbps"), "ring", 8)
-    assert all("between nodes" not in one.what for one in reliefs(wide, result_of(wide)))
+    assert all("between nodes" not in relief(one) for one in reliefs(wide, result_of(wide)))
 
 
 def test_the_cost_of_a_librarys_messages_is_relieved():

@@ -15,6 +15,7 @@ from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model as jobs
 from paceline.forecast.jobs import spec
+from paceline.forecast.kinds import Measure
 
 LINKS = Links(8, 44e9)
 JOB = {"gpu": "h100", "seq": 4096, "strategy": "native"}
@@ -168,7 +169,7 @@ def test_jobs_may_divide_their_experts():
     wide = given | {"gpus_per_node": 4, "sharding": "zero1"}
     across = spec.mix({"cluster": "dgx-h100", "iterations": 2, "job": [wide]}, "jobs.toml")
     assert any(experts in note for note in across.notes)
-    twice = next(one for one in jobs.simulate_jobs(across).what_if if one.change == "twice the bandwidth")
+    twice = next(one for one in jobs.simulate_jobs(across).what_if if one.measure is Measure.BANDWIDTH)
     really = spec.mix({"cluster": "dgx-h100", "bandwidth": "6400Gbps", "iterations": 2, "job": [wide]}, "jobs.toml")
     assert twice.iteration_s[0] == pytest.approx(jobs.simulate_jobs(really).jobs[0].iteration_s)
     with pytest.raises(InvalidArgumentError, match=r"jobs\.toml: job 1 .*expert_parallel: is not modelled with hsdp"):

@@ -7,11 +7,13 @@ import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.output.table import grouped
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.explain import explain
+from paceline.forecast.verdict.groups import grouped
+from paceline.forecast.wording import explanation as words
+from paceline.forecast.wording import terms
 from paceline_lab.report import spec
 
 CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
@@ -24,6 +26,10 @@ def simulated(*words):
 def explanation(traces="allreduce:1MB", **given):
     scenarios = prepare(Sweep.of(traces, given, "paceline.sweep")).scenarios
     return explain(grouped(scenarios, execute(scenarios)))
+
+
+def notes(told):
+    return {words.change(change): terms.remark(change.about) for change in told.changes}
 
 
 def test_the_network_does_not_change_one_node():
@@ -39,12 +45,12 @@ def test_the_network_does_not_change_one_node():
 def test_an_explanation_names_its_row_and_ranks_that_differ_by_chance():
     given = {"workers": [4], "strategy": ["ring"], "latency": ["0us"]}
     told = explanation(["resnet-18", "allreduce:1MB"], bandwidth=["10Gbps", "25Gbps"], **given)
-    assert told.sentences()[0].split(" is ")[0].endswith("(resnet-18, 10 Gbit/s)")
-    rows = {change.what: change.note for change in told.changes}
+    assert words.sentences(told)[0].split(" is ")[0].endswith("(resnet-18, 10 Gbit/s)")
+    rows = notes(told)
     assert rows["without the slowest rank"] == "ranks differ only by chance"
     alike = explanation(**given)
-    assert alike.subject == "ring with 4 workers"
-    assert {change.what: change.note for change in alike.changes}["without the slowest rank"].startswith("all ranks")
+    assert words.subject(alike) == "ring with 4 workers"
+    assert notes(alike)["without the slowest rank"].startswith("all ranks")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.cli.simulate import simulate
 from paceline.forecast.jobs import model, spec, table
 from paceline.forecast.run import result_of
+from paceline.forecast.wording import jobs as words
 
 EVERY_MESSAGE, NONE = 10**15, -1
 
@@ -96,10 +97,10 @@ def test_jobs_of_many_ranks_are_simulated_by_collective():
     many = {"trace": "gpt2-xl@h100", "workers": 64, "strategy": "ring"}
     mix = spec.mix({"gpus_per_node": 8, "bandwidth": "400Gbps", "network": "fluid", "job": [many]}, "jobs.toml")
     found = model.simulate_jobs(mix)
-    assert found.by_collective and found.to_dict()["resolution"] == "collectives"
+    assert found.by_collective and table.to_dict(found)["resolution"] == "collectives"
     assert "each collective as a whole" in table.table(found)[0]
     small = model.simulate_jobs(spec.mix({"job": [job("a")]}, "jobs.toml"))
-    assert not small.by_collective and "resolution" not in small.to_dict()
+    assert not small.by_collective and "resolution" not in table.to_dict(small)
 
 
 def test_servers_need_every_message(monkeypatch):
@@ -127,9 +128,9 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch):
 
     found = model.simulate_jobs(mix, bar=press)
     assert time.monotonic() - pressed[0] < 1
-    assert found.is_partial and found.to_dict()["partial"] is True
+    assert found.is_partial and table.to_dict(found)["partial"] is True
     assert all(one.iterations > 0 and one.iteration_s > 0 for one in found.jobs)
-    text = "\n".join([*table.table(found), *table.verdict(found)])
+    text = "\n".join([*table.table(found), *words.sentences(found)])
     assert "?" in text and text.splitlines()[-1].startswith("Stopped: ")
 
 

@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.jobs import model, spec
+from paceline.forecast.jobs import model, spec, table
+from paceline.forecast.kinds import Resource
+from paceline.forecast.wording import terms
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "three-jobs.toml"
 RACKS = {"racks": {"nodes_per_rack": 4, "oversubscription": 4.0}}
@@ -87,12 +89,12 @@ def test_jobs_on_a_named_gpu_have_its_links():
     alone = paceline.simulate("gpt2-xl@h100", "fat-tree-k16", workers=8, gpus_per_node=8).iteration_s
     [found] = model.simulate_jobs(open_).jobs
     assert found.iteration_s == pytest.approx(alone, rel=1e-6)
-    assert found.bottleneck == "computation" and found.compute_s < found.iteration_s
+    assert found.bottleneck is Resource.COMPUTE and found.compute_s < found.iteration_s
     slow = spec.mix({**ON_GPUS, "intra_bandwidth": "100Gbps", "iterations": 2, "job": [one]}, "jobs.toml")
     assert not any("Assumed" in note for note in slow.notes)
     result = model.simulate_jobs(slow)
-    assert result.jobs[0].bottleneck == "inside the node"
-    changes = {it.change: it.mean_speedup for it in result.what_if}
+    assert result.jobs[0].bottleneck is Resource.INSIDE
+    changes = {terms.measure(it.measure): it.mean_speedup for it in result.what_if}
     assert changes["twice the bandwidth inside nodes"] > 1.3 and changes["twice the bandwidth"] == 1.0
     # On one node there is no switch that could do more.
     assert not any("switch" in change for change in changes)
@@ -107,15 +109,15 @@ PLACES = {"a": [0, 1, 4, 5], "b": [2, 3, 6, 7]}
 def test_what_bounds_a_job():
     jobs = [job("net", trace="vgg-16"), job("sums", trace="resnet-50", bucket_size="25MB")]
     result = model.simulate_jobs(mix(*jobs, bandwidth="1Gbps"))
-    assert {one.name: one.bottleneck for one in result.jobs} == dict.fromkeys(("net", "sums"), "network between nodes")
+    assert {one.name: one.bottleneck for one in result.jobs} == dict.fromkeys(("net", "sums"), Resource.NICS)
     fast = model.simulate_jobs(mix(*jobs, bandwidth="400Gbps"))
-    assert {one.bottleneck for one in fast.jobs} == {"computation"}
-    for one in result.to_dict()["jobs"]:
+    assert {one.bottleneck for one in fast.jobs} == {Resource.COMPUTE}
+    for one in table.to_dict(result)["jobs"]:
         trace = paceline.load_trace(one["trace"])
         assert one["compute_s"] == pytest.approx(trace.forward_s + trace.backward_s + trace.optimizer_s)
     # Alone computation bounds it, beside others the links that they share.
     shared = mix(*(job(name, trace="resnet-50", nodes=at) for name, at in PLACES.items()), bandwidth="14Gbps", **RACKS)
-    assert {one.bottleneck for one in model.simulate_jobs(shared).jobs} == {"network between nodes"}
+    assert {one.bottleneck for one in model.simulate_jobs(shared).jobs} == {Resource.NICS}
 
 
 def test_the_command_may_say_what_the_cluster_has(tmp_path):
@@ -146,7 +148,7 @@ def test_the_command_may_say_what_the_cluster_has(tmp_path):
 def test_the_order_in_the_file_makes_no_difference():
     jobs = [job("a", nodes="spread"), job("b", strategy="sharp"), job("c", workers=2, start="1ms")]
     top = {"nodes": 12, **RACKS}
-    one, other = (json.dumps(model.simulate_jobs(mix(*order, **top)).to_dict()) for order in (jobs, jobs[::-1]))
+    one, other = (json.dumps(table.to_dict(model.simulate_jobs(mix(*order, **top)))) for order in (jobs, jobs[::-1]))
     assert one == other
 
 
@@ -158,10 +160,10 @@ def test_jobs_apart_are_as_fast_as_alone_and_jobs_together_are_not():
     together = model.simulate_jobs(across)
     assert together.jobs[0].slowdown == pytest.approx(2, rel=0.01)
     assert together.pairs[0][1] == together.jobs[0].slowdown
-    wider = next(one for one in together.what_if if one.change == "twice the bandwidth")
+    wider = next(one for one in together.what_if if terms.measure(one.measure) == "twice the bandwidth")
     assert wider.mean_speedup == pytest.approx(2, rel=0.01)
-    aggregated = next(one for one in together.what_if if one.change.startswith("aggregation"))
-    assert aggregated.note == "a: sharp, b: sharp" and aggregated.mean_speedup > 1
+    aggregated = next(one for one in together.what_if if terms.measure(one.measure).startswith("aggregation"))
+    assert terms.remark(aggregated.about) == "a: sharp, b: sharp" and aggregated.mean_speedup > 1
 
 
 @pytest.mark.parametrize(
@@ -239,11 +241,14 @@ def test_a_planned_job_alone_takes_what_a_forecast_of_one_job_says(own):
 def test_sharded_jobs_keep_their_strategy_where_others_use_the_switch():
     sharded = job("a", trace="gpt2-small", strategy="ring", sharding="zero3")
     found = model.simulate_jobs(mix(sharded, job("b")))
-    noted = {one.change: one.note for one in found.what_if}
+    noted = {terms.measure(one.measure): terms.remark(one.about) for one in found.what_if}
     assert noted["aggregation in the switch"] == "b: sharp"
     alone = model.simulate_jobs(mix(sharded))
-    [aggregated] = [one for one in alone.what_if if one.change.startswith("aggregation")]
-    assert aggregated.iteration_s is None and aggregated.note == "not for a, which does more than all-reduces"
+    [aggregated] = [one for one in alone.what_if if terms.measure(one.measure).startswith("aggregation")]
+    assert (
+        aggregated.iteration_s is None
+        and terms.remark(aggregated.about) == "not for a, which does more than all-reduces"
+    )
 
 
 def test_tensor_parallel_ranks_have_as_many_gpus_as_they_need():
@@ -299,7 +304,7 @@ def test_a_what_if_is_what_the_mix_with_that_change_takes(top, own):
         aggregating = {"switch": {"multicast": cluster.switch.multicast, "aggregation": True}}
         with_sharp = [one | {"strategy": "sharp"} for one in document["job"]]
         changes["aggregation in the switch"] = {**aggregating, "job": with_sharp}
-    forecast = {one.change: one.iteration_s for one in model.simulate_jobs(mix).what_if}
+    forecast = {terms.measure(one.measure): one.iteration_s for one in model.simulate_jobs(mix).what_if}
     for name, change in changes.items():
         really = model.simulate_jobs(spec.mix(document | change, "jobs.toml"))
         assert forecast[name] == pytest.approx([one.iteration_s for one in really.jobs]), name
@@ -310,7 +315,7 @@ def test_half_the_oversubscription_is_tried_where_there_is_one():
         racks = {"racks": {"nodes_per_rack": 4, "oversubscription": over}}
         jobs = [job(name, nodes="spread") for name in "ab"]
         found = model.simulate_jobs(spec.mix({"nodes": 8, "iterations": 3, **racks, "job": jobs}, "jobs.toml"))
-        return {one.change: (one.mean_speedup, one.note) for one in found.what_if}
+        return {terms.measure(one.measure): (one.mean_speedup, terms.remark(one.about)) for one in found.what_if}
 
     gain, note = gained(4.0)["half the oversubscription"]
     assert gain == pytest.approx(2, rel=0.05) and note == "2:1"
@@ -359,7 +364,7 @@ def test_the_command(tmp_path):
 def test_changes_that_do_not_exist_are_left_out_with_a_note():
     def changes(**top):
         found = model.simulate_jobs(spec.mix({**top, "job": [job("a"), job("b")]}, "jobs.toml"))
-        return {one.change: (one.iteration_s is None, one.note) for one in found.what_if}
+        return {terms.measure(one.measure): (one.iteration_s is None, terms.remark(one.about)) for one in found.what_if}
 
     of_a_fabric = changes(cluster="fat-tree-k16")
     assert not of_a_fabric["twice the bandwidth"][0]
@@ -369,7 +374,7 @@ def test_changes_that_do_not_exist_are_left_out_with_a_note():
     with_servers = {"strategy": "ps", "servers": 1}
     jobs = [job("a"), {**job("b"), **with_servers}]
     found = model.simulate_jobs(spec.mix({"cluster": "leaf-spine-25g", "job": jobs}, "jobs.toml")).what_if
-    notes = {one.change: one.note for one in found}
+    notes = {terms.measure(one.measure): terms.remark(one.about) for one in found}
     assert notes["aggregation in the switch"] == "a: sharp"
     assert notes["multicast in the switch"] == "a: ring-multicast, b: ps-multicast"
     assert changes(bandwidth="900000Tbps")["twice the bandwidth"] == (True, "more than the highest rate of a cluster")
@@ -422,7 +427,7 @@ def test_one_job_alone_takes_what_simulate_says_of_it(given):
     assert one.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
     assert one.samples_per_s == pytest.approx(alone.samples_per_s or one.samples_per_s, rel=1e-9)
     assert one.library == alone.library
-    said = " ".join(found.to_dict()["notes"])
+    said = " ".join(table.to_dict(found)["notes"])
     assert "alone, a job takes as long as `paceline simulate` says of" in said
     assert ("@" in given["trace"]) == ("assuming" in said)
 

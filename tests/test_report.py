@@ -10,6 +10,7 @@ import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
 from click.testing import CliRunner
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.wording import explanation
 from paceline_lab.cli.report import report
 from paceline_lab.report.chapters import simulated
 from paceline_lab.report.spec import read
@@ -96,7 +97,7 @@ def test_a_chapter_has_the_interval(tmp_path):
 def test_explanations_are_those_of_simulate(tmp_path):
     text, _ = made(tmp_path, SMALL + "explain = true\n")
     (chapter,) = simulated(read(tmp_path / "spec.toml"))
-    *sentences, _ = chapter.explanation.sentences()
+    *sentences, _ = explanation.sentences(chapter.explanation)
     for sentence in sentences:
         assert html.escape(sentence) in text
     assert text.count(html.escape("with a probability of 80 % it is")) == 1

@@ -9,8 +9,8 @@ from paceline.forecast.lowering import lowered, plan_of
 from paceline.forecast.nccl import Group, collective_time
 from paceline.forecast.nccl.model import times_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.verdict import bottleneck
-from paceline.forecast.verdict.sharding_words import sentences
+from paceline.forecast.wording import bottleneck
+from paceline.forecast.wording.sharding import sentences
 
 
 def simulated(*, workers=64, cluster="dgx-h100", sharding="zero3", strategy="native", **options):

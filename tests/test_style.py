@@ -5,10 +5,11 @@ import itertools
 import paceline
 import pytest
 from paceline.catalog.strategies import all_coordinators, all_strategies
+from paceline.forecast.kinds import Part
 from paceline.forecast.output import plotting, style
 from paceline.forecast.output.plotting import figure
-from paceline.forecast.output.table import distinct
-from paceline.forecast.verdict import bottleneck
+from paceline.forecast.wording import terms
+from paceline.forecast.wording.rows import distinct
 
 pytest.importorskip("matplotlib")
 
@@ -39,9 +40,8 @@ def test_every_part_of_a_critical_path_has_a_colour():
     cluster["racks"] = {"nodes_per_rack": 2, "oversubscription": 4.0}
     for strategy in all_strategies():
         result = paceline.simulate("resnet-18", None, strategy.name, workers=8, bucket_size="25MB", **cluster)
-        for part in result.critical_path:
-            assert part.part == "compute" or part.part in style.PARTS
-    assert set(bottleneck._OF_PART) - {"compute"} <= set(style.PARTS)
+        assert {part.part for part in result.critical_path} <= set(Part)
+    assert set(map(terms.part, Part)) <= set(style.PARTS)
 
 
 def test_legends_name_what_differs():

@@ -19,6 +19,8 @@ KNOBS = ("servers", "chunk", "placement", "distribution", "pull", "inside")
 
 SWITCHES = frozenset({"multicast", "aggregation"})
 """Knobs of strategies that need more of a switch than to forward."""
+EXTRAS = (SERVERS, SWITCH) = ("servers", "switch")
+"""What a strategy may need that not everybody has: parameter servers, and a switch that multicasts or aggregates."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Strategy:
     def is_of_ranks(self) -> bool:
         """Whether ranks alone add up: no servers, and no switch that adds up or copies."""
         return self.knobs.isdisjoint({"servers", "multicast", "aggregation"})
+
+    @property
+    def extras(self) -> frozenset[str]:
+        """Which of `EXTRAS` it needs."""
+        return frozenset(([SERVERS] if "servers" in self.knobs else []) + ([SWITCH] if SWITCHES & self.knobs else []))
 
     @property
     def is_offloaded(self) -> bool:

@@ -17,9 +17,9 @@ from paceline.errors import naming
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
+    from paceline.forecast.advisor.answer import Answer, Objective
     from paceline.forecast.advisor.goodput import Failures
     from paceline.forecast.advisor.job import Job
-    from paceline.forecast.advisor.report import Answer, Objective
     from paceline.forecast.advisor.search import Found
 
 _OBJECTIVES: dict[str, Objective] = {"throughput": "throughput", "cost": "cost"}
@@ -63,13 +63,14 @@ def advise(
     paceline advise llama-3-8b --gpu h100 --gpus 1024 --mtbf 8h --checkpoint-seconds 60
     """
     from paceline.forecast.advisor import report, search
+    from paceline.forecast.advisor.answer import Answer, Costs, Row
     from paceline.forecast.advisor.job import Job
     from paceline.forecast.request import Sweep
 
-    costs = report.Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
+    costs = Costs(price, _failures(mtbf, checkpoint_seconds, restart_seconds))
     if objective == "cost" and price is None:
         raise click.UsageError("--objective cost: needs a price; give --price")
-    rows: dict[int, list[report.Row]] = {}
+    rows: dict[int, list[Row]] = {}
     with naming(types.flags("advise", options)):
         job = Job.of(Sweep.of(_model(model, config), options, "advise", "flag"), global_batch)
         typed = {name: value for name, value in options.items() if value is not None and name in job.sweep.values}
@@ -77,13 +78,13 @@ def advise(
         finished = _search(job, every, top)
         for one in every:
             rows[one.gpus] = [report.row_of(job, one.gpus, it, costs, typed) for it in one.options[:top]]
-        answer = report.Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
+        answer = Answer(job, tuple(every), rows, _OBJECTIVES[objective], costs, finished)
         if finished and (best := answer.best) is not None and best.sharded.is_tight:
             safer = search.safer(job, next(one for one in every if one.gpus == best.gpus))
             if safer is not None:
                 answer = replace(answer, safer=report.row_of(job, best.gpus, safer, costs, typed))
         if as_json:
-            put(json.dumps(answer.to_dict(), indent=1, allow_nan=False))
+            put(json.dumps(report.to_dict(answer), indent=1, allow_nan=False))
         else:
             _print(answer)
     if not finished:
@@ -108,7 +109,10 @@ def _search(job: Job, every: Sequence[Found], top: int) -> bool:
 
 
 def _print(answer: Answer) -> None:
-    verdict, table, remarks = answer.verdict(), answer.table(), answer.remarks()
+    from paceline.forecast.advisor import report
+    from paceline.forecast.wording import advise as words
+
+    verdict, table, remarks = words.sentences(answer), report.table(answer), words.remarks(answer)
     if not answer.finished:
         verdict = ["incomplete: the search was interrupted.", *verdict]
     lines = [line for sentence in verdict for line in wrapped(sentence, width())]

@@ -275,6 +275,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     from paceline.forecast.jobs import plot as plotting
     from paceline.forecast.jobs import spec, table
     from paceline.forecast.jobs.model import simulate_jobs
+    from paceline.forecast.wording import jobs
 
     ctx, given = click.get_current_context(), {}
     for param in ctx.command.params:
@@ -304,20 +305,20 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     if plot is not None:
         plotting.draw(result, plot)
     if as_json:
-        put(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+        put(json.dumps(table.to_dict(result), indent=1, allow_nan=False))
         return not result.is_partial
     notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
-    lines = [line for sentence in [*table.verdict(result), *notes] for line in wrapped(sentence, width())]
+    lines = [line for sentence in [*jobs.sentences(result), *notes] for line in wrapped(sentence, width())]
     say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
     return not result.is_partial
 
 
 def _explained(prepared: Prepared, results: list[Result]) -> Explanation:
     from paceline._internal.console import Bar
-    from paceline.forecast.output import table
     from paceline.forecast.verdict.explain import explain
+    from paceline.forecast.verdict.groups import grouped
 
-    groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
     with Bar("explaining"):
         return explain(groups)
 
@@ -328,7 +329,9 @@ def _as_data(results: list[Result], explanation: Explanation | None, notes: Sequ
     for one in objects:
         one["notes"] += notes
     if explanation is not None:
-        objects[results.index(explanation.result)]["explanation"] = explanation.to_dict()
+        from paceline.forecast.wording import explanation as words
+
+        objects[results.index(explanation.result)]["explanation"] = words.to_dict(explanation)
     return objects
 
 
@@ -346,33 +349,37 @@ def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) ->
 
 def _print(prepared: Prepared, results: list[Result], explanation: Explanation | None, most: int | None) -> None:
     from paceline._internal.console import Bar, wrapped
-    from paceline.forecast.output import table
+    from paceline.forecast.output.table import table
     from paceline.forecast.verdict.advice import advise
+    from paceline.forecast.verdict.groups import grouped
+    from paceline.forecast.wording import explanation as explanations
+    from paceline.forecast.wording import rows, verdict
 
-    groups = table.grouped(prepared.scenarios, results, meant=prepared.meant)
-    rows = table.table(groups, most)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
+    cells = table(groups, most)
     if explanation is None:
         try:
             with Bar("comparing"):
-                sentences = advise(groups)
+                sentences = verdict.sentences(advise(groups))
         except KeyboardInterrupt:
-            say(rows)
+            say(cells)
             click.echo("paceline: interrupted; the table is complete, its comparison is left out", err=True)
             raise click.Abort from None
         lines = [line for sentence in sentences for line in wrapped(sentence, width())]
     else:
-        lines = explanation.text(width())
+        lines = explanations.text(explanation, width())
     listed = [result for group in groups for result in (group.results if most is None else group.ranked()[:most])]
-    notes = [line for note in table.notes(listed) for line in wrapped(f"note: {note}", width())]
-    say([*lines, *([""] if lines else []), *rows, *([""] if notes else []), *notes])
+    notes = [line for note in rows.notes(listed) for line in wrapped(f"note: {note}", width())]
+    say([*lines, *([""] if lines else []), *cells, *([""] if notes else []), *notes])
 
 
 def _print_unfinished(
     prepared: Prepared, interrupted: SweepInterrupted, most: int | None, *, as_json: bool, csv: bool
 ) -> None:
     """Print what was forecast before Ctrl-C, marked as incomplete."""
-    from paceline.forecast.output import table
     from paceline.forecast.output.frame import to_csv
+    from paceline.forecast.output.table import table
+    from paceline.forecast.verdict.groups import grouped
 
     results = list(interrupted.results.values())
     done = {"finished": len(results), "scenarios": interrupted.scenarios}
@@ -383,6 +390,6 @@ def _print_unfinished(
         click.echo(to_csv(results, {"incomplete": f"{done['finished']} of {done['scenarios']}"}), nl=False)
     elif results:
         scenarios = [prepared.scenarios[place] for place in interrupted.results]
-        groups = table.grouped(scenarios, results, meant=prepared.meant)
-        say([f"incomplete: {interrupted}", "", *table.table(groups, most)])
+        groups = grouped(scenarios, results, meant=prepared.meant)
+        say([f"incomplete: {interrupted}", "", *table(groups, most)])
     click.echo(f"paceline: {interrupted}", err=True)

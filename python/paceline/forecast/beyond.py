@@ -8,58 +8,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline._internal import units
 from paceline.catalog import channels
 from paceline.catalog.efficiency import TRANSFORMER_ENGINE
 from paceline.forecast import compression
+from paceline.forecast.kinds import FURTHER, Evidence, Ground
 from paceline.forecast.lowering import Lowered, lowered
 from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:
     from paceline.forecast.scenario import Scenario
 
-FURTHER = 2.0
-"""Evidence reaches up to this factor beyond what was measured."""
 _HABITS = ("barrier", "overlap", "network", "bucket_size", "chunk", "placement", "distribution", "pull", "inside")
 """Options that published jobs had as their library has them."""
 _BOTH = ("barrier", "overlap")
 """Those that the bare schedule was not run with either; for it, the others were."""
 
 
-def beyond(scenario: Scenario, low: Lowered) -> str:
-    """Return the model or the first option that is outside the evidence, with the reason; empty if nothing is."""
-    if scenario.workload is not None and scenario.workload.model.has_experts:
-        return f"{scenario.workload.model.name}: no measurement is of a mixture of experts"
-    if scenario.workload is not None and scenario.workload.kernels == TRANSFORMER_ENGINE:
-        return f"{_named('kernels', TRANSFORMER_ENGINE)}: too few measurements are of it"
-    if scenario.workload is not None and scenario.workload.context > 1:
-        return f"{_named('context_parallel', scenario.workload.context)}: too few measurements are of it"
-    if scenario.workload is not None and scenario.workload.pipeline > 1:
-        return f"{_named('pipeline_parallel', scenario.workload.pipeline)}: no measurement is of a pipeline"
+def beyond(scenario: Scenario, low: Lowered) -> Evidence | None:
+    """Return the model or the first option that is outside the evidence, with the reason; None if nothing is."""
+    model = scenario.workload
+    if model is not None and model.model.has_experts:
+        return Evidence(Ground.EXPERTS, model=model.model.name)
+    if model is not None and model.kernels == TRANSFORMER_ENGINE:
+        return _about(Ground.TOO_FEW, "kernels", TRANSFORMER_ENGINE)
+    if model is not None and model.context > 1:
+        return _about(Ground.TOO_FEW, "context_parallel", model.context)
+    if model is not None and model.pipeline > 1:
+        return _about(Ground.PIPELINE, "pipeline_parallel", model.pipeline)
     cluster = low.cluster
     waits = {"latency": cluster.latency_s, "message_overhead": cluster.message_overhead_s}
     longest = channels.constant("tcp.latency") * FURTHER
     for name, seconds in waits.items():
         if seconds > longest:
-            return f"{_named(name)}: measurements have at most {units.duration(longest / FURTHER)}"
+            return Evidence(Ground.WAIT, setting=name, most=longest / FURTHER)
     if any(one.factor != 1 and one.rank < scenario.workers for one in cluster.stragglers):
-        return f"{_named('stragglers')}: no measurement has a slow rank"
+        return _about(Ground.SLOW_RANK, "stragglers")
     if cluster.degraded:
-        return f"{_named('degraded')}: no measurement has a slow link"
+        return _about(Ground.SLOW_LINK, "degraded")
     for shared in (scenario.cluster.racks, scenario.cluster.fabric):  # A flow's rate changes what remains of it.
         over = (shared and shared.oversubscription) or 1.0
         if over > FURTHER:
-            return f"{_named('cluster')}: no measurement is of links oversubscribed {over:g}:1"
+            return Evidence(Ground.OVERSUBSCRIBED, setting="cluster", most=over)
     if (changed := compression.changes(scenario.options)) is not None:
-        return f"{_named(changed, scenario.options[changed])}: no measurement is of it"
+        return _about(Ground.NONE_OF_IT, changed, scenario.options[changed])
     for name in _BOTH if scenario.library.is_bare else _HABITS:
         if name in scenario.options and _is_changed(scenario, name):
-            return f"{_named(name, scenario.options[name])}: measurements are of what {_whose(scenario)} does by itself"
-    return ""
+            library = "" if scenario.library.is_bare else scenario.library.name
+            return Evidence(Ground.HABIT, setting=name, value=scenario.options[name], library=library)
+    return None
 
 
-def _whose(scenario: Scenario) -> str:
-    return "the schedule" if scenario.library.is_bare else scenario.library.name
+def _about(ground: Ground, setting: str, value: object = None) -> Evidence:
+    return Evidence(ground, setting=setting, value=value)
 
 
 def _is_changed(scenario: Scenario, name: str) -> bool:
@@ -69,8 +69,3 @@ def _is_changed(scenario: Scenario, name: str) -> bool:
         sizes = [size for size in (None if asked == "none" else asked, own) if size is not None]
         return len(sizes) == 1 or (len(sizes) == 2 and max(sizes) > FURTHER * min(sizes))
     return bool(asked != scenario.library.options.get(name, SETTINGS[name].default_of(SIMULATE)))
-
-
-def _named(name: str, value: object = None) -> str:
-    setting = SETTINGS[name]
-    return setting.spelling(value) or setting.name

@@ -255,19 +255,3 @@ def obstacle(options: Mapping[str, Any], strategy: Strategy) -> str:
 def changes_row(result: Result) -> bool:
     """Whether a row is of another iteration than that of the library."""
     return result.compression not in (None, NONE) or (result.sync_every or 1) > 1
-
-
-def label(result: Result) -> str:
-    """Return what tells a row from others: `powersgd:4, every 16`; empty if neither was asked for."""
-    words = [] if result.compression is None else [result.compression]
-    return ", ".join([*words, *([] if result.sync_every is None else [f"every {result.sync_every}"])])
-
-
-def spoken(result: Result) -> str:
-    """Return the same for prose, in which `none` would be read as a word."""
-    words = (
-        [] if result.compression is None else ["no compression" if result.compression == NONE else result.compression]
-    )
-    if result.sync_every is not None:
-        words.append("in every iteration" if result.sync_every == 1 else f"every {result.sync_every} iterations")
-    return " ".join(words)

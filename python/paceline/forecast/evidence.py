@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from paceline.forecast.beyond import FURTHER
+from paceline.forecast.kinds import FURTHER, Comparable, Evidence, Ground
 from paceline.forecast.result import Interval
+from paceline.forecast.wording import terms
 
 LEVEL = 0.8
 _EMULATED_BPS = (0.5e9, 53e9)
@@ -65,8 +66,8 @@ class Question:
     sharded: bool = False
     communicates: bool = True
     """A single worker may still have a server."""
-    beyond: str = ""
-    """An option that no measurement had, and why; empty if there is none."""
+    beyond: Evidence | None = None
+    """An option that no measurement had, and why; None if there is none."""
     architecture: str = ""
     """That of the GPU whose roofline gave the times of computation; empty if they were recorded."""
 
@@ -103,7 +104,7 @@ def _validated() -> tuple[tuple[str, int, float], ...]:
     return tuple((row["strategy"], row["workers"], -math.log1p(row["error"])) for row in rows)
 
 
-def interval(iteration_s: float, question: Question, without: str = "") -> tuple[Interval | None, str]:
+def interval(iteration_s: float, question: Question, without: str = "") -> tuple[Interval | None, Evidence]:
     """Return the interval around a forecast, or None, and what it is based on or why there is none.
 
     Args:
@@ -114,16 +115,13 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     if question.architecture and iteration_s > 0 and not question.coordinated:
         return _around(iteration_s, question, *_models(question, without))
     if question.workers < 2 and question.communicates and iteration_s > 0:
-        return None, "no interval: no measurement is of a single worker with a server"
+        return None, Evidence(Ground.SERVED_ALONE)
     if question.workers < 2 or iteration_s <= 0:
-        return None, "no interval: nothing is communicated, so only the trace could be wrong"
+        return None, Evidence(Ground.SILENT)
     if question.coordinated:
-        return (
-            None,
-            "no interval: published measurements of coordinators are of one machine (paceline study load-imbalance)",
-        )
+        return None, Evidence(Ground.COORDINATED)
     if question.sharded:
-        return None, "no interval: measurements of sharded training are of models with a --gpu, not of recordings"
+        return None, Evidence(Ground.SHARDED_RECORDING)
     return _around(
         iteration_s,
         question,
@@ -131,13 +129,16 @@ def interval(iteration_s: float, question: Question, without: str = "") -> tuple
     )
 
 
-def _around(iteration_s: float, question: Question, residuals: Residuals, basis: str) -> tuple[Interval | None, str]:
+def _around(
+    iteration_s: float, question: Question, residuals: Residuals, found: Evidence
+) -> tuple[Interval | None, Evidence]:
     if not residuals:
-        return None, f"no interval, because this is outside the evidence: {basis}"
-    if question.beyond:
-        return None, f"no interval, because this is outside the evidence: {question.beyond}"
+        return None, found
+    if question.beyond is not None:
+        return None, question.beyond
     size, cases = spread(residuals), sum(map(len, residuals.values()))
-    return Interval(iteration_s * math.exp(-size), iteration_s * math.exp(size), LEVEL, cases, basis), basis
+    low, high = iteration_s * math.exp(-size), iteration_s * math.exp(size)
+    return Interval(low, high, LEVEL, cases, terms.reason(found)), found
 
 
 Residuals = Mapping[str, Sequence[float]]
@@ -189,71 +190,64 @@ def coverage_of_models() -> tuple[int, int, int]:
     return inside, known, len(model_cases()) - known
 
 
-def _bare(question: Question) -> tuple[Residuals, str]:
+def _bare(question: Question) -> tuple[Residuals, Evidence]:
     """Return the residuals of `paceline validate`, whose ranks execute the bare schedule."""
     rows = [(workers, residual) for strategy, workers, residual in _validated() if strategy == question.strategy]
+    about = Evidence(Ground.NOT_VALIDATED, strategy=question.strategy)
     if not rows:
-        return {}, f"{question.strategy} has not been compared with real runs"
+        return {}, about
     most = max(workers for workers, _ in rows)
     if question.workers > FURTHER * most or question.nodes != question.workers:
-        return {}, f"the bare schedule of {question.strategy} was run on up to {most} workers, one a node"
+        return {}, about.on(Ground.WORKERS_VALIDATED, most=most)
     slowest, fastest = _EMULATED_BPS
     if not slowest / FURTHER <= question.link_bps <= fastest * FURTHER:
-        return {}, (
-            f"the bare schedule of {question.strategy} was run on emulated links that stand for {slowest / 1e9:g} to "
-            f"{fastest / 1e9:g} Gbit/s"
-        )
-    residuals = [residual for _, residual in rows]
-    return {"validate": residuals}, f"{question.strategy} on an emulated network, 2 to {most} workers"
+        return {}, about.on(Ground.LINKS_VALIDATED, least=slowest, most=fastest)
+    return {"validate": [residual for _, residual in rows]}, about.on(Ground.VALIDATED, most=most)
 
 
-def _published(question: Question, without: str) -> tuple[Residuals, str]:
+def _published(question: Question, without: str) -> tuple[Residuals, Evidence]:
     """Return the residuals of the closest comparable cases, and what they have in common."""
     if not question.own:
-        return {}, f"no measurement of {question.library} with {question.strategy} has been published"
+        return {}, Evidence(Ground.LIBRARY_UNPUBLISHED, library=question.library, strategy=question.strategy)
     if not question.computes:
-        return {}, "too few measurements of all-reduces alone have been published"
+        return {}, Evidence(Ground.ALL_REDUCES)
+    about = Evidence(Ground.PUBLISHED, comparable=Comparable.ONE_NODE, family=question.family, channel=question.channel)
     if question.nodes == 1:
-        on_one = [case for case in published_cases() if case.nodes == 1]
-        return _comparable(question, on_one, "GPUs of one node", without)
+        return _comparable(question, [case for case in published_cases() if case.nodes == 1], about, without)
     family = [case for case in published_cases() if case.nodes > 1 and case.family == question.family]
     over = [case for case in family if case.channel == question.channel]
-    found, words = _comparable(question, over, f"{question.family} over {question.channel.upper()}", without)
-    return (found, words) if found else _comparable(question, family, f"{question.family} between nodes", without)
+    near, basis = _comparable(question, over, replace(about, comparable=Comparable.OVER_CHANNEL), without)
+    if near:
+        return near, basis
+    return _comparable(question, family, replace(about, comparable=Comparable.BETWEEN_NODES), without)
 
 
 _OLDER = ("pascal", "volta", "turing")
 
 
-def _models(question: Question, without: str) -> tuple[Residuals, str]:
+def _models(question: Question, without: str) -> tuple[Residuals, Evidence]:
     """Return the residuals of training on as many nodes, one or several, of GPUs as new."""
     older, several = question.architecture in _OLDER, question.nodes > 1
     cases = [case for case in model_cases() if (case.architecture in _OLDER) == older and (case.nodes > 1) == several]
     if question.workers > 1 and not question.own:
-        return {}, f"no measurement of transformers with {question.strategy} has been published"
-    words = (
-        f"transformers on {'several nodes' if several else 'one node'} of {'older GPUs' if older else 'today’s GPUs'}"
-    )
-    return _comparable(question, cases, words, without)
+        return {}, Evidence(Ground.TRANSFORMERS_UNPUBLISHED, strategy=question.strategy)
+    about = Evidence(Ground.PUBLISHED, comparable=Comparable.TRANSFORMERS, has_nodes=several, is_older=older)
+    return _comparable(question, cases, about, without)
 
 
 def _comparable(
-    question: Question, cases: Sequence[Case | ModelCase], words: str, without: str
-) -> tuple[Residuals, str]:
-    sources = sorted({case.source for case in cases})
+    question: Question, cases: Sequence[Case | ModelCase], about: Evidence, without: str
+) -> tuple[Residuals, Evidence]:
+    sources = tuple(sorted({case.source for case in cases}))
     if not sources:
-        return {}, f"{words}: nothing has been published"
+        return {}, about.on(Ground.NOTHING_PUBLISHED)
     if len(sources) == 1:
-        return {}, f"{words}: the constants were fitted to the only source, {sources[0]}"
+        return {}, about.on(Ground.ONE_SOURCE, sources=sources)
     most = max(case.gpus for case in cases)
     if question.workers > FURTHER * most:
-        return {}, f"{words}: measurements end at {most} GPUs, and intervals at {FURTHER * most:g}"
+        return {}, about.on(Ground.GPUS, most=most)
     links = [case.link_bps for case in cases]
     if question.nodes > 1 and not min(links) / FURTHER <= question.link_bps <= max(links) * FURTHER:
-        least, fastest = min(links) / 1e9, max(links) / 1e9
-        return {}, (
-            f"{words}: measurements have links of {least:g} to {fastest:g} Gbit/s, and intervals reach from half the "
-            f"slowest to twice the fastest, {least / FURTHER:g} to {fastest * FURTHER:g} Gbit/s"
-        )
-    found = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
-    return found, f"{words}: {', '.join(found)}"
+        return {}, about.on(Ground.LINKS, least=min(links), most=max(links))
+    residuals = {it: [case.residual for case in cases if case.source == it] for it in sources if it != without}
+    return residuals, about.on(Ground.PUBLISHED, sources=tuple(residuals))

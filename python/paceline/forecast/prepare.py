@@ -15,7 +15,10 @@ from paceline.catalog.libraries import DEFAULT, Library, library_names
 from paceline.catalog.library import NO_NETWORK, cluster_names
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import (
+    EXTRAS,
     KNOBS,
+    SERVERS,
+    SWITCH,
     SWITCHES,
     Strategy,
     all_strategies,
@@ -30,7 +33,6 @@ from paceline.forecast import compression, sharding
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
-from paceline.forecast.output.table import EXTRAS, SERVERS, SWITCH, extras
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario, used_by
 from paceline.settings.kinds import PLACEMENTS
@@ -59,7 +61,7 @@ def _prepared(sweep: Sweep) -> Prepared:
     sweep, small = _without_small(sweep, machine)
     own = sweep.get("strategy") or _own(sweep, sweep.libraries_of(traces[0]))
     strategies, by_name = _strategies(own, servers_first=sweep.get("servers") is not None)
-    meant = {extra for strategy in by_name for extra in extras(strategy.name)}
+    meant = {extra for strategy in by_name for extra in strategy.extras}
     meant |= {SERVERS} if sweep.get("servers") is not None else set()
     # On one node, no switch is between workers.
     several = max(sweep.workers) > machine.gpus_per_node

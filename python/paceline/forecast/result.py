@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
+from paceline.forecast.kinds import Evidence, Part
 from paceline.forecast.sharded import Sharded
 
 SCHEMA_VERSION = 1
@@ -33,8 +34,6 @@ MODELLED = (
     "expert_parallel",
 )
 """Fields of a result that it has for a model from a configuration."""
-CALLS, SLOWED = "library calls", "slowed by NCCL"
-"""Parts of a critical path: handing gradients over to the library, and what NCCL's kernels slow computation by."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Busy:
 class PathPart:
     """One part of the critical path, in seconds per iteration."""
 
-    part: str
+    part: Part
     seconds: float
 
 
@@ -138,6 +137,8 @@ class Result:
     """The interval that holds a measured iteration with a probability of 80 %; None outside the evidence."""
     evidence: str = ""
     """The measurements that the interval is based on, or why there is none."""
+    ground: Evidence | None = field(default=None, repr=False)
+    """The same as a value."""
     compute_speedup: float = 1.0
     """Factor by which computation was sped up."""
     cluster: str = ""
@@ -206,7 +207,9 @@ class Result:
         """
         values: dict[str, Any] = json.loads(text)
         values["links"] = tuple(LinkUse(**link) for link in values["links"])
-        values["critical_path"] = tuple(PathPart(**part) for part in values["critical_path"])
+        values["critical_path"] = tuple(
+            PathPart(Part(part["part"]), part["seconds"]) for part in values["critical_path"]
+        )
         values["notes"] = tuple(values["notes"])
         values["sharded"] = own = Sharded.of(values["sharded"])
         if "busy" in values:
@@ -217,7 +220,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""
         plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
-        plain |= {field.name: getattr(self, field.name) for field in fields(self)}
+        plain |= {it.name: getattr(self, it.name) for it in fields(self)}
+        del plain["ground"]
         plain["links"] = [vars(link) for link in self.links]
         plain["critical_path"] = [vars(part) for part in self.critical_path]
         plain["notes"] = list(self.notes)
@@ -252,14 +256,14 @@ class Result:
 
 def _told_apart(path: Sequence[PathPart], compute_s: float, own: Sharded) -> tuple[PathPart, ...]:
     """Return the parts, largest first, of which computation is the trace's: without what communication adds to it."""
-    added = {CALLS: own.calls_s, SLOWED: own.slowed_s}
+    added = {Part.CALLS: own.calls_s, Part.SLOWED: own.slowed_s}
     parts = []
     for part in path:
-        if part.part != "compute" or not any(added.values()):
+        if part.part is not Part.COMPUTE or not any(added.values()):
             parts.append(part)
             continue
         # The path has them in the share that it has of all computation.
         share = min(1.0, part.seconds / (compute_s + sum(added.values())))
         parts += [PathPart(name, seconds * share) for name, seconds in added.items() if seconds > 0]
-        parts.append(PathPart("compute", max(0.0, part.seconds - share * sum(added.values()))))
+        parts.append(PathPart(Part.COMPUTE, max(0.0, part.seconds - share * sum(added.values()))))
     return tuple(sorted(parts, key=lambda part: -part.seconds))

@@ -19,6 +19,7 @@ from paceline.forecast.memory import of_gpu, of_workload
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
+from paceline.forecast.wording import terms
 
 
 def _sharded(scenario: Scenario, found: Result, options: Mapping[str, Any]) -> Sharded | None:
@@ -65,7 +66,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         beyond=beyond(scenario, low),
         architecture="" if workload is None else workload.hardware.architecture,
     )
-    likely, evidence = interval(found.iteration_s, question)
+    likely, ground = interval(found.iteration_s, question)
     # Nothing is faster than computation, if that was measured.
     least_s = min(found.compute_s, found.iteration_s)
     figures: dict[str, Any] = {}
@@ -99,7 +100,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
         sync_every=scenario.options.get("sync_every"),
         bandwidth_bps=cluster.bandwidth_bps,
         interval=likely if likely is None or workload is not None else likely.at_least(least_s),
-        evidence=evidence,
+        evidence=terms.evidence(ground),
+        ground=ground,
         library=scenario.library.spec,
         channel=low.channel,
         flow_bandwidth_bps=low.flow_bps,

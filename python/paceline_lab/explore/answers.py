@@ -14,13 +14,13 @@ from paceline.catalog.strategies import Strategy, all_strategies, feasible, find
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import lowered
 from paceline.forecast.output import style
-from paceline.forecast.output.table import rate_of
 from paceline.forecast.prepare import plan
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.verdict.bottleneck import path
+from paceline.forecast.wording.bottleneck import path
+from paceline.forecast.wording.rows import rate_of
 
 from paceline_lab.explore.state import State
 from paceline_lab.report.lanes import MOST_LANES, lanes_of

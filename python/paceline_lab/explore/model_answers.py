@@ -9,15 +9,15 @@ from typing import Any
 
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.kinds import Part
 from paceline.forecast.output import style
-from paceline.forecast.output.table import rate_of
 from paceline.forecast.prepare import Prepared, prepare
 from paceline.forecast.request import Sweep
-from paceline.forecast.result import CALLS, SLOWED, Result
+from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.verdict import sharding_words
+from paceline.forecast.wording.rows import rate_of, sharding_label
 from paceline.settings.table import SETTINGS
 
 from paceline_lab.explore.answers import spans_of
@@ -147,15 +147,15 @@ def _row(sharding: str, result: Result, workload: Workload) -> dict[str, Any]:
         "all-gather": own.exposed.all_gather_s,
         "reduce-scatter": own.exposed.reduce_scatter_s,
         "all-reduce": own.exposed.all_reduce_s,
-        CALLS: own.calls_s,
-        SLOWED: own.slowed_s,
+        Part.CALLS: own.calls_s,
+        Part.SLOWED: own.slowed_s,
         "wait": own.straggling_s,
     }
     interval = result.interval
     per_gpu = _rate(result, workload)
     return {
         "sharding": sharding,
-        "label": sharding_words.label(result),
+        "label": sharding_label(result),
         "iteration_s": result.iteration_s,
         "compute_s": max(0.0, result.iteration_s - sum(parts.values())),
         "parts": {name: seconds for name, seconds in parts.items() if seconds > 0},

@@ -9,12 +9,13 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.output import table as report
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.advice import advise
 from paceline.forecast.verdict.explain import Explanation, explain
+from paceline.forecast.verdict.groups import Group, grouped
+from paceline.forecast.wording import rows, verdict
 
 from paceline_lab.report.lanes import MOST_LANES
 from paceline_lab.report.spec import Chapter, Spec
@@ -25,7 +26,7 @@ class Simulated:
     """A chapter's results. `events`: of the run `shown`, in Chrome's format."""
 
     chapter: Chapter
-    groups: Sequence[report.Group]
+    groups: Sequence[Group]
     results: Sequence[Result]
     sentences: Sequence[str]
     explanation: Explanation | None
@@ -33,7 +34,7 @@ class Simulated:
     events: Sequence[dict[str, Any]]
 
     @property
-    def largest(self) -> report.Group:
+    def largest(self) -> Group:
         """The configuration with the most workers; the first of several."""
         return max(self.groups, key=lambda group: group.results[0].workers)
 
@@ -52,21 +53,21 @@ def simulated(spec: Spec, progress: Callable[[int, int], None] | None = None) ->
 
 def _simulated(number: int, chapter: Chapter, results: Sequence[Result]) -> Simulated:
     prepared = chapter.prepared
-    groups = report.grouped(prepared.scenarios, results, meant=prepared.meant)
+    groups = grouped(prepared.scenarios, results, meant=prepared.meant)
     shown, events = _timeline(number, chapter, groups)
-    notes = [f"Note: {note}" for note in [*prepared.notes, *report.notes(results)]]
+    notes = [f"Note: {note}" for note in [*prepared.notes, *rows.notes(results)]]
     return Simulated(
         chapter=chapter,
         groups=groups,
         results=results,
-        sentences=[*advise(groups), *notes],
+        sentences=[*verdict.sentences(advise(groups)), *notes],
         explanation=explain(groups) if chapter.explained else None,
         shown=shown,
         events=events,
     )
 
 
-def _timeline(number: int, chapter: Chapter, groups: Sequence[report.Group]) -> tuple[Result | None, list[Any]]:
+def _timeline(number: int, chapter: Chapter, groups: Sequence[Group]) -> tuple[Result | None, list[Any]]:
     """Return the timeline of the requested run, or of the fastest on the fewest workers."""
     if chapter.shown is None:
         return None, []

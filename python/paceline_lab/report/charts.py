@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast.output import plotting, style, table
+from paceline.forecast.output import plotting, style
 from paceline.forecast.result import Result
+from paceline.forecast.wording.rows import distinct
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.lanes import draw as draw_lanes
@@ -117,7 +118,7 @@ def _fastest_servers(results: Sequence[Result]) -> list[Result]:
     """Keep the fastest number of servers for each number of workers, so that each way has one line."""
     best: dict[tuple[str, int], Result] = {}
     for result in results:
-        key = (table.distinct(result, results, servers=False), result.workers)
+        key = (distinct(result, results, servers=False), result.workers)
         if key not in best or result.iteration_s < best[key].iteration_s:
             best[key] = result
     return list(best.values())
@@ -150,7 +151,7 @@ def memory_of(result: Result) -> dict[str, int]:
 def _memory(ranked: Sequence[Result], at: str) -> Chart:
     """Draw what a GPU holds at the peak of an iteration, and how much it has."""
     drawn = _stacked(ranked, [memory_of(result) for result in ranked], style.MEMORY, 1e9, "GB at the peak")
-    peaks = [f"{table.distinct(it, ranked)} {units.size(it.sharded.memory.peak_bytes)}" for it in ranked if it.sharded]
+    peaks = [f"{distinct(it, ranked)} {units.size(it.sharded.memory.peak_bytes)}" for it in ranked if it.sharded]
     says = f"Memory of a GPU: {', '.join(peaks)}"
     capacity = ranked[0].sharded.capacity_bytes if ranked[0].sharded is not None else None
     if capacity is not None:
@@ -175,7 +176,7 @@ def _stacked(
         widths = [own.get(name, 0.0) / unit for own in shares]
         entries.append((axes.barh(range(len(ranked)), widths, left=left, color=colours[name]), name))
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(ranked)), [table.distinct(result, ranked) for result in ranked])
+    axes.set_yticks(range(len(ranked)), [distinct(result, ranked) for result in ranked])
     axes.invert_yaxis()
     axes.set_xlabel(word)
     style.grid(axes, "x")

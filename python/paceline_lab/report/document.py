@@ -14,6 +14,8 @@ from paceline._internal.files import replaced
 from paceline.forecast.output import plotting
 from paceline.forecast.output.html import LEGEND_STYLE, legend, table
 from paceline.forecast.result import Result
+from paceline.forecast.wording import explanation as explanations
+from paceline.forecast.wording import terms
 
 from paceline_lab.report.chapters import Simulated
 from paceline_lab.report.charts import Chart, charts
@@ -108,15 +110,15 @@ def _explained(chapter: Simulated) -> str:
         return ""
     explanation = chapter.explanation
     rows = "".join(
-        f'<tr><td class="name">{html.escape(change.what)}</td><td>'
+        f'<tr><td class="name">{html.escape(explanations.change(change))}</td><td>'
         f"{'–' if change.iteration_s is None else units.duration(change.iteration_s)}</td><td>"
         f"{'–' if change.gain is None else units.digits(change.gain, 3)}</td>"
-        f'<td class="note">{html.escape(change.note)}</td></tr>'
+        f'<td class="note">{html.escape(terms.remark(change.about))}</td></tr>'
         for change in explanation.changes
     )
     head = '<th class="name">what if</th><th>iteration</th><th>times faster</th><th></th>'
     # The last is on the interval, which the chapter begins with.
-    sentences = explanation.sentences()[:-1]
+    sentences = explanations.sentences(explanation)[:-1]
     return (
         f'{_paragraphs(sentences)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

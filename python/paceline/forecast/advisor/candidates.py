@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.catalog.libraries import DEFAULT
 from paceline.catalog.models.roofline import is_split
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding as shardings
-from paceline.forecast.verdict import sharding_words
 
 CHECKPOINTINGS = ("none", "selective", "full")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp")
@@ -66,17 +64,6 @@ class ModelParallel:
         }
         return {name: value for name, value in every.items() if value > 1}
 
-    @property
-    def words(self) -> list[str]:
-        """What it has, for sentences."""
-        return (
-            [f"{self.tensor} tensor-parallel GPUs"] * (self.tensor > 1)
-            + [f"{self.stages} stages"] * (self.stages > 1)
-            + [f"{self.virtual} virtual stages"] * (self.virtual > 1)
-            + [f"experts on {self.experts} GPUs"] * (self.experts > 1)
-            + [f"samples shared by {self.context} ranks"] * (self.context > 1)
-        )
-
 
 @dataclass(frozen=True)
 class Setup:
@@ -94,20 +81,6 @@ class Setup:
         return ({"reshard_after_forward": "no"} if self.kept else {}) | (
             {"accumulate_sync": False} if self.local else {}
         )
-
-    @property
-    def label(self) -> str:
-        """Its name in tables."""
-        return self.sharding + self._switches
-
-    @property
-    def words(self) -> str:
-        """Its name in sentences."""
-        return sharding_words.spoken(self.sharding, DEFAULT) + self._switches
-
-    @property
-    def _switches(self) -> str:
-        return (", no reshard" if self.kept else "") + (", last sync" if self.local else "")
 
 
 @dataclass(frozen=True)
@@ -151,23 +124,6 @@ class Candidate:
         """Settings of its iteration that are not those of the model."""
         found = self.setup.options | ({"accumulate": self.accumulate} if self.accumulate > 1 else {})
         return found if self.bucket_bytes is None else found | {"bucket_size": self.bucket_bytes}
-
-    @property
-    def label(self) -> str:
-        """The name of its sharding in tables, with the size of its buckets."""
-        return self.setup.label + self._buckets
-
-    @property
-    def words(self) -> str:
-        """The same in sentences."""
-        return self.setup.words + self._buckets
-
-    @property
-    def _buckets(self) -> str:
-        if self.bucket_bytes is None:
-            return ""
-        size = self.bucket_bytes >> 20
-        return f", {size >> 10} GiB buckets" if size % 1024 == 0 else f", {size} MiB buckets"
 
 
 @dataclass(frozen=True)

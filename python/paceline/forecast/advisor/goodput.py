@@ -50,27 +50,6 @@ class Failures:
             return 0.0
         return kept / (mean * math.exp(exponents[0]) * math.expm1(exponents[1]))
 
-    def sentence(self) -> str:
-        """Return what was assumed and what follows."""
-        from paceline._internal.units import percent
-
-        return (
-            f"With a failure of the job every {_time(self.mtbf_s)} on average, checkpoints of "
-            f"{_time(self.checkpoint_s)} and {_time(self.restart_s)} to restart, goodput is at most "
-            f"{percent(self.goodput)}, with a checkpoint every {_time(self.interval_s)} of training "
-            "(sqrt(2 C M) - C: Young 1974, Daly 2006)."
-        )
-
     def to_dict(self) -> dict[str, float]:
         """Return it as `--json` prints it."""
         return {**vars(self), "interval_s": self.interval_s, "goodput": self.goodput}
-
-
-def _time(seconds: float) -> str:
-    """Return hours, minutes or seconds."""
-    from paceline._internal.units import short
-
-    for size, name in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{short(seconds / size)} {name}"
-    return f"{short(seconds)} s"

@@ -29,10 +29,11 @@ from paceline.forecast.advisor.candidates import (
     shard_ranks,
 )
 from paceline.forecast.advisor.job import Job
+from paceline.forecast.kinds import Resource
 from paceline.forecast.lowering import is_long
 from paceline.forecast.result import Result
 from paceline.forecast.sharded import TIGHT
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, reliefs
+from paceline.forecast.verdict.bottleneck import Relief, reliefs
 
 Progress = Callable[[int, int], None]
 _BUCKETS = (1 << 28, 1 << 30)
@@ -42,20 +43,12 @@ NEAR = 0.02
 
 
 @dataclass(frozen=True)
-class Help:
-    """What would make a configuration faster, and how many times."""
-
-    what: str
-    gain: float
-
-
-@dataclass(frozen=True)
 class Option:
     """A configuration that fits, with its forecast."""
 
     candidate: Candidate
     result: Result
-    help: Help | None = None
+    help: Relief | None = None
     """None: nothing helps that can be bought without another GPU."""
 
 
@@ -82,7 +75,7 @@ class Found:
     """The best of each sharding: those that leave room, fastest first, and then those that fit tightly."""
     never_fit: list[TooLarge] = field(default_factory=list)
     """Shardings that do not fit in any configuration, least memory first."""
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[Setup] = field(default_factory=list)
     """Shardings that would take long to simulate."""
     refused: str = ""
     """Why there is nothing to search; empty if there is."""
@@ -325,7 +318,7 @@ def _best(job: Job, setup: Setup, found: Found) -> list[Option]:
     every = candidates(job, setup, found.gpus)
     able = [one for one in every if one.least_bytes <= job.capacity_bytes]
     if able and any(_is_long(job, one.candidate) for one in able):
-        found.left_out.append(setup.label)
+        found.left_out.append(setup)
         return []
     found.candidates += len(every)
     found.too_large += len(every) - len(able)
@@ -371,12 +364,6 @@ def explain(job: Job, found: Found, most: int) -> None:
 
 def _helped(job: Job, option: Option) -> Option:
     """Return it with the relief of the network, or the larger buckets, that gain most."""
-    given: dict[str, float] = {
-        one.what: one.gain
-        for one in reliefs(job.scenario(option.candidate), option.result)
-        if one.resource != "computation"
-    }
-    what = max(given, key=lambda name: given[name], default=None)
-    if what is None or given[what] <= NOTEWORTHY:
-        return option
-    return replace(option, help=Help(what, given[what]))
+    every = reliefs(job.scenario(option.candidate), option.result)
+    best = max((one for one in every if one.resource is not Resource.COMPUTE), key=lambda one: one.gain, default=None)
+    return option if best is None or not best.helps else replace(option, help=best)

@@ -16,39 +16,37 @@ from paceline import _core
 from paceline._core import Cluster, Racks
 from paceline._internal.console import Bar
 from paceline._internal.system import cores
-from paceline._internal.units import listed
-from paceline.catalog.library import cluster_document
 from paceline.catalog.strategies import feasible, find_strategy, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs.spec import Mix, PlacedJob
+from paceline.forecast.kinds import About, Measure, Remark, Resource
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.sharding import NONE
-from paceline.forecast.verdict.bottleneck import INSIDE, bound_by, with_faster_links
-from paceline.forecast.verdict.explain import NOT_IN_THIS_FABRIC
+from paceline.forecast.verdict.bottleneck import bound_by, with_faster_links
 
-SCHEMA = 1
 _MOST_MESSAGES = 10_000_000
 """With more messages in all simulations (some seconds), collectives are single events."""
 _FEW_NODES, _MOST_ON_FEW_NODES = 4, 50_000_000
 """On so few nodes, only where messages take half a minute."""
 _TICK_S = 0.1
-_TWICE_INSIDE = "twice the bandwidth inside nodes"
 # What each strategy becomes if the switch can do more.
 _WITH = {
-    "multicast": {
-        "ps": "ps-multicast",
-        "ps-aggregation": "ps-multicast-aggregation",
-        "ring": "ring-multicast",
-    },
-    "aggregation": {
-        "ps": "ps-aggregation",
-        "ps-multicast": "ps-multicast-aggregation",
-        **dict.fromkeys(
-            ("ring", "ring-multicast", "recursive-doubling", "halving-doubling", "tree", "hierarchical", "native"),
-            "sharp",
-        ),
-    },
+    Measure.MULTICAST: (
+        "multicast",
+        {"ps": "ps-multicast", "ps-aggregation": "ps-multicast-aggregation", "ring": "ring-multicast"},
+    ),
+    Measure.AGGREGATION: (
+        "aggregation",
+        {
+            "ps": "ps-aggregation",
+            "ps-multicast": "ps-multicast-aggregation",
+            **dict.fromkeys(
+                ("ring", "ring-multicast", "recursive-doubling", "halving-doubling", "tree", "hierarchical", "native"),
+                "sharp",
+            ),
+        },
+    ),
 }
 
 
@@ -75,7 +73,7 @@ class JobResult:
     samples_per_s: float
     compute_s: float | None
     """Computation of one worker alone, of that. None: stopped before it was known."""
-    bottleneck: str | None
+    bottleneck: Resource | None
     """Where most of an iteration's critical path is, beside the other jobs; as `bottleneck.bound_by` says."""
     notes: tuple[str, ...]
 
@@ -85,11 +83,6 @@ class JobResult:
         if self.iteration_s is None or self.alone_s is None:
             return None
         return self.iteration_s / self.alone_s if self.alone_s > 0 else 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        fields = vars(self) | {"slowdown": self.slowdown}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -107,13 +100,13 @@ class SharedLink:
 class WhatIf:
     """A change of the network and what it brings."""
 
-    change: str
+    measure: Measure
     iteration_s: tuple[float, ...] | None
-    """Of each job; None if the change is not possible, for the reason in `note`."""
+    """Of each job; None if the change is not possible, for the reason in `about`."""
     speedups: tuple[float, ...] = ()
     mean_speedup: float = 1.0
     """Geometric mean over the jobs."""
-    note: str = ""
+    about: About | None = None
 
 
 @dataclass(frozen=True)
@@ -132,34 +125,6 @@ class JobsResult:
     """Whether collectives were single events, because their messages were too many."""
     is_partial: bool = False
     """Whether it was stopped."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
-        names = [job.name for job in self.jobs]
-        return {
-            "schema": SCHEMA,
-            **({"resolution": "collectives"} if self.by_collective else {}),
-            **({"partial": True} if self.is_partial else {}),
-            "cluster": cluster_document(self.mix.cluster),
-            "nodes": self.mix.nodes,
-            "network": self.mix.network,
-            "measured_s": self.measured_s,
-            "notes": list(self.mix.notes),
-            "jobs": [job.to_dict() for job in self.jobs],
-            "slowdown_beside": {
-                name: dict(zip(names, row, strict=True)) for name, row in zip(names, self.pairs, strict=True)
-            },
-            "links": [{**vars(link), "jobs": list(link.jobs)} for link in self.links],
-            "what_if": [
-                {
-                    "change": one.change,
-                    "iteration_s": None if one.iteration_s is None else dict(zip(names, one.iteration_s, strict=True)),
-                    "mean_speedup": one.mean_speedup,
-                    "note": one.note,
-                }
-                for one in self.what_if
-            ],
-        }
 
 
 @dataclass(frozen=True)
@@ -338,8 +303,8 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
         raise KeyboardInterrupt
     changed_run = iter(changed_ones)
     what_if = tuple(
-        WhatIf(change, None, note=note) if changed is None else _gain(change, results, next(changed_run), note)
-        for change, changed, note in changes
+        WhatIf(measure, None, about=about) if changed is None else _gain(measure, results, next(changed_run), about)
+        for measure, changed, about in changes
     )
     links = tuple(
         SharedLink(one["name"], one["kind"], one["busy"], tuple(jobs[number].name for number in one["jobs"]))
@@ -438,65 +403,68 @@ def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
     )
 
 
-def _gain(change: str, before: Sequence[JobResult], forecast: _Forecast, note: str) -> WhatIf:
+def _gain(measure: Measure, before: Sequence[JobResult], forecast: _Forecast, about: About | None) -> WhatIf:
     after = [forecast.iteration_s(job.name) for job in before]
     pairs = [(job.iteration_s, now) for job, now in zip(before, after, strict=True)]
     known = [(was, now) for was, now in pairs if was is not None and now is not None]
     if len(known) < len(pairs):
-        return WhatIf(change, None, note="stopped before it was known")
+        return WhatIf(measure, None, about=About(Remark.STOPPED))
     speedups = tuple(was / now if now > 0 else 1.0 for was, now in known)
     mean = math.exp(sum(math.log(gain) for gain in speedups) / len(speedups)) if all(speedups) else 0.0
-    return WhatIf(change, tuple(now for _, now in known), speedups, mean, note)
+    return WhatIf(measure, tuple(now for _, now in known), speedups, mean, about)
 
 
 def _is_bound_inside(jobs: Sequence[PlacedJob], by_itself: Mapping[str, Future[Result]]) -> bool:
-    return any(bound_by(by_itself[job.name].result(), job.spans_nodes) == INSIDE for job in jobs)
+    return any(bound_by(by_itself[job.name].result(), job.spans_nodes) is Resource.INSIDE for job in jobs)
 
 
-def _changes(mix: Mix, *, inside: bool) -> list[tuple[str, Mix | None, str]]:
-    """Return what could be changed: its name, the mix with it or None, and a note.
+_Changed = tuple[Measure, Mix | None, About | None]
+
+
+def _changes(mix: Mix, *, inside: bool) -> list[_Changed]:
+    """Return what could be changed, the mix with it or None, and what is to be said of it.
 
     `inside`: whether the links inside nodes bound a job.
     """
-    changes: list[tuple[str, Mix | None, str]] = []
+    changes: list[_Changed] = []
     try:
         faster = _on(mix, _with_twice_the_bandwidth)
         jobs = tuple(job.changed(lambda one: with_faster_links(one, inside=False)) for job in faster.jobs)
-        changes.append(("twice the bandwidth", replace(faster, jobs=jobs), ""))
+        changes.append((Measure.BANDWIDTH, replace(faster, jobs=jobs), None))
     except InvalidArgumentError:
-        changes.append(("twice the bandwidth", None, "more than the highest rate of a cluster"))
+        changes.append((Measure.BANDWIDTH, None, About(Remark.HIGHEST_RATE)))
     if inside:
         try:
             faster = _on(mix, _with_twice_inside)
             jobs = tuple(job.changed(lambda one: with_faster_links(one, between=False)) for job in faster.jobs)
-            changes.append((_TWICE_INSIDE, replace(faster, jobs=jobs), ""))
+            changes.append((Measure.BANDWIDTH_INSIDE_NODES, replace(faster, jobs=jobs), None))
         except InvalidArgumentError:
-            changes.append((_TWICE_INSIDE, None, "more than the highest rate of a cluster"))
+            changes.append((Measure.BANDWIDTH_INSIDE_NODES, None, About(Remark.HIGHEST_RATE)))
     changes += _less_oversubscribed(mix)
     if not any(job.spans_nodes for job in mix.jobs):
         return changes  # No switch carries what they exchange.
-    for feature, becomes in _WITH.items():
+    for measure, (feature, becomes) in _WITH.items():
         able = with_switch(mix.cluster, feature)
         if able is None:
-            changes.append((f"{feature} in the switch", None, NOT_IN_THIS_FABRIC))
+            changes.append((measure, None, About(Remark.NOT_MODELLED)))
             continue
         possible = {one.name for one in feasible(map(find_strategy, becomes.values()), able)[0]}
         jobs = tuple(_using(job, {old: new for old, new in becomes.items() if new in possible}) for job in mix.jobs)
-        names = [
-            f"{new.name}: {new.scenario.strategy.name}"
-            for new, old in zip(jobs, mix.jobs, strict=True)
-            if new is not old
-        ]
-        if not names:
+        using = tuple(
+            (new.name, new.scenario.strategy.name) for new, old in zip(jobs, mix.jobs, strict=True) if new is not old
+        )
+        if not using:
             used = any(feature in job.scenario.strategy.knobs for job in mix.jobs)
-            planned = [job.name for job in mix.jobs if job.is_planned and job.scenario.strategy.name in becomes]
-            why = "already used" if used else "no job's strategy has a form that uses it"
-            if planned and not used:
-                why = f"not for {listed(planned)}, which {'does' if len(planned) == 1 else 'do'} more than all-reduces"
-            changes.append((f"{feature} in the switch", None, why))
+            planned = tuple(
+                (job.name, job.scenario.strategy.name)
+                for job in mix.jobs
+                if job.is_planned and job.scenario.strategy.name in becomes
+            )
+            why = Remark.USED if used else Remark.PLANNED if planned else Remark.NO_FORM
+            changes.append((measure, None, About(why, jobs=planned)))
             continue
         on_able = _on(replace(mix, jobs=jobs), partial(_with_switch, feature))
-        changes.append((f"{feature} in the switch", on_able, ", ".join(names)))
+        changes.append((measure, on_able, About(Remark.JOBS, jobs=using)))
     return changes
 
 
@@ -512,7 +480,7 @@ def _with_twice_inside(cluster: Cluster) -> Cluster:
     return cluster.replace(intra_bandwidth_bps=float(round(2 * cluster.intra_bandwidth_bps)))
 
 
-def _less_oversubscribed(mix: Mix) -> list[tuple[str, Mix | None, str]]:
+def _less_oversubscribed(mix: Mix) -> list[_Changed]:
     """Return the change of racks or a fabric that have less than their nodes send."""
     racks, fabric = mix.cluster.racks, mix.cluster.fabric
     over = racks.oversubscription if racks is not None else None if fabric is None else fabric.oversubscription
@@ -529,7 +497,8 @@ def _less_oversubscribed(mix: Mix) -> list[tuple[str, Mix | None, str]]:
             changed = _on(mix, lambda cluster: cluster.replace(fabric=links))
     except InvalidArgumentError:
         return []
-    return [("half the oversubscription" if over >= 2 else "no oversubscription", changed, f"{left:g}:1")]
+    measure = Measure.OVERSUBSCRIPTION if over >= 2 else Measure.NO_OVERSUBSCRIPTION
+    return [(measure, changed, About(Remark.RATIO, ratio=left))]
 
 
 def _on(mix: Mix, change: Callable[[Cluster], Cluster]) -> Mix:

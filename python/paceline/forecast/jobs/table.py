@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
+from paceline.catalog.library import cluster_document
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
+from paceline.forecast.kinds import Resource
 from paceline.forecast.sharding import NONE
-from paceline.forecast.verdict.bottleneck import BETWEEN
+from paceline.forecast.wording import jobs, terms
+from paceline.forecast.wording.jobs import UNKNOWN, times
 
+SCHEMA = 1
 _MOST_LINKS = 8
-_NOTICED = 0.005
-_UNKNOWN = "?"
-"""It was stopped before this was known."""
-_SHORT = {BETWEEN: "network"}
+_SHORT = {Resource.NICS: "network"}
 
 
 def table(result: JobsResult) -> list[str]:
     """Return all tables, as lines."""
-    lines = [_title(result), "", *_jobs(result)]
+    lines = [jobs.title(result), "", *_jobs(result)]
     if len(result.jobs) > 1:
         lines += ["", *_matrix(result)]
         lines += ["", *_links(result)]
     return [*lines, "", *_what_if(result)]
-
-
-def _title(result: JobsResult) -> str:
-    cluster = result.mix.cluster
-    rate = units.rate(cluster.bandwidth_bps)
-    words = [units.count(len(result.jobs), "job"), units.count(result.mix.nodes, "node"), f"{rate} per node"]
-    if cluster.gpus_per_node > 1:
-        words.append(f"shared by {cluster.gpus_per_node} GPUs")
-    if cluster.racks is not None:
-        words.append(f"racks of {cluster.racks.nodes_per_rack}, {cluster.racks.oversubscription:g}:1 oversubscribed")
-    words += [f"{result.mix.network} network", *["each collective as a whole"] * result.by_collective]
-    return ", ".join(words)
 
 
 def _jobs(result: JobsResult) -> list[str]:
@@ -63,20 +53,16 @@ def _jobs(result: JobsResult) -> list[str]:
             *([job.sharding] if are_sharded else []),
             str(job.workers),
             _numbers([*job.nodes, *job.server_nodes]),
-            _UNKNOWN if job.iteration_s is None else units.in_unit(job.iteration_s, time),
-            _UNKNOWN if job.alone_s is None else units.in_unit(job.alone_s, time),
-            _times(job.slowdown),
-            _UNKNOWN if job.iteration_s is None else units.digits(job.samples_per_s),
-            _UNKNOWN if job.compute_s is None else units.in_unit(job.compute_s, time),
-            _SHORT.get(job.bottleneck or "", job.bottleneck or _UNKNOWN),
+            UNKNOWN if job.iteration_s is None else units.in_unit(job.iteration_s, time),
+            UNKNOWN if job.alone_s is None else units.in_unit(job.alone_s, time),
+            times(job.slowdown),
+            UNKNOWN if job.iteration_s is None else units.digits(job.samples_per_s),
+            UNKNOWN if job.compute_s is None else units.in_unit(job.compute_s, time),
+            UNKNOWN if job.bottleneck is None else _SHORT.get(job.bottleneck) or terms.place(job.bottleneck),
         ]
         for job in result.jobs
     ]
     return render(columns, [rows], highlight_first=False)
-
-
-def _times(slowdown: float | None) -> str:
-    return _UNKNOWN if slowdown is None else f"{slowdown:.2f}"
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -95,12 +81,12 @@ def _matrix(result: JobsResult) -> list[str]:
     names = [job.name for job in result.jobs]
     columns = [Column("slowdown of", left=True), *(Column(f"beside\n{name}") for name in names), Column("all\nothers")]
     rows = [
-        [name, *("-" if row is column else _times(result.pairs[row][column]) for column in range(len(names)))]
+        [name, *("-" if row is column else times(result.pairs[row][column]) for column in range(len(names)))]
         for row, name in enumerate(names)
     ]
     for row, cells in enumerate(rows):
         cells[1 + row] = "-"
-        cells.append(_times(result.jobs[row].slowdown))
+        cells.append(times(result.jobs[row].slowdown))
     return render(columns, [rows], highlight_first=False)
 
 
@@ -130,45 +116,46 @@ def _what_if(result: JobsResult) -> list[str]:
     ]
     rows = [
         [
-            one.change,
+            terms.measure(one.measure),
             "-" if one.iteration_s is None else f"{one.mean_speedup:.2f}",
             *(["-"] * len(names) if one.iteration_s is None else [f"{gain:.2f}" for gain in one.speedups]),
-            one.note,
+            terms.remark(one.about),
         ]
         for one in result.what_if
     ]
     return render(columns, [rows], highlight_first=False)
 
 
-def verdict(result: JobsResult) -> list[str]:
-    """Return who suffers most, from whom, and what would help most, as sentences."""
-    if result.is_partial:
-        done = ", ".join(f"{job.name} {job.iterations}" for job in result.jobs)
-        return [f"Stopped: what is shown is of the iterations made until then ({done}), and '{_UNKNOWN}' is not known."]
-    sentences = []
-    if len(result.jobs) > 1:
-        sentences.append(_who(result))
-    best = max((one for one in result.what_if if one.iteration_s is not None), key=lambda one: one.mean_speedup)
-    if best.mean_speedup > 1 + _NOTICED:
-        sentences.append(
-            f"For the mix {best.change} would bring most: {best.mean_speedup:.2f} times faster on average."
-        )
-    else:
-        sentences.append("Neither bandwidth nor a better switch would make this mix faster.")
-    return sentences
+def to_dict(result: JobsResult) -> dict[str, Any]:
+    """Return it as `--json` prints it."""
+    names = [job.name for job in result.jobs]
+    return {
+        "schema": SCHEMA,
+        **({"resolution": "collectives"} if result.by_collective else {}),
+        **({"partial": True} if result.is_partial else {}),
+        "cluster": cluster_document(result.mix.cluster),
+        "nodes": result.mix.nodes,
+        "network": result.mix.network,
+        "measured_s": result.measured_s,
+        "notes": list(result.mix.notes),
+        "jobs": [_of_job(job) for job in result.jobs],
+        "slowdown_beside": {
+            name: dict(zip(names, row, strict=True)) for name, row in zip(names, result.pairs, strict=True)
+        },
+        "links": [{**vars(link), "jobs": list(link.jobs)} for link in result.links],
+        "what_if": [
+            {
+                "change": terms.measure(one.measure),
+                "iteration_s": None if one.iteration_s is None else dict(zip(names, one.iteration_s, strict=True)),
+                "mean_speedup": one.mean_speedup,
+                "note": terms.remark(one.about),
+            }
+            for one in result.what_if
+        ],
+    }
 
 
-def _who(result: JobsResult) -> str:
-    slowdowns = [job.slowdown or 1.0 for job in result.jobs]
-    row = max(range(len(slowdowns)), key=lambda it: slowdowns[it])
-    worst: JobResult = result.jobs[row]
-    if slowdowns[row] < 1 + _NOTICED:
-        return "No job slows down another one."
-    beside = zip(result.jobs, result.pairs[row], strict=True)
-    most, by = max((slow or 1.0, job.name) for job, slow in beside if job is not worst)
-    if most < 1 + _NOTICED:
-        return f"{worst.name} suffers most, {slowdowns[row]:.2f} times slower than alone, from no single other job."
-    return (
-        f"{worst.name} suffers most, {slowdowns[row]:.2f} times slower than alone, mainly from {by} "
-        f"({most:.2f} times slower beside it alone)."
-    )
+def _of_job(job: JobResult) -> dict[str, Any]:
+    bottleneck = None if job.bottleneck is None else terms.place(job.bottleneck)
+    fields = vars(job) | {"bottleneck": bottleneck, "slowdown": job.slowdown}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

@@ -13,7 +13,7 @@ from paceline.forecast.result import COORDINATED, MODELLED, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "sharded")
+_NOT_FLAT = ("links", "critical_path", "notes", "busy", "interval", "ground", "sharded")
 
 
 def row(result: Result) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._internal import units
-from paceline.forecast import compression, sharding
+from paceline.forecast import sharding
 from paceline.forecast.output.plotting import save
 from paceline.forecast.result import Result
-from paceline.forecast.verdict import sharding_words
+from paceline.forecast.wording.bottleneck import path
+from paceline.forecast.wording.rows import compression_label, range_of, rate_of
+from paceline.forecast.wording.sharding import memory_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,9 +89,6 @@ def _has_memory(results: Sequence[Result]) -> bool:
 
 def summary(result: Result) -> str:
     """Return a table of one result, which notebooks show."""
-    from paceline.forecast.output.table import range_of, rate_of
-    from paceline.forecast.verdict.bottleneck import path
-
     found = result.interval
     scaling = "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency)
     bus = result.bus_bandwidth_bps
@@ -138,10 +137,10 @@ def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: boo
         "–" if result.samples_per_s is None or not result.compute_s else units.digits(result.samples_per_s),
         "–" if result.scaling_efficiency is None else units.percent(result.scaling_efficiency),
         units.duration(result.exposed_communication_s),
-        *([sharding_words.memory_text(result)] if memory else []),
+        *([memory_text(result)] if memory else []),
     ]
     planned = None if result.sharded is None else result.sharded.sharding
     planned = "no sharding" if planned == sharding.NONE else planned
-    words = [result.strategy, planned, compression.label(result), result.coordinator, *besides]
+    words = [result.strategy, planned, compression_label(result), result.coordinator, *besides]
     name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

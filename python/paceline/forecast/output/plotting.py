@@ -13,8 +13,8 @@ from paceline._internal.files import check_writable, replaced
 from paceline.catalog.strategies import all_coordinators, all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.output import style
-from paceline.forecast.output.table import distinct
 from paceline.forecast.result import Result
+from paceline.forecast.wording.rows import distinct
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from paceline._core import Worker
-from paceline._internal import units
-from paceline._internal.console import Column, render, wrapped
 from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
+from paceline.forecast.kinds import About, Measure, Remark, Resource
 from paceline.forecast.lowering import is_long, lowered
-from paceline.forecast.output.table import Group, likely, named, ranks
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sweep import execute
-from paceline.forecast.verdict import sharding_words
-from paceline.forecast.verdict.advice import details, subject
-from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Relief, bound, reliefs, sentence, uses_the_network
+from paceline.forecast.verdict.advice import Details, details
+from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Relief, bound, reliefs, uses_the_network
+from paceline.forecast.verdict.groups import Group
 
 ENOUGH = 0.5
 """Share of one worker's samples/s: a worker that gains less is beyond the knee."""
 _MOST_WORKERS = 4096
-_NO_COMPUTATION = "nothing is computed"
 # A change that gains less than this does not help, and is not listed among those that do.
 _HARM = 1 - 1e-9
-NOT_IN_THIS_FABRIC = "it is not modelled in fabrics of this kind"
-"""Why multicast and aggregation are not tried."""
 _BUCKETS = tuple(2**power for power in range(16, 32))
+_SWITCH = {"multicast": Measure.MULTICAST, "aggregation": Measure.AGGREGATION}
 
 
 @dataclass(frozen=True)
@@ -41,123 +36,70 @@ class Knee:
     workers: int | None
     """None: not up to `tried`."""
     tried: int
-    bound: str
-    """What bounds it with `tried` workers, twice those at the knee."""
+    computes: bool = True
+    """Whether anything is computed."""
+    bound: Bound | None = None
+    """What bounds it with `tried` workers, twice those at the knee; None: nothing is to be done."""
+    best: Relief | None = None
+    """What helps most there, if something does."""
 
 
 @dataclass(frozen=True)
 class Change:
     """A possible change, and the resulting iteration time; None, with the reason, if it is unknown."""
 
-    what: str
+    measure: Measure
     iteration_s: float | None
     gain: float | None
-    note: str = ""
+    about: About | None = None
+    links: tuple[Resource, ...] = ()
+    """Those whose rate it changes."""
 
 
 @dataclass(frozen=True)
 class Explanation:
     """An explanation of what the library runs, or else of the fastest scenario, with the most workers."""
 
+    group: Group
+    groups: tuple[Group, ...]
+    """All, from which its own differs."""
+    scenario: Scenario
     result: Result
     knee: Knee
+    bound: Bound | None
+    """None if nothing is to be done."""
     reliefs: tuple[Relief, ...]
     """What twice as much of each resource would gain, the bottleneck's first; none if that takes too long to try."""
     changes: tuple[Change, ...]
-    subject: str
-    """The row that it is about: `ring with 16 workers`."""
-    worker: str = "worker"
-    """What one more of is another data-parallel rank."""
-    details: tuple[str, ...] = ()
-    """Sentences on a pipeline's bubble, on what sharding exposes, and on memory; `advise` has them, too."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
-        own = self.result.sharded
-        return {
-            "strategy": self.result.strategy,
-            **({} if own is None else {"sharding": own.sharding}),
-            "workers": self.result.workers,
-            "iteration_s": self.result.iteration_s,
-            "bound": bound(self.result, self.reliefs) if self.result.critical_path else "",
-            "knee": vars(self.knee),
-            "changes": [vars(change) for change in self.changes],
-            "interval": None if self.result.interval is None else vars(self.result.interval),
-            "evidence": self.result.evidence,
-        }
-
-    def sentences(self) -> list[str]:
-        """Return what dominates, the knee, and the possible error; the changes go between the last two."""
-        result, about = self.result, self.subject
-        dominated = sentence(about, result, self.reliefs) if result.critical_path else f"{about} takes no time."
-        return [
-            sharding_words.capital(dominated),
-            _knee_in_words(self.knee, self.worker),
-            sharding_words.capital(likely(result)),
-        ]
-
-    def text(self, width: int) -> list[str]:
-        """Return lines for people."""
-        dominated, knee, likely_ = self.sentences()
-        *before, after = [wrapped(sentence, width) for sentence in (dominated, *self.details, knee, likely_)]
-        lines = [line for paragraph in before for line in paragraph]
-        columns = [Column("what if", left=True), Column("iteration"), Column("times\nfaster"), Column("", left=True)]
-        rows = [
-            [
-                change.what,
-                "-" if change.iteration_s is None else units.duration(change.iteration_s),
-                "-" if change.gain is None else units.digits(change.gain, 3),
-                change.note,
-            ]
-            for change in self.changes
-        ]
-        return [*lines, "", *render(columns, [rows], highlight_first=False), "", *after]
+    details: Details
 
 
 def explain(groups: Sequence[Group]) -> Explanation:
     """Explain what the library runs, or else the fastest, with the most workers. Raises InvalidArgumentError."""
     group = max(groups, key=lambda group: group.results[0].workers)
-    fastest = subject(group)
-    scenario = group.scenarios[group.results.index(fastest)]
-    relieved = tuple(reliefs(scenario, fastest)) if _is_quick(scenario) else ()
-    changes = [*map(_of_relief, relieved), *_changes(scenario, fastest)]
+    about = group.subject()
+    scenario = group.scenario(about)
+    relieved = tuple(reliefs(scenario, about)) if _is_quick(scenario) else ()
+    changes = [*map(_of_relief, relieved), *_changes(scenario, about)]
     changes.sort(key=lambda one: math.inf if one.gain is None else -one.gain)
-    several = scenario.workload is not None and scenario.workload.gpus > 1
-    with_ = "on" if several or fastest.sharded is not None else "with"
-    name = named(fastest, group) if fastest.sharded is not None else fastest.strategy
     return Explanation(
-        fastest,
-        _knee(scenario, fastest),
+        group,
+        tuple(groups),
+        scenario,
+        about,
+        _knee(scenario, about),
+        bound(about, relieved) if about.critical_path else None,
         relieved,
         tuple(changes),
-        f"{name} {with_} {ranks(fastest, scenario.workload)}{_row(fastest, groups)}",
-        "data-parallel rank" if several else "worker",
-        tuple(map(sharding_words.capital, details(group, fastest))),
+        details(group, about),
     )
-
-
-def _row(result: Result, groups: Sequence[Group]) -> str:
-    """Return ` (vgg-16, 10 Gbit/s)`: what varies between groups besides workers."""
-    of = [group.results[0] for group in groups]
-    words = [
-        shown
-        for name, shown in (
-            ("trace", result.trace),
-            ("bandwidth_bps", units.rate(result.bandwidth_bps)),
-            ("latency_s", f"latency {units.duration(result.latency_s)}"),
-            ("compute_speedup", f"compute speed-up {result.compute_speedup:g}"),
-        )
-        if len({getattr(one, name) for one in of}) > 1
-    ]
-    return f" ({', '.join(words)})" if words else ""
 
 
 def _of_relief(relief: Relief) -> Change:
     """Return it as a row of the table of changes."""
     if relief.gain < _HARM:
-        note = f"nothing is faster: would take {units.duration(relief.iteration_s)}"
-        return Change(relief.what, None, None, note)
-    return Change(relief.what, relief.iteration_s, relief.gain, relief.note)
+        return Change(relief.measure, None, None, About(Remark.SLOWER, seconds=relief.iteration_s), relief.links)
+    return Change(relief.measure, relief.iteration_s, relief.gain, relief.about, relief.links)
 
 
 # ---- the knee
@@ -180,7 +122,7 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
         # One worker is no group.
         single = (result.samples_per_s or 0.0) / (result.scaling_efficiency or 1.0) / result.workers
     if not single:
-        return Knee(None, 1, _NO_COMPUTATION)
+        return Knee(None, 1, computes=False)
 
     def brings_enough(workers: int) -> bool:
         here, more = execute([_sized(scenario, workers), _sized(scenario, 2 * workers)])
@@ -192,11 +134,11 @@ def _knee(scenario: Scenario, result: Result) -> Knee:
     while brings_enough(above):
         below, above = above, above * 2
         if above > _MOST_WORKERS or not _is_quick(_sized(scenario, 2 * above)):
-            return Knee(None, max(1, 2 * below), _bound_at(scenario, max(1, 2 * below)))
+            return _knee_at(scenario, None, max(1, 2 * below))
     while above - below > step:
         middle = (below + above) // 2 // step * step
         below, above = (middle, above) if brings_enough(middle) else (below, middle)
-    return Knee(above, 2 * above, _bound_at(scenario, 2 * above))
+    return _knee_at(scenario, above, 2 * above)
 
 
 def _sized(scenario: Scenario, workers: int) -> Scenario:
@@ -211,35 +153,20 @@ def _is_quick(scenario: Scenario) -> bool:
     return not is_long(scenario)
 
 
-def _bound_at(scenario: Scenario, workers: int) -> str:
-    there = _sized(scenario, workers)
+def _knee_at(scenario: Scenario, workers: int | None, tried: int) -> Knee:
+    there = _sized(scenario, tried)
     [result] = execute([there])
     if not result.critical_path:
-        return "nothing to do"
+        return Knee(workers, tried)
     relieved = reliefs(there, result) if _is_quick(there) else []
     best = max(relieved, key=lambda one: one.gain, default=None)
-    why = bound(result, relieved)
-    if best is None or best.gain <= NOTEWORTHY:
-        return why
-    return f"{why}: {best.what} would make it {units.short(best.gain)} times faster"
-
-
-def _knee_in_words(knee: Knee, worker: str) -> str:
-    if knee.bound == _NO_COMPUTATION:
-        return "Nothing is computed, so adding workers never stops paying off."
-    if knee.workers is None:
-        return (
-            f"Up to {units.count(knee.tried, worker)}, the most that were tried, each further one adds more than half "
-            "of the samples/s of one alone."
-        )
-    verb = " it is" if knee.bound.startswith("bound by") else ""
-    return (
-        f"From {units.count(knee.workers, worker)} on, each further one adds less than half of the samples/s of one "
-        f"alone: with twice as many, {knee.tried},{verb} {knee.bound}."
-    )
+    return Knee(workers, tried, True, bound(result, relieved), best if best is not None and best.helps else None)
 
 
 # ---- what if
+
+_Tried = tuple[Measure, list[Scenario], About | None]
+"""A change, the scenarios of which the fastest counts, and what is said of it or why there is none."""
 
 
 def _changes(scenario: Scenario, result: Result) -> list[Change]:
@@ -256,14 +183,14 @@ def _changes(scenario: Scenario, result: Result) -> list[Change]:
     has_groups = scenario.workload is not None and scenario.workload.expert_ranks > 1
     if is_sharded or has_groups or compression.changes_row(result):
         return _changes_of_a_plan(scenario, result, able)
-    candidates: list[tuple[str, list[Scenario], str]] = [
+    candidates: list[_Tried] = [
         *_over_rdma(scenario, result),
         *_helps_of_the_switch(scenario),
-        ("another strategy", [scenario.under(strategy) for strategy in able], ""),
-        *([("the best bucket size", _bucket_sizes(scenario), "")] if costs_messages else []),
+        (Measure.STRATEGY, [scenario.under(strategy) for strategy in able], None),
+        *([(Measure.BUCKET_SIZE, _bucket_sizes(scenario), None)] if costs_messages else []),
         _without_the_slowest(scenario),
     ]
-    return [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
+    return [_best(*tried, result) for tried in candidates]
 
 
 def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strategy]) -> list[Change]:
@@ -272,17 +199,17 @@ def _changes_of_a_plan(scenario: Scenario, result: Result, able: Sequence[Strate
     if result.sharded is not None:
         able = [one for one in able if sharding.able(one) and one.name != sharding.IN_STEP]
     slowest = _without_the_slowest(scenario)
-    candidates: list[tuple[str, list[Scenario], str]] = [
+    candidates: list[_Tried] = [
         *_over_rdma(scenario, result),
-        ("another strategy", [scenario.under(strategy) for strategy in able], ""),
+        (Measure.STRATEGY, [scenario.under(strategy) for strategy in able], None),
         *([slowest] if slowest[1] else []),
     ]
-    changes = [_best(what, scenarios, note, result) for what, scenarios, note in candidates]
-    sizes = _best("the best bucket size", _bucket_sizes(scenario), "", result)
+    changes = [_best(*tried, result) for tried in candidates]
+    sizes = _best(Measure.BUCKET_SIZE, _bucket_sizes(scenario), None, result)
     return [*changes, *([sizes] if sizes.gain is not None and sizes.gain > NOTEWORTHY else [])]
 
 
-def _helps_of_the_switch(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
+def _helps_of_the_switch(scenario: Scenario) -> list[_Tried]:
     """Return what the switch between nodes could do; nothing on one node, whose GPUs use none."""
     if not scenario.spans_nodes and not SWITCHES & scenario.strategy.knobs:
         return []
@@ -290,13 +217,14 @@ def _helps_of_the_switch(scenario: Scenario) -> list[tuple[str, list[Scenario], 
     return [*each, *_help_of_both(scenario)]
 
 
-def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenario], str]:
+def _help_of_the_switch(scenario: Scenario, kind: str) -> _Tried:
     """Return the best strategy that uses the switch."""
+    measure = _SWITCH[kind]
     if kind in scenario.strategy.knobs:
-        return f"{kind} in the switch", [], "already used"
+        return measure, [], About(Remark.USED)
     able = with_switch(scenario.cluster, kind)
     if able is None:
-        return f"{kind} in the switch", [], NOT_IN_THIS_FABRIC
+        return measure, [], About(Remark.NOT_MODELLED)
     changed = scenario.changed(cluster=able)
     own = {kind} | (SWITCHES & scenario.strategy.knobs)
     using = [
@@ -304,10 +232,10 @@ def _help_of_the_switch(scenario: Scenario, kind: str) -> tuple[str, list[Scenar
         for strategy in feasible(all_strategies(), able)[0]
         if kind in strategy.knobs and SWITCHES & strategy.knobs <= own
     ]
-    return f"{kind} in the switch", [changed.under(strategy) for strategy in using], ""
+    return measure, [changed.under(strategy) for strategy in using], None
 
 
-def _help_of_both(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
+def _help_of_both(scenario: Scenario) -> list[_Tried]:
     """Return the best strategy that uses all that a switch can do, if none is used yet."""
     able = with_switch(scenario.cluster, *SWITCHES)
     if able is None or SWITCHES & scenario.strategy.knobs:
@@ -316,16 +244,15 @@ def _help_of_both(scenario: Scenario) -> list[tuple[str, list[Scenario], str]]:
     using = [strategy for strategy in feasible(all_strategies(), able)[0] if strategy.knobs >= SWITCHES]
     if not using:
         return []
-    what = f"{units.listed(sorted(SWITCHES, reverse=True))} in the switch"
-    return [(what, [changed.under(strategy) for strategy in using], "")]
+    return [(Measure.MULTICAST_AND_AGGREGATION, [changed.under(strategy) for strategy in using], None)]
 
 
-def _over_rdma(scenario: Scenario, result: Result) -> list[tuple[str, list[Scenario], str]]:
+def _over_rdma(scenario: Scenario, result: Result) -> list[_Tried]:
     """Return the same over RDMA, with its latency and cost of messages, instead of TCP between nodes."""
     if result.channel != "tcp" or not uses_the_network(scenario, result):
         return []
     other = with_channel(scenario.cluster, "rdma", bare=scenario.library.is_bare)
-    return [("RDMA instead of TCP", [scenario.changed(cluster=other)], "")]
+    return [(Measure.RDMA, [scenario.changed(cluster=other)], None)]
 
 
 def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
@@ -337,42 +264,43 @@ def _bucket_sizes(scenario: Scenario) -> list[Scenario]:
     return [scenario.changed(bucket_size="none"), *fused]
 
 
-def _without_the_slowest(scenario: Scenario) -> tuple[str, list[Scenario], str]:
-    what = "without the slowest rank"
+def _without_the_slowest(scenario: Scenario) -> _Tried:
     cluster, trace = scenario.cluster, scenario.trace
     slow = [one for one in cluster.stragglers if one.factor > 1 and one.rank < scenario.workers]
     if slow:
         worst = max(slow, key=lambda one: one.factor)
         others = [one for one in cluster.stragglers if one.rank != worst.rank]
-        return what, [scenario.changed(cluster=cluster.replace(stragglers=others))], f"rank {worst.rank}"
+        without = scenario.changed(cluster=cluster.replace(stragglers=others))
+        return Measure.WITHOUT_SLOWEST, [without], About(Remark.RANK, rank=worst.rank)
     if trace.worker_count > 1:
         workers = trace.workers
         times = [_seconds(worker) for worker in workers]
         slowest = times.index(max(times))
         del workers[slowest]
-        return what, [scenario.changed(trace=trace.replace(workers=workers))], f"recorded rank {slowest}"
-    if cluster.jitter is not None or lowered(scenario).options.get("spread"):
-        return what, [], "ranks differ only by chance"
-    return what, [], "all ranks are alike here"
+        without = scenario.changed(trace=trace.replace(workers=workers))
+        return Measure.WITHOUT_SLOWEST, [without], About(Remark.RECORDED_RANK, rank=slowest)
+    by_chance = cluster.jitter is not None or lowered(scenario).options.get("spread")
+    return Measure.WITHOUT_SLOWEST, [], About(Remark.CHANCE if by_chance else Remark.ALIKE)
 
 
 def _seconds(worker: Worker) -> float:
     return worker.forward_s + (worker.backward_s or 0.0) + worker.optimizer_s
 
 
-def _best(what: str, scenarios: Sequence[Scenario], note: str, result: Result) -> Change:
+def _best(measure: Measure, scenarios: Sequence[Scenario], about: About | None, result: Result) -> Change:
     """Return the fastest scenario, except those that take too long or whose options are incompatible."""
     quick = [scenario for scenario in scenarios if _is_quick(scenario)]
     results = [found for scenario in quick for found in _result(scenario)]
     if not results:
-        return Change(what, None, None, note or ("too many messages to try" if scenarios else "no strategy can use it"))
+        why = About(Remark.TOO_MANY if scenarios else Remark.NO_STRATEGY)
+        return Change(measure, None, None, about or why)
     best_run, best = min(results, key=lambda pair: pair[1].iteration_s)
     gain = result.iteration_s / best.iteration_s if best.iteration_s > 0 else None
+    by = _by(measure, best_run, best)
     if gain is not None and gain < _HARM:
-        slower = _named(what, best_run, best)
-        takes = f"{slower + ' ' if slower else ''}would take {units.duration(best.iteration_s)}"
-        return Change(what, None, None, f"nothing is faster: {takes}")
-    return Change(what, best.iteration_s, gain, note or _named(what, best_run, best))
+        slower = replace(by or About(Remark.SLOWER), remark=Remark.SLOWER, seconds=best.iteration_s)
+        return Change(measure, None, None, slower)
+    return Change(measure, best.iteration_s, gain, about or by)
 
 
 def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
@@ -382,11 +310,10 @@ def _result(scenario: Scenario) -> list[tuple[Scenario, Result]]:
         return []
 
 
-def _named(what: str, scenario: Scenario, result: Result) -> str:
-    if "bucket" in what:
-        size = lowered(scenario).bucket_size
-        if size is None:
-            return "every tensor separately"
-        written = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
-        return f"--bucket-size {written}, {units.count(result.buckets, 'bucket')}"
-    return "" if what.startswith(("without", "RDMA")) else result.strategy
+def _by(measure: Measure, scenario: Scenario, result: Result) -> About | None:
+    """Return what the fastest scenario of a change is, beside the change."""
+    if measure is Measure.BUCKET_SIZE:
+        return About(Remark.BUCKETS, size=lowered(scenario).bucket_size, count=result.buckets)
+    if measure in (Measure.WITHOUT_SLOWEST, Measure.RDMA):
+        return None
+    return About(Remark.BY, strategy=result.strategy)

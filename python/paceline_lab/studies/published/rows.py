@@ -15,6 +15,7 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.result import Result
 from paceline.forecast.simulate import simulate
+from paceline.forecast.wording import terms
 
 from paceline_lab.studies.published.data import Kind, Metric, Row
 from paceline_lab.studies.published.engines import CannotForecastError, Engine, engine_of
@@ -115,7 +116,7 @@ def forecast(row: Row) -> Forecast:
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    likely, evidence = interval(iteration, _question(row, engine, found), without=row.id)
+    likely, ground = interval(iteration, _question(row, engine, found), without=row.id)
     span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
     return Forecast(
         row,
@@ -126,7 +127,7 @@ def forecast(row: Row) -> Forecast:
         iteration,
         (*step.assumed, *engine.assumed),
         None if span is None else (span[0], span[1]),
-        evidence,
+        terms.evidence(ground),
     )
 
 

@@ -1,35 +1,25 @@
-"""What is said of sharded training: labels, legends, memory, what waits, remedies."""
+"""Sentences on sharded training: what it exposes, its memory, whether that fits, and what would help."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from paceline._internal import units
-from paceline.catalog.libraries import DEFAULT
-from paceline.catalog.models.workload import Workload
 from paceline.forecast.lowering import lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import TIGHT, Sharded
-from paceline.forecast.sharding import NONE, kind
+from paceline.forecast.verdict.remedy import Cure, Remedy, remedy
 
-
-def label(result: Result) -> str:
-    """Return the sharding of a result, or `-`."""
-    return "-" if result.sharded is None else result.sharded.sharding
-
-
-def spoken(sharding: str, library: str = "") -> str:
-    """Return a sharding for prose, in which `none` would be read as a word: `no sharding`, of `ddp` with its name."""
-    if sharding != NONE:
-        return sharding
-    return "no sharding (DDP)" if library == DEFAULT else "no sharding"
-
-
-def capital(sentence: str) -> str:
-    """Return a sentence that does not begin with a small `no sharding`; names of shardings and strategies stay."""
-    return f"N{sentence[1:]}" if sentence.startswith("no sharding") else sentence
+_CURES = {
+    Cure.RESHARD: "most of it is gathered units: --reshard-after-forward yes",
+    Cure.SMALLER_UNITS: "most of it is gathered units and their buffers: smaller ones with --unit, or --prefetch 0",
+    Cure.SHARD_OVER_MORE: "shard it over more GPUs with --sharding zero3",
+    Cure.SHARD_MORE: "shard more of it: --sharding zero3",
+    Cure.LARGER_GROUPS: "--sharding zero3 or larger groups",
+    Cure.SYNC: "most of it is the model's state: leave out --no-accumulate-sync, so that gradients stay sharded",
+    Cure.SHARD_STATE: "most of it is the model's state: more GPUs",
+}
 
 
 def memory_text(result: Result) -> str:
@@ -98,7 +88,7 @@ def sentences(scenario: Scenario, result: Result, name: str, *, several: bool) -
     if own.fits is False and own.capacity_bytes is not None:
         lines.append(
             f"It does not fit: {units.size(memory.peak_bytes)} of {units.size(own.capacity_bytes)}; "
-            f"{remedy(scenario, own)}."
+            f"{cure(remedy(scenario, own))}."
         )
     return lines
 
@@ -131,59 +121,21 @@ def exposed_parts(own: Sharded, spread: str = "") -> str:
     return units.listed([f"{units.duration(seconds)} {what}" for what, seconds in parts.items() if seconds > 0])
 
 
-def least_gpus(workload: Workload, capacity_bytes: int) -> int:
-    """Return how many GPUs hold the model's state, without activations, if it is shared evenly."""
-    whole = replace(workload, tensor=1, pipeline=1, microbatches=1, virtual_stages=1).memory(sharding="zero3")
-    return -(-(whole.parameters + whole.gradients + whole.optimizer) // capacity_bytes)
-
-
-def more_gpus(workload: Workload, capacity_bytes: int) -> str:
-    """Return the remedy if all GPUs together are too few for the model's state."""
-    least = least_gpus(workload, capacity_bytes)
-    what = "parameters, gradients and optimizer states"
-    return f"{what} alone fill {least} of these GPUs: take more of them{_fewer_states(workload)}"
-
-
-def _fewer_states(workload: Workload | None) -> str:
-    can = workload is None or workload.optimizer != "sgd"
-    return ", or an optimizer with fewer states (--optimizer)" if can else ""
-
-
-def remedy(scenario: Scenario, own: Sharded) -> str:
+def cure(of: Remedy) -> str:
     """Return what would reduce the largest part of the memory."""
-    workload, capacity = scenario.workload, own.capacity_bytes
-    if workload is not None and capacity and least_gpus(workload, capacity) > scenario.workers * workload.gpus:
-        return more_gpus(workload, capacity)
-    memory = own.memory
-    state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    activations = memory.activations_bytes or 0
-    name = kind(own.sharding)
-    units_now = memory.gathered_bytes + memory.communication_bytes
-    if activations > state + units_now:
-        batch = scenario.trace.batch if workload is None else workload.batch
-        more = f"--accumulate {2 * own.passes}"
-        if workload is not None and workload.pipeline > 1:
-            more = f"--microbatches {2 * workload.microbatches}"
-        remedies = [f"--batch {batch // 2} {more}"] if batch > 1 else []
-        if workload is None:
-            remedies += ["activation checkpointing"]
-        elif workload.checkpointing != "full":
-            remedies += ["activation checkpointing (--checkpointing full)"]
-        remedies = remedies or ["shorter sequences, or --tensor-parallel"]
-        return f"most of it is activations: {', or '.join(remedies)}"
-    if units_now > state:
-        default = "no" if scenario.workload is not None and scenario.workload.pipeline > 1 else "yes"
-        if scenario.options.get("reshard_after_forward", default) != "yes":
-            return "most of it is gathered units: --reshard-after-forward yes"
-        return "most of it is gathered units and their buffers: smaller ones with --unit, or --prefetch 0"
-    if name != "zero3":
-        if scenario.workers == 1:
-            return "shard it over more GPUs with --sharding zero3"
-        return (
-            "shard more of it: --sharding zero3"
-            if name in (NONE, "zero1", "zero2")
-            else "--sharding zero3 or larger groups"
-        )
-    if "accumulate" in scenario.options and scenario.options.get("accumulate_sync") is False:
-        return "most of it is the model's state: leave out --no-accumulate-sync, so that gradients stay sharded"
-    return f"most of it is the model's state: more GPUs{_fewer_states(workload)}"
+    fewer = ", or an optimizer with fewer states (--optimizer)" if of.fewer_states else ""
+    if of.cure is Cure.MORE_GPUS:
+        return more_gpus(of.gpus) + fewer
+    if of.cure is not Cure.LESS_ACTIVATIONS:
+        return _CURES[of.cure] + fewer
+    more = f"--microbatches {of.microbatches}" if of.microbatches else f"--accumulate {of.passes}"
+    ways = [f"--batch {of.batch} {more}"] if of.batch else []
+    if of.checkpointing:
+        named = f" (--checkpointing {of.checkpointing})" if of.checkpointing != "yes" else ""
+        ways.append(f"activation checkpointing{named}")
+    return f"most of it is activations: {', or '.join(ways or ['shorter sequences, or --tensor-parallel'])}"
+
+
+def more_gpus(least: int) -> str:
+    """Return the remedy if all GPUs together are too few for the model's state; `least` hold it."""
+    return f"parameters, gradients and optimizer states alone fill {least} of these GPUs: take more of them"

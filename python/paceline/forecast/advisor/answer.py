@@ -1,0 +1,102 @@
+"""What `paceline advise` has found, with what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.forecast.advisor import search
+from paceline.forecast.advisor.candidates import Candidate
+from paceline.forecast.advisor.goodput import Failures
+from paceline.forecast.advisor.job import Job
+from paceline.forecast.advisor.search import Found, Option
+from paceline.forecast.sharded import Sharded
+
+Objective = Literal["throughput", "cost"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What turns a rate into money and time."""
+
+    price: float | None = None
+    """Of a GPU for an hour, in any currency."""
+    failures: Failures | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration that fits, with what it costs."""
+
+    gpus: int
+    candidate: Candidate
+    option: Option
+    goodput: float
+    """1 without failures."""
+    price: float | None
+    """Of a GPU for an hour."""
+    command: str
+    """The command that forecasts it."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of an iteration."""
+        return self.candidate.global_batch
+
+    @property
+    def kept_per_s(self) -> float:
+        """Samples per second of all GPUs that are kept, with failures."""
+        assert self.option.result.samples_per_s is not None
+        return self.option.result.samples_per_s * self.goodput
+
+    @property
+    def sharded(self) -> Sharded:
+        """What its forecast says of memory and exposed communication."""
+        assert self.option.result.sharded is not None
+        return self.option.result.sharded
+
+    def cost(self, samples: float) -> float | None:
+        """Return the price of so many samples, with failures."""
+        if self.price is None or not self.kept_per_s:
+            return None
+        return samples / self.kept_per_s / 3600 * self.gpus * self.price
+
+    def per_gpu(self, tokens: int | None) -> float:
+        """Return tokens per second and GPU, or samples if these have no tokens."""
+        assert self.option.result.samples_per_s is not None
+        return self.option.result.samples_per_s / self.gpus * (tokens or 1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that was found."""
+
+    job: Job
+    found: tuple[Found, ...]
+    rows: Mapping[int, Sequence[Row]]
+    """By number of GPUs; those that leave room, fastest first, and then those that fit tightly."""
+    objective: Objective
+    costs: Costs
+    finished: bool = True
+    safer: Row | None = None
+    """The fastest that leaves room on the GPUs of the best, where all that were searched fit tightly."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of a sample; None for images."""
+        workload = self.job.whole
+        return workload.tokens if workload.is_text else None
+
+    @property
+    def best(self) -> Row | None:
+        """The best of all numbers of GPUs that leaves room: the most throughput, or the least cost."""
+        firsts = [rows[0] for rows in self.rows.values() if rows]
+        per = (lambda row: row.gpus) if self.objective == "cost" else (lambda _: 1)
+        return max(firsts, key=lambda row: (not row.sharded.is_tight, row.kept_per_s / per(row)), default=None)
+
+    def faster(self, best: Row) -> Option | None:
+        """Return the fastest option that is faster than the best and fits tightly."""
+        options = next(found.options for found in self.found if found.gpus == best.gpus)
+        rate = search.rate(best.option)
+        return max((it for it in options if search.rate(it) > rate), key=search.rate, default=None)

@@ -1,0 +1,314 @@
+"""What a forecast is spoken of in: parts of an iteration, resources, changes, evidence. `wording` has their words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Any
+
+
+class Resource(Enum):
+    """What an iteration may be bound by."""
+
+    COMPUTE = auto()
+    NICS = auto()
+    """The network between nodes, both directions of all NICs."""
+    INSIDE = auto()
+    """Links inside a node."""
+    UPLINKS = auto()
+    """Uplinks of racks."""
+    LEAF_SPINE = auto()
+    EDGE_AGGREGATION = auto()
+    AGGREGATION_CORE = auto()
+    LOCAL = auto()
+    GLOBAL = auto()
+    TORUS = auto()
+    LATENCY = auto()
+    """With what a message costs the processes that send and receive it."""
+    HOST = auto()
+    """Copies into and out of buffers."""
+    ADDITIONS = auto()
+    COMPRESSION = auto()
+    COORDINATOR = auto()
+    BUFFER = auto()
+    """The fusion buffer."""
+    LATE = auto()
+    """Ranks that arrive late at an exchange."""
+    CALLS = auto()
+    """Handing gradients over to the library."""
+    SLOWED = auto()
+    """NCCL's kernels, beside which computation is slower."""
+    STREAMS = auto()
+    """The library's connections between two nodes."""
+    INSIDE_AND_NICS = auto()
+    """Both at once."""
+    NICS_AND_LINKS = auto()
+    """Both at once: of the nodes, and between switches."""
+
+    @property
+    def is_between_switches(self) -> bool:
+        """Whether it is links between switches of a fabric."""
+        return self in _BETWEEN_SWITCHES
+
+
+_BETWEEN_SWITCHES = frozenset(
+    (
+        *(Resource.LEAF_SPINE, Resource.EDGE_AGGREGATION, Resource.AGGREGATION_CORE),
+        *(Resource.LOCAL, Resource.GLOBAL, Resource.TORUS),
+    )
+)
+
+
+class Part(StrEnum):
+    """A part of the critical path; its value is what `--json` has. The native module produces them."""
+
+    COMPUTE = "compute"
+    WORKER_EGRESS = "worker egress"
+    WORKER_INGRESS = "worker ingress"
+    SERVER_EGRESS = "server egress"
+    SERVER_INGRESS = "server ingress"
+    INSIDE = "inside the node"
+    RACK_UPLINK = "rack uplink"
+    LEAF_SPINE = "leaf-spine link"
+    EDGE_AGGREGATION = "edge-aggregation link"
+    AGGREGATION_CORE = "aggregation-core link"
+    LOCAL = "local link"
+    GLOBAL = "global link"
+    TORUS = "torus link"
+    HOST = "host copies"
+    ADDITIONS = "additions"
+    LATENCY = "latency"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_REDUCE = "all-reduce"
+    COMPRESSION = "compression"
+    NETWORK = "network"
+    """Of exchanges that a closed form gives."""
+    COORDINATOR = "coordinator"
+    BUFFER = "fusion buffer"
+    LATE = "late ranks"
+    CALLS = "library calls"
+    SLOWED = "slowed by NCCL"
+
+    def __repr__(self) -> str:
+        """Return that of its value, as in `repr(result)`."""
+        return repr(self.value)
+
+    @property
+    def resource(self) -> Resource:
+        """The resource that it occupies; both directions of all NICs are one."""
+        return Resource.__members__.get(self.name, _RESOURCES.get(self, Resource.NICS))
+
+
+_RESOURCES = {Part.RACK_UPLINK: Resource.UPLINKS}
+
+
+class Measure(Enum):
+    """A change of a scenario whose gain is forecast."""
+
+    COMPUTE = auto()
+    """Half the computing time."""
+    BANDWIDTH = auto()
+    """Twice the bandwidth, and so for all that name a bandwidth, a rate or a number."""
+    BANDWIDTH_OF_NODES = auto()
+    """That of nodes whose switches keep theirs."""
+    RATE_OF_LINKS = auto()
+    """That of links between switches."""
+    BANDWIDTH_INSIDE = auto()
+    BANDWIDTH_INSIDE_NODES = auto()
+    """That inside all nodes of several jobs."""
+    BANDWIDTH_INSIDE_AND_BETWEEN = auto()
+    BANDWIDTH_OF_NODES_AND_LINKS = auto()
+    OVERSUBSCRIPTION_OF_RACKS = auto()
+    """Half of it."""
+    OVERSUBSCRIPTION = auto()
+    """Half of it, of racks or of a fabric."""
+    NO_OVERSUBSCRIPTION = auto()
+    CONNECTIONS = auto()
+    HOST = auto()
+    ADDITIONS = auto()
+    LATENCY = auto()
+    """Half of it, and so for the next two."""
+    COST = auto()
+    """What a message costs the processes that send and receive it."""
+    LATENCY_AND_COST = auto()
+    RDMA = auto()
+    """Instead of TCP."""
+    STRATEGY = auto()
+    """Another one."""
+    BUCKET_SIZE = auto()
+    """The best one."""
+    MULTICAST = auto()
+    """In the switch, and so for the next two."""
+    AGGREGATION = auto()
+    MULTICAST_AND_AGGREGATION = auto()
+    WITHOUT_SLOWEST = auto()
+    """Without the slowest rank."""
+
+
+class Remark(Enum):
+    """What is to be said of a change beside its gain, or why there is none."""
+
+    WITHIN = auto()
+    """What GPUs exchange within the computation changes with it: `exchanges`."""
+    CHANNEL = auto()
+    """It is still over this `channel`."""
+    SLOWER = auto()
+    """Nothing is faster: the best takes `seconds`."""
+    RANK = auto()
+    """It is about this rank."""
+    RECORDED_RANK = auto()
+    CHANCE = auto()
+    """Ranks differ only by chance."""
+    ALIKE = auto()
+    TOO_MANY = auto()
+    """Messages: too many to try."""
+    NO_STRATEGY = auto()
+    """None can use it."""
+    NOT_MODELLED = auto()
+    """In fabrics of this kind."""
+    USED = auto()
+    """It is already."""
+    BUCKETS = auto()
+    """The `size` of the best, None for every tensor by itself, and the number of buckets: `count`."""
+    BY = auto()
+    """The strategy that has the gain."""
+    JOBS = auto()
+    """The strategies that jobs have then: `jobs`."""
+    NO_FORM = auto()
+    """No job's strategy has a form that uses it."""
+    PLANNED = auto()
+    """Not for these `jobs`, which do more than all-reduces."""
+    HIGHEST_RATE = auto()
+    """It is more than the highest rate of a cluster."""
+    RATIO = auto()
+    """The oversubscription that is left: `ratio`."""
+    STOPPED = auto()
+    """Before it was known."""
+
+
+class Exchange(Enum):
+    """What GPUs exchange within the computation of a model."""
+
+    TENSOR = auto()
+    EXPERT = auto()
+    CONTEXT = auto()
+
+
+@dataclass(frozen=True)
+class About:
+    """A remark with what it is about; fields are those that its kind names."""
+
+    remark: Remark
+    strategy: str = ""
+    channel: str = ""
+    exchanges: tuple[Exchange, ...] = ()
+    jobs: tuple[tuple[str, str], ...] = ()
+    """Names, with their strategies."""
+    seconds: float = 0.0
+    ratio: float = 1.0
+    rank: int = 0
+    size: int | None = None
+    count: int = 0
+
+
+FURTHER = 2.0
+"""Evidence reaches up to this factor beyond what was measured."""
+
+
+class Comparable(Enum):
+    """Measurements that a forecast is compared with."""
+
+    ONE_NODE = auto()
+    OVER_CHANNEL = auto()
+    """Of a library's family over a channel."""
+    BETWEEN_NODES = auto()
+    """Of a library's family, over any."""
+    TRANSFORMERS = auto()
+
+
+class Ground(Enum):
+    """What an interval is based on, or why there is none."""
+
+    VALIDATED = auto()
+    """Runs of a strategy on an emulated network of up to `most` workers."""
+    PUBLISHED = auto()
+    """Comparable measurements from `sources`."""
+
+    SERVED_ALONE = auto()
+    """No measurement is of a single worker with a server."""
+    SILENT = auto()
+    """Nothing is communicated."""
+    COORDINATED = auto()
+    """Measurements of coordinators are of one machine."""
+    SHARDED_RECORDING = auto()
+    """Measurements of sharded training are of models."""
+
+    # The others are outside the evidence.
+    NOT_VALIDATED = auto()
+    """The strategy has not been compared with real runs."""
+    WORKERS_VALIDATED = auto()
+    """The bare schedule was run on up to `most` workers, one a node."""
+    LINKS_VALIDATED = auto()
+    """It was run on links of `least` to `most` bits per second."""
+    LIBRARY_UNPUBLISHED = auto()
+    """No measurement of the library with the strategy."""
+    TRANSFORMERS_UNPUBLISHED = auto()
+    """No measurement of transformers with the strategy."""
+    ALL_REDUCES = auto()
+    """Too few measurements of all-reduces alone."""
+    NOTHING_PUBLISHED = auto()
+    """Of comparable ones."""
+    ONE_SOURCE = auto()
+    """To which the constants were fitted."""
+    GPUS = auto()
+    """Measurements end at `most` GPUs."""
+    LINKS = auto()
+    """Measurements have links of `least` to `most` bits per second."""
+    EXPERTS = auto()
+    """No measurement is of a mixture of experts."""
+    TOO_FEW = auto()
+    """Too few measurements are of the value of `setting`."""
+    NONE_OF_IT = auto()
+    """None is."""
+    PIPELINE = auto()
+    WAIT = auto()
+    """Measurements have at most `most` seconds of the setting."""
+    SLOW_RANK = auto()
+    SLOW_LINK = auto()
+    OVERSUBSCRIBED = auto()
+    """By `most`:1."""
+    HABIT = auto()
+    """Measurements are of what the library does by itself, not of the value of `setting`."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an interval is based on, or why there is none; fields are those that its ground names."""
+
+    ground: Ground
+    strategy: str = ""
+    library: str = ""
+    """Empty: none, the bare schedule."""
+    setting: str = ""
+    value: object = None
+    model: str = ""
+    comparable: Comparable | None = None
+    family: str = ""
+    channel: str = ""
+    has_nodes: bool = False
+    """Whether comparable measurements are of several nodes."""
+    is_older: bool = False
+    """Whether they are of GPUs before those of today."""
+    sources: tuple[str, ...] = ()
+    least: float = 0.0
+    most: float = 0.0
+
+    def on(self, ground: Ground, **fields: Any) -> Evidence:  # noqa: ANN401
+        """Return it with another ground and further fields."""
+        return Evidence(**{**vars(self), "ground": ground, **fields})
+
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether nobody has published a measurement of this strategy."""
+        return self.ground in (Ground.LIBRARY_UNPUBLISHED, Ground.TRANSFORMERS_UNPUBLISHED)

@@ -1,0 +1,100 @@
+"""Rows that compete: forecasts of one configuration.
+
+What competes within a configuration is what a user chooses: strategy, number of servers, bucket size. Everything else
+that varies (trace, workers, network, compute speed-up) makes another configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline._core import Trace
+from paceline.catalog.strategies import EXTRAS, find_strategy
+from paceline.forecast.result import Result
+from paceline.forecast.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Group:
+    """The scenarios of one configuration in the requested order; the others are compared with the first.
+
+    `meant`: which of `EXTRAS` were asked for.
+    """
+
+    scenarios: list[Scenario]
+    results: list[Result]
+    meant: frozenset[str] = frozenset(EXTRAS)
+
+    def scenario(self, result: Result) -> Scenario:
+        """Return the scenario of a result."""
+        return self.scenarios[self.results.index(result)]
+
+    @property
+    def has_several(self) -> bool:
+        """Whether rows differ in what a user chooses."""
+        return len({(one.strategy, one.servers, one.bucket_size, *_ways(one)) for one in self.results}) > 1
+
+    @property
+    def has_one_strategy(self) -> bool:
+        """Whether all have the same."""
+        return len({result.strategy for result in self.results}) == 1
+
+    def fastest_first(self) -> list[Result]:
+        """Return results by iteration time; those that look equal in the table stay in the requested order."""
+        return sorted(self.results, key=lambda result: float(f"{result.iteration_s:.3e}"))
+
+    def ranked(self) -> list[Result]:
+        """Return results by iteration time, without those that need what was not asked for, unless all do."""
+        ranked = self.fastest_first()
+        return [result for result in ranked if find_strategy(result.strategy).extras <= self.meant] or ranked
+
+    def own(self) -> Result | None:
+        """Return the fastest forecast of what the library runs by itself; None for bare schedules, or without one."""
+        pairs = zip(self.scenarios, self.results, strict=True)
+        runs = [result for it, result in pairs if not it.library.is_bare and result.strategy == it.library.strategy]
+        return min(runs, key=lambda result: result.iteration_s, default=None)
+
+    def with_interval(self) -> Result:
+        """Return the fastest forecast that has an interval; if none has one, the fastest, which says why."""
+        ranked = self.ranked()
+        return next((result for result in ranked if result.interval is not None), ranked[0])
+
+    def subject(self) -> Result:
+        """Return the forecast that a verdict is about: what the library runs by itself, or else the fastest."""
+        runs = self.own()
+        return self.ranked()[0] if runs is None or runs.workers == 1 else runs
+
+
+def _ways(result: Result) -> tuple[str | int | None, ...]:
+    return None if result.sharded is None else result.sharded.sharding, result.compression, result.sync_every
+
+
+def grouped(
+    scenarios: Sequence[Scenario], results: Sequence[Result], *, meant: frozenset[str] = frozenset(EXTRAS)
+) -> list[Group]:
+    """One group per trace, library, workers, bandwidth, latency and compute speed-up, in order."""
+    traces: list[Trace] = []
+    groups: dict[tuple[int, str, int, float, float, float], Group] = {}
+    for scenario, result in zip(scenarios, results, strict=True):
+        if scenario.trace not in traces:
+            traces.append(scenario.trace)
+        circumstances = (result.workers, result.bandwidth_bps, result.latency_s, result.compute_speedup)
+        key = (traces.index(scenario.trace), result.library, *circumstances)
+        group = groups.setdefault(key, Group([], []))
+        group.scenarios.append(scenario)
+        group.results.append(result)
+    return [replace(group, meant=meant) for group in groups.values()]
+
+
+def largest(groups: Sequence[Group]) -> list[Group]:
+    """Return the group with the most workers of each trace and library."""
+    of: list[tuple[Trace, str, list[Group]]] = []
+    for group in groups:
+        trace, library = group.scenarios[0].trace, group.results[0].library
+        same = next((own for known, name, own in of if name == library and known == trace), None)
+        if same is None:
+            of.append((trace, library, [group]))
+        else:
+            same.append(group)
+    return [max(own, key=lambda it: it.results[0].workers) for *_, own in of]
