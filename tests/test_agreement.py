@@ -1,6 +1,5 @@
 """Simulated coordinators compared with real processes: messages, cycles, buckets, times."""
 
-import json
 import statistics
 from functools import partial
 
@@ -33,7 +32,7 @@ def simulated(policy, ranks, gradients, steps, **how):
         "bytes_per_s": 2e9,
         **how,
     }
-    return json.loads(simulate_agreement(json.dumps(scenario)))
+    return simulate_agreement(**scenario)
 
 
 @pytest.mark.process
@@ -68,18 +67,18 @@ def test_control_messages_cycles_and_fused_sizes_are_those_of_the_run(policy, ra
     counts = [counted for counted, _ in run(ranks, work, gradients, steps, env=env)]
     buckets = [4 * KIB, 80 * KIB, 100 * KIB, 8 * KIB]
     for counted in counts:
-        assert counted["negotiated"] - counted["plans"] == len(forecast["negotiated"]), (counts, forecast)
-        assert counted["planned"] == len(forecast["planned"])
+        assert counted["negotiated"] - counted["plans"] == len(forecast.negotiated), (counts, forecast)
+        assert counted["planned"] == len(forecast.planned)
         # Ranks request a plan when they reach it, and the first ones vote for it more than once.
-        assert forecast["votes"] <= counted["votes"] <= forecast["votes"] + counted["plans"] * ranks, (counts, forecast)
-        assert forecast["reports"] <= counted["reports"] <= forecast["reports"] + counted["plans"] * ranks
+        assert forecast.votes <= counted["votes"] <= forecast.votes + counted["plans"] * ranks, (counts, forecast)
+        assert forecast.reports <= counted["reports"] <= forecast.reports + counted["plans"] * ranks
     if policy == "graph":
         # The order of the first step becomes a plan when the second is over.
-        assert (forecast["negotiated"], forecast["planned"]) == (buckets * 2, buckets * (steps - 2))
-        assert 4 <= forecast["votes"] <= 5
+        assert (forecast.negotiated, forecast.planned) == (buckets * 2, buckets * (steps - 2))
+        assert 4 <= forecast.votes <= 5
     else:
-        assert forecast["negotiated"] == buckets * steps
-        assert (forecast["votes"], forecast["reports"]) == (2 * steps, 2)
+        assert forecast.negotiated == buckets * steps
+        assert (forecast.votes, forecast.reports) == (2 * steps, 2)
 
 
 @pytest.mark.process
@@ -93,7 +92,7 @@ def test_times_are_in_proportion(policy):
         forecast = simulated(policy, 2, gradients, 8)
         env = {"PACELINE_COORDINATOR": policy, "HOROVOD_CYCLE_TIME": "5"}
         _, took = run(2, cycles.steps, gradients, 8, env=env)[0]
-        ratios.append(statistics.median(took[2:]) / (statistics.median(forecast["steps"][2:]) * 1e-9))
+        ratios.append(statistics.median(took[2:]) / (statistics.median(forecast.steps[2:]) * 1e-9))
     assert max(ratios) / min(ratios) < 1.5, ratios
 
 
@@ -103,7 +102,7 @@ def test_the_same_scenario_gives_the_same_answer(policy):
     first = simulated(policy, 5, gradients, 4)
     assert first == simulated(policy, 5, gradients, 4)
     # Every gradient is summed once per step, in whichever bucket.
-    assert sum(first["negotiated"]) + sum(first["planned"]) == 4 * sum(size for size, _ in gradients)
+    assert sum(first.negotiated) + sum(first.planned) == 4 * sum(size for size, _ in gradients)
 
 
 def test_a_scenario_that_cannot_be_is_refused():

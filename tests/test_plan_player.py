@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
 import pytest
+from paceline._core import Plan, RankGroup
 from paceline._internal.clock import Clock
-from paceline.forecast.iteration_plan import Exchanged, IterationPlan, PlanStep, RankGroup
 from paceline_lab.replay.player import Player
 from paceline_lab.replay.worker_schedule import Factors, WorkerSchedule
 
 MS = 1_000_000
 
 
-def step(number, stream, kind, duration_s=0.0, after=()):
-    exchanged = Exchanged("all-gather", RankGroup(2, 1), 8, "float32") if kind == "exchange" else None
-    return PlanStep(number, stream, kind, f"step {number}", duration_s, exchanged, tuple(after))
+def step(stream, kind, duration_s=0.0, after=()):
+    work = {"op": kind, "duration_ps": round(duration_s * 1e12)}
+    if kind == "exchange":
+        group = {"size": 2, "stride": 1}
+        work = {"op": kind, "collective": "all-gather", "group": group, "elements": 8, "dtype": "float32"}
+    where = {"stream": stream, "unit": None, "pass": 0, "after": list(after)}
+    return {"work": work, **where, "allocates": [], "frees": []}
 
 
 class Slow:
@@ -38,7 +43,9 @@ class Slow:
 
 
 def play(steps, exchanges, iterations=1, mark=lambda *_: None):
-    plan = IterationPlan("trace", "zero3", 2, tuple(steps))
+    plan = {"format": "paceline-iteration-plan", "version": 1, "trace": "trace", "sharding": "zero3", "world": 2}
+    plan |= {"shard_ranks": 2, "samples": 1, "passes": 1, "units": [], "buffers": [], "resident": []}
+    plan = Plan.from_json(json.dumps(plan | {"steps": steps, "has_activations": False, "notes": []}), "plan")
     schedule = WorkerSchedule(plan, (Factors(1.0, 1.0),) * iterations, same_order=True)
     return Player(schedule, exchanges, Clock(), together=True, mark=mark).play()
 
@@ -46,9 +53,9 @@ def play(steps, exchanges, iterations=1, mark=lambda *_: None):
 def test_a_gather_is_hidden_behind_the_computation_before_it():
     marks = []
     steps = [
-        step(0, "compute", "forward", 0.08),
-        step(1, "all-gather", "exchange"),
-        step(2, "compute", "forward", 0.04, [1]),
+        step("compute", "forward", 0.08),
+        step("all-gather", "exchange"),
+        step("compute", "forward", 0.04, [1]),
     ]
     [played] = play(steps, Slow(0.03), mark=lambda *mark: marks.append(mark))
     assert (played.end - played.begin) / 1e9 == pytest.approx(0.12, abs=0.02)
@@ -58,10 +65,10 @@ def test_a_gather_is_hidden_behind_the_computation_before_it():
 def test_what_is_not_hidden_is_waited_for():
     marks = []
     steps = [
-        step(0, "compute", "forward", 0.02),
-        step(1, "all-gather", "exchange", after=[0]),
-        step(2, "compute", "forward", 0.02, [1]),
-        step(3, "reduce-scatter", "exchange", after=[2]),
+        step("compute", "forward", 0.02),
+        step("all-gather", "exchange", after=[0]),
+        step("compute", "forward", 0.02, [1]),
+        step("reduce-scatter", "exchange", after=[2]),
     ]
     exchanges = Slow(0.05)
     played = play(steps, exchanges, iterations=2, mark=lambda *mark: marks.append(mark))
@@ -74,10 +81,10 @@ def test_what_is_not_hidden_is_waited_for():
 
 def test_exchanges_of_a_stream_run_one_after_the_other_and_streams_at_once():
     steps = [
-        step(0, "all-gather", "exchange"),
-        step(1, "all-gather", "exchange"),
-        step(2, "reduce-scatter", "exchange"),
-        step(3, "compute", "optimizer", 0.0, [0, 1, 2]),
+        step("all-gather", "exchange"),
+        step("all-gather", "exchange"),
+        step("reduce-scatter", "exchange"),
+        step("compute", "optimizer", 0.0, [0, 1, 2]),
     ]
     exchanges = Slow(0.05)
     [played] = play(steps, exchanges)
@@ -90,10 +97,10 @@ def test_exchanges_of_a_stream_run_one_after_the_other_and_streams_at_once():
 @pytest.mark.parametrize("fails", [1, 3])
 def test_an_exchange_that_fails_ends_the_rank(fails):
     steps = [
-        step(0, "compute", "forward", 0.001),
-        step(1, "all-gather", "exchange", after=[0]),
-        step(2, "compute", "forward", 0.001, [1]),
-        step(3, "reduce-scatter", "exchange", after=[2]),
+        step("compute", "forward", 0.001),
+        step("all-gather", "exchange", after=[0]),
+        step("compute", "forward", 0.001, [1]),
+        step("reduce-scatter", "exchange", after=[2]),
     ]
     with pytest.raises(RuntimeError, match="the peer has left"):
         play(steps, Slow(0.001, fails))

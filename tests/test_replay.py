@@ -14,12 +14,11 @@ from job_workers.launch import TESTS, clean
 from paceline._core import Distributed
 from paceline._internal.clock import Clock, Lateness
 from paceline._internal.load import Load, load
-from paceline.forecast.iteration_plan import BACKGROUND
 from paceline_lab.replay.exchange import JobExchange
 from paceline_lab.replay.player import Iteration
 from paceline_lab.replay.result import Played, boundary, measured
 from paceline_lab.replay.traces import shrunk
-from paceline_lab.replay.worker_schedule import WorkerSchedule
+from paceline_lab.replay.worker_schedule import BACKGROUND, WorkerSchedule
 from validate_workers.virtual import play
 
 TWO_ORDERS = {

@@ -1,7 +1,5 @@
 """Sharded training on clusters that name their GPU: collectives take the times of NCCL's model."""
 
-import json
-
 import paceline
 import pytest
 from paceline._internal import units
@@ -74,9 +72,9 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
     found = times_of(scenario.trace, options, scenario.cluster)
     assert found is not None
     wanted = {
-        (work["collective"], work["group"]["size"], work["group"]["stride"])
-        for step in json.loads(plan)["steps"]
-        if (work := step["work"])["op"] == "exchange"
+        (it.exchanged.collective, it.exchanged.group.size, it.exchanged.group.stride)
+        for it in plan.steps
+        if it.exchanged is not None
     }
     assert {(it["collective"], it["size"], it["stride"]) for it in found} == wanted
     for it in found:

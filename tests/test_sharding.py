@@ -175,8 +175,10 @@ def test_the_plan_of_an_exchange_alone(tmp_path: Path) -> None:
     assert sum(step["work"].get("duration_ps", 0) for step in plan["steps"]) == 0
     trace, options = paceline.load_trace("allreduce:1GB"), {"strategy": "ring", "workers": 4}
     for collective in ("all-gather", "reduce-scatter"):
-        plan = json.loads(_core.iteration_plan(trace, json.dumps({**options, "collective": collective})))
-        assert [it["work"].get("collective") for it in plan["steps"] if it["stream"] == "background"] == [collective]
+        plan = _core.iteration_plan(trace, json.dumps({**options, "collective": collective}))
+        assert [it.exchanged and it.exchanged.collective for it in plan.steps if it.stream == "background"] == [
+            collective
+        ]
 
 
 def test_where_there_is_no_plan() -> None:

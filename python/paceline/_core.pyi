@@ -508,20 +508,195 @@ class Graph:
                 child before its parent.
         """
 
+class LinkUse:
+    """How busy the links of one kind were, in seconds per iteration."""
+
+    kind: str
+    links: int
+    busiest_s: float
+    mean_s: float
+
+class Busy:
+    """Busy time of a link or worker, in seconds per iteration."""
+
+    name: str
+    kind: str
+    busy_s: float
+
+class PathPart:
+    """A part of the critical path, in seconds per iteration."""
+
+    part: str
+    seconds: float
+
+class ExposedBy:
+    """Exposed communication by collective: `paceline.forecast.sharded.ExposedBy`."""
+
+    all_gather_s: float
+    reduce_scatter_s: float
+    all_reduce_s: float
+    compression_s: float
+
+class Memory:
+    """Bytes at the peak of a rank's memory: `paceline.forecast.sharded.Memory`."""
+
+    peak_bytes: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    gathered_bytes: int
+    communication_bytes: int
+    activations_bytes: int | None
+
+class Sharded:
+    """What the plan of an iteration says: `paceline.forecast.sharded.Sharded`."""
+
+    sharding: str
+    shard_ranks: int
+    passes: int
+    sync_every: int
+    units: int
+    parameters: int
+    exposed: ExposedBy
+    straggling_s: float
+    slowed_s: float
+    calls_s: float
+    memory: Memory
+    resolution: Literal["messages", "collectives"]
+
+class Outcome:
+    """The result of one simulation: what `paceline.forecast.result.Result` has of it. Immutable."""
+
+    trace: str
+    strategy: str
+    workers: int
+    servers: int
+    bandwidth_bps: float
+    iteration_s: float
+    samples_per_s: float | None
+    scaling_efficiency: float | None
+    exposed_communication_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    bytes_sent_per_worker: float
+    messages: int
+    batch: int
+    gradient_bytes: int
+    buckets: int
+    links: list[LinkUse]
+    critical_path: list[PathPart]
+    queued_s: float | None
+    busy: list[Busy] | None
+    """None: not requested."""
+    coordinator: str | None
+    """None: without one, as in the next ones."""
+    coordinator_s: float | None
+    copy_s: float | None
+    collective_s: float | None
+    latest_s: float | None
+    contention_s: float | None
+    sharded: Sharded
+    algorithm_bandwidth_bps: float | None
+    """Of a trace without computation, as the next one."""
+    bus_bandwidth_bps: float | None
+    notes: list[str]
+
 def simulate(
     trace: Trace,
     cluster: Cluster,
     options: str,
     timeline: str | PathLike[str] | None = None,
     ranks: int | None = None,
-) -> str:
-    """Simulate, and return the result as JSON (`paceline.simulate`).
+) -> Outcome:
+    """Simulate (`paceline.simulate`). Raises InvalidArgumentError.
 
     A timeline may be limited to the first `ranks` workers and the first server.
     """
 
-def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> str:
-    """Return what this worker does in a simulation with these options, as JSON: its plan, and factors of its times."""
+class RankGroup:
+    """Ranks of one exchange: those of a block of `size * stride` ranks that are equal modulo `stride`. Immutable."""
+
+    size: int
+    stride: int
+    def __init__(self, size: int, stride: int) -> None: ...
+    def around(self, rank: int) -> list[int]:
+        """Return the ranks of the group in which a rank is, in order."""
+    def __hash__(self) -> int: ...
+
+class Exchanged:
+    """What is exchanged in a step: `elements` of the whole, of which each rank has an equal shard. Immutable."""
+
+    collective: Literal["all-reduce", "reduce-scatter", "all-gather"]
+    group: RankGroup
+    elements: int
+    dtype: Literal["float64", "float32", "float16", "bfloat16"]
+    size: int
+    """Bytes of the whole."""
+    def __hash__(self) -> int: ...
+
+class PlanStep:
+    """A step. It begins when the step before it on its stream and all of `after` have ended. Immutable."""
+
+    number: int
+    stream: Literal["compute", "all-gather", "reduce-scatter", "all-reduce", "compression", "background"]
+    """`background`: exchanges begin in order and do not wait for each other."""
+    kind: Literal["forward", "backward", "optimizer", "exchange", "compress", "decompress", "outer-optimizer"]
+    name: str
+    duration_s: float
+    """Of computation."""
+    exchanged: Exchanged | None
+    after: list[int]
+    after_previous: list[int]
+    """Steps of the iteration before."""
+    unit: int | None
+    """The unit's number; None: all."""
+
+class PlanUnit:
+    """What is exchanged as one. Immutable."""
+
+    name: str
+    elements: int
+    """Those that are trained."""
+    frozen: int
+    """Others."""
+    pull_only: bool
+    """It has no gradients: servers distribute it and do not add to it."""
+    priority: int | None
+    """Its place in the order in which servers distribute; None: there are no servers."""
+
+class Plan:
+    """What one rank does in an iteration (docs/reference/iteration-plan.md), the same on all ranks. Immutable."""
+
+    trace: str
+    sharding: Literal["none", "zero1", "zero2", "zero3", "hsdp"]
+    world: int
+    """Ranks."""
+    steps: tuple[PlanStep, ...]
+    units: list[PlanUnit]
+    ends_with_compute: bool
+    """Whether the next iteration begins when the computation of this one has ended."""
+    has_servers: bool
+    """Whether servers add gradients up."""
+    exchanges_only: bool
+    """Whether nothing is computed."""
+    @staticmethod
+    def from_json(text: str, source: str) -> Plan:
+        """Parse a plan, which error messages call `source`. Raises InvalidArgumentError."""
+    def to_json(self) -> str:
+        """Return the plan in its file format."""
+
+class Replay:
+    """What a worker does in a simulation. Immutable."""
+
+    plan: Plan
+    factors: list[tuple[float, float]]
+    """Of the times of an iteration: of computation, and of the backward pass."""
+    same_order: bool
+    """Whether all recorded workers hand over buckets in one order; otherwise ranks use the first recorded one's."""
+
+def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> Replay:
+    """Return what this worker does in a simulation with these options. Raises InvalidArgumentError."""
 
 def is_planned(options: str) -> bool:
     """Return whether with these options of `simulate` all ranks follow one plan, whose steps are watched one by one.
@@ -529,8 +704,8 @@ def is_planned(options: str) -> bool:
     Otherwise gradients are synchronised once, as they were recorded.
     """
 
-def iteration_plan(trace: Trace, options: str) -> str:
-    """Return the plan of an iteration (docs/reference/iteration-plan.md) as JSON.
+def iteration_plan(trace: Trace, options: str) -> Plan:
+    """Return the plan of an iteration.
 
     Args:
         trace: The trace.
@@ -540,8 +715,8 @@ def iteration_plan(trace: Trace, options: str) -> str:
         InvalidArgumentError: Options contradict each other or do not fit the trace.
     """
 
-def iteration_memory(trace: Trace, options: str) -> str:
-    """Return the peak of a rank's memory by kind as JSON: that of a plan whose exchanges take no time.
+def iteration_memory(trace: Trace, options: str) -> Memory:
+    """Return the peak of a rank's memory by kind: that of a plan whose exchanges take no time.
 
     Arguments and errors are those of `iteration_plan`.
     """
@@ -825,11 +1000,63 @@ class JobsWatch:
     def rounds(self) -> int:
         """Iterations that all jobs of a simulation have made, summed over simulations."""
 
+class PlacedJob:
+    """A job and its place."""
+
+    def __init__(
+        self,
+        name: str,
+        trace: Trace,
+        options: str,
+        *,
+        ranks_per_node: int,
+        gpus_per_rank: int,
+        nodes: Sequence[int],
+        server_nodes: Sequence[int],
+        start_s: float,
+    ) -> None:
+        """`options`: those of `simulate`. Raises InvalidArgumentError; the message begins with the job's name."""
+
+class JobOutcome:
+    """What was measured of a job."""
+
+    name: str
+    marks_ps: list[int]
+    """The end of every round of iterations, from the start of the simulation."""
+    sync_every: int
+    """Iterations of a round."""
+    samples: int
+    """Of a worker in an iteration."""
+    measured: tuple[int, int]
+    """The first and the last mark between which all jobs ran."""
+    notes: list[str]
+
+class SharedLink:
+    """How busy a link was while all jobs ran."""
+
+    name: str
+    kind: str
+    busy: float
+    """Share of the time."""
+    jobs: list[int]
+    """Numbers of those that used it."""
+
+class JobsOutcome:
+    """The result for all jobs."""
+
+    jobs: list[JobOutcome]
+    """In the order given."""
+    links: list[SharedLink]
+    """Those that carried data, busiest first."""
+    measured_s: float
+    is_complete: bool
+    """Whether it was not stopped."""
+
 class JobsOnNetwork:
     """Several jobs on one network, at their places: all of them or some are simulated (`paceline.forecast.jobs`)."""
 
-    def __init__(self, traces: list[Trace], cluster: Cluster, mix: str, watch: JobsWatch) -> None:
-        """`mix`: JSON. Raises InvalidArgumentError; the message begins with a job's name."""
+    def __init__(self, cluster: Cluster, jobs: Sequence[PlacedJob], nodes: int, network: str, watch: JobsWatch) -> None:
+        """`nodes`: those of the cluster. Raises InvalidArgumentError; the message begins with a job's name."""
 
     @property
     def has_collectives_only(self) -> bool:
@@ -846,10 +1073,10 @@ class JobsOnNetwork:
         marks: list[int] | None = None,
         by_collective: bool = False,
         timeline: PathLike[str] | None = None,
-    ) -> str:
-        """Simulate the jobs of these numbers, ascending, and return JSON.
+    ) -> JobsOutcome:
+        """Simulate the jobs of these numbers, ascending. Raises InvalidArgumentError.
 
-        Raises InvalidArgumentError.
+        They run to `iterations` of the slowest one, or to these `marks` of each.
         """
 
 def nodes_for_servers(cluster: Cluster, options: str) -> int:
@@ -867,8 +1094,57 @@ def coordinator_constants() -> str:
 def coordinators() -> str:
     """Return the registered coordinators as JSON."""
 
-def simulate_agreement(scenario: str) -> str:
-    """Drive the coordinators' state machines with simulated events: JSON in and out (crates/simulator, agreement)."""
+class Agreement:
+    """What a simulation of coordinators has counted on the first rank."""
+
+    votes: int
+    reports: int
+    decisions: int
+    negotiated: list[int]
+    """Bytes of each negotiated bucket, in order."""
+    planned: list[int]
+    """Bytes of each planned bucket."""
+    steps: list[int]
+    """Nanoseconds of each step."""
+
+def simulate_agreement(
+    *,
+    ranks: int,
+    policy: str,
+    steps: int,
+    gradients: Sequence[tuple[int, int]],
+    cycle_time: int,
+    threshold: int,
+    bucket: tuple[int, int],
+    capacity: int,
+    vote: int,
+    tell: int,
+    latency: int,
+    bytes_per_s: float,
+    apart: int = 0,
+    waits: int | None = None,
+) -> Agreement:
+    """Drive the coordinators' state machines with simulated events. Times are nanoseconds.
+
+    Args:
+        ranks: How many, up to 64.
+        policy: As `coordinators` lists them.
+        steps: Of every rank.
+        gradients: Bytes of each, and when it is ready after the start of a step; in this order.
+        cycle_time: From the start of one cycle to that of the next.
+        threshold: Most bytes of a negotiated bucket.
+        bucket: Most bytes of the first planned bucket, and of the others.
+        capacity: Tensors of the response cache.
+        vote: From the last vote to the tally.
+        tell: From the last report until all are gathered, and from a decision until it is known.
+        latency: Of an all-reduce of no bytes.
+        bytes_per_s: Of an all-reduce.
+        apart: How many gradients, counted from the first, have another type.
+        waits: When the script waits for the sums; None: when the last gradient is ready.
+
+    Raises:
+        InvalidArgumentError: Values are out of range.
+    """
 
 def parse_rate(text: str) -> float:
     """Return bits per second from text such as "25Gbps". Raises InvalidArgumentError."""

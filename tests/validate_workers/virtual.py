@@ -3,8 +3,8 @@
 import threading
 
 from paceline._internal.clock import Lateness
-from paceline.forecast.iteration_plan import BACKGROUND
 from paceline_lab.replay.player import Player
+from paceline_lab.replay.worker_schedule import BACKGROUND
 
 LIMIT_S = 20
 

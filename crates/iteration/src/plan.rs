@@ -216,6 +216,36 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// The name in plans and timelines.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Work::Forward { .. } => "forward",
+            Work::Backward { .. } => "backward",
+            Work::Optimizer { .. } => "optimizer",
+            Work::Compress { .. } => "compress",
+            Work::Decompress { .. } => "decompress",
+            Work::OuterOptimizer { .. } => "outer-optimizer",
+            Work::Exchange { .. } => "exchange",
+        }
+    }
+
+    /// Picoseconds of computation; 0 for an exchange.
+    #[must_use]
+    pub fn duration_ps(&self) -> u64 {
+        match *self {
+            Work::Forward { duration_ps }
+            | Work::Backward { duration_ps }
+            | Work::Optimizer { duration_ps }
+            | Work::Compress { duration_ps }
+            | Work::Decompress { duration_ps }
+            | Work::OuterOptimizer { duration_ps } => duration_ps,
+            Work::Exchange { .. } => 0,
+        }
+    }
+}
+
 /// A step of the plan. It begins when the step before it on its stream, all of `after`, and all of `after_previous` have
 /// ended; on the background stream it does not wait for the one before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,13 +282,9 @@ impl Step {
         }
         let unit = self.unit.map_or("", |unit| units[unit as usize].name.as_str());
         let what = match &self.work {
-            Work::Forward { .. } => "forward",
-            Work::Backward { .. } => "backward",
-            Work::Optimizer { .. } => "optimizer",
-            Work::Compress { .. } => "compress",
-            Work::Decompress { .. } => "decompress",
             Work::OuterOptimizer { .. } => "outer optimizer",
             Work::Exchange { collective, .. } => collective.name(),
+            computed => computed.kind(),
         };
         if unit.is_empty() { what.to_owned() } else { format!("{what} {unit}") }
     }

@@ -1,10 +1,13 @@
 //! Python bindings for forecasts with a coordinator.
 use paceline_coordinator::PolicyKind;
 use paceline_schedule::Refusal;
+use paceline_simulator::agreement;
 use paceline_simulator::coordination::{Constants, Coordination};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
+
+use crate::user_error;
 
 /// A coordinator, in the options of a simulation.
 #[derive(Deserialize)]
@@ -43,4 +46,58 @@ pub(crate) fn coordinator_constants() -> String {
         })
         .collect();
     json!(list).to_string()
+}
+
+/// What a simulation of the coordinators of a small world has counted on the first rank, and the steps' nanoseconds.
+#[pyclass(frozen, eq, get_all, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Agreement {
+    votes: u64,
+    reports: u64,
+    decisions: u64,
+    negotiated: Vec<u64>,
+    planned: Vec<u64>,
+    steps: Vec<u64>,
+}
+
+/// Simulates the coordinators of a small world.
+#[pyfunction]
+#[pyo3(signature = (*, ranks, policy, steps, gradients, cycle_time, threshold, bucket, capacity, vote, tell, latency, bytes_per_s, apart=0, waits=None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
+pub fn simulate_agreement(
+    py: Python<'_>,
+    ranks: u32,
+    policy: String,
+    steps: u32,
+    gradients: Vec<(u64, u64)>,
+    cycle_time: u64,
+    threshold: u64,
+    bucket: (u64, u64),
+    capacity: usize,
+    vote: u64,
+    tell: u64,
+    latency: u64,
+    bytes_per_s: f64,
+    apart: usize,
+    waits: Option<u64>,
+) -> PyResult<Agreement> {
+    let scenario = agreement::Scenario {
+        ranks,
+        policy,
+        steps,
+        gradients,
+        apart,
+        waits,
+        cycle_time,
+        threshold,
+        bucket,
+        capacity,
+        vote,
+        tell,
+        latency,
+        bytes_per_s,
+    };
+    let agreed = py.detach(|| agreement::agree(&scenario)).map_err(user_error)?;
+    let agreement::Agreement { votes, reports, decisions, negotiated, planned, steps } = agreed;
+    Ok(Agreement { votes, reports, decisions, negotiated, planned, steps })
 }

@@ -1,35 +1,96 @@
-//! Several jobs on one network: JSON in and out.
+//! Several jobs on one network.
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_model::Time;
 use paceline_simulator::Network;
 use paceline_simulator::iteration::Resolution;
-use paceline_simulator::jobs::{Length, Mix, PlacedJobSpec, Watch, server_nodes};
+use paceline_simulator::jobs::{self, Length, Mix, PlacedJobSpec, Watch, server_nodes};
 use pyo3::prelude::*;
-use serde::Deserialize;
 
-use crate::{Cluster, InternalError, Trace, spec, user_error, write_timeline};
+use crate::{Cluster, Trace, spec, user_error, write_timeline};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Described {
-    nodes: u32,
-    network: Network,
-    jobs: Vec<One>,
+/// A job and its place.
+#[pyclass(frozen, module = "paceline._core")]
+pub struct PlacedJob(PlacedJobSpec);
+
+#[pymethods]
+impl PlacedJob {
+    #[new]
+    #[pyo3(signature = (name, trace, options, *, ranks_per_node, gpus_per_rank, nodes, server_nodes, start_s))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
+    fn new(
+        name: String,
+        trace: &Trace,
+        options: &str,
+        ranks_per_node: u32,
+        gpus_per_rank: u32,
+        nodes: Vec<u32>,
+        server_nodes: Vec<u32>,
+        start_s: f64,
+    ) -> PyResult<PlacedJob> {
+        Ok(PlacedJob(PlacedJobSpec {
+            options: spec::options(options).map_err(|e| user_error(format!("{name}: {e}")))?,
+            trace: Arc::new(trace.0.clone()),
+            name,
+            ranks_per_node,
+            gpus_per_rank,
+            nodes,
+            server_nodes,
+            start: Time::from_seconds(start_s),
+        }))
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct One {
+/// What was measured of a job.
+#[pyclass(frozen, get_all, module = "paceline._core")]
+#[derive(Clone)]
+pub struct JobOutcome {
     name: String,
-    ranks_per_node: u32,
-    gpus_per_rank: u32,
-    nodes: Vec<u32>,
-    server_nodes: Vec<u32>,
-    start_s: f64,
-    /// As for `simulate`.
-    options: serde_json::Value,
+    marks_ps: Vec<u64>,
+    sync_every: u32,
+    samples: u64,
+    measured: (usize, usize),
+    notes: Vec<String>,
+}
+
+/// How busy a link was, and the numbers of the jobs that used it.
+#[pyclass(frozen, get_all, module = "paceline._core")]
+#[derive(Clone)]
+pub struct SharedLink {
+    name: String,
+    kind: &'static str,
+    busy: f64,
+    jobs: Vec<u32>,
+}
+
+/// The result for all jobs.
+#[pyclass(frozen, get_all, module = "paceline._core")]
+pub struct JobsOutcome {
+    jobs: Vec<JobOutcome>,
+    links: Vec<SharedLink>,
+    measured_s: f64,
+    is_complete: bool,
+}
+
+impl From<jobs::JobsOutcome> for JobsOutcome {
+    fn from(outcome: jobs::JobsOutcome) -> JobsOutcome {
+        let job = |jobs::JobOutcome { name, marks_ps, sync_every, samples, measured, notes }| JobOutcome {
+            name,
+            marks_ps,
+            sync_every,
+            samples,
+            measured,
+            notes,
+        };
+        let link = |jobs::SharedLink { name, kind, busy, jobs }| SharedLink { name, kind, busy, jobs };
+        JobsOutcome {
+            jobs: outcome.jobs.into_iter().map(job).collect(),
+            links: outcome.links.into_iter().map(link).collect(),
+            measured_s: outcome.measured_s,
+            is_complete: outcome.is_complete,
+        }
+    }
 }
 
 /// Stops simulations of jobs, and says how far they are.
@@ -66,27 +127,14 @@ impl JobsOnNetwork {
     #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
     fn new(
         py: Python<'_>,
-        traces: Vec<PyRef<'_, Trace>>,
         cluster: &Cluster,
-        mix: &str,
+        jobs: Vec<PyRef<'_, PlacedJob>>,
+        nodes: u32,
+        network: &str,
         watch: &JobsWatch,
     ) -> PyResult<JobsOnNetwork> {
-        let described: Described = serde_json::from_str(mix).map_err(|e| user_error(format!("jobs: {e}")))?;
-        let mut jobs = Vec::with_capacity(described.jobs.len());
-        for (one, trace) in described.jobs.into_iter().zip(&traces) {
-            jobs.push(PlacedJobSpec {
-                options: spec::options(&one.options.to_string())
-                    .map_err(|e| user_error(format!("{}: {e}", one.name)))?,
-                name: one.name,
-                trace: Arc::new(trace.0.clone()),
-                ranks_per_node: one.ranks_per_node,
-                gpus_per_rank: one.gpus_per_rank,
-                nodes: one.nodes,
-                server_nodes: one.server_nodes,
-                start: Time::from_seconds(one.start_s),
-            });
-        }
-        let (nodes, network) = (described.nodes, described.network);
+        let jobs = jobs.iter().map(|job| job.0.clone()).collect();
+        let network = spec::named::<Network>("network", network)?;
         let mix = py.detach(|| Mix::new(&cluster.0, nodes, jobs, network, Arc::clone(&watch.0)));
         mix.map(JobsOnNetwork).map_err(user_error)
     }
@@ -103,7 +151,7 @@ impl JobsOnNetwork {
     }
 
     /// Simulates the jobs of these numbers: to the `iterations` of the slowest one while all run, or to these `marks` of
-    /// each. Returns JSON.
+    /// each.
     #[pyo3(signature = (which, *, iterations, marks=None, by_collective=false, timeline=None))]
     #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
     fn run(
@@ -114,7 +162,7 @@ impl JobsOnNetwork {
         marks: Option<Vec<usize>>,
         by_collective: bool,
         timeline: Option<PathBuf>,
-    ) -> PyResult<String> {
+    ) -> PyResult<JobsOutcome> {
         let length = marks.map_or(Length::Iterations(iterations), Length::Marks);
         let resolution = if by_collective { Resolution::Collectives } else { Resolution::Messages };
         py.detach(|| {
@@ -126,7 +174,7 @@ impl JobsOnNetwork {
                     outcome
                 }
             };
-            serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
+            Ok(outcome.into())
         })
     }
 }

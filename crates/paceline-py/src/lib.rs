@@ -5,9 +5,11 @@ mod cluster;
 mod coordination;
 mod coordinator;
 mod fields;
+mod graph;
 mod job;
 mod jobs;
 mod nccl;
+mod outcome;
 mod plan;
 mod spec;
 mod trace;
@@ -29,6 +31,8 @@ use pyo3::types::PyDict;
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::outcome::{Memory, Outcome};
+use crate::plan::Plan;
 use crate::trace::Trace;
 
 // Defined in Python, because each has more than one base.
@@ -94,8 +98,7 @@ impl From<DocumentError> for Mistake {
     }
 }
 
-/// Runs one simulation without the GIL. Returns the outcome as JSON; writes the timeline if a path is given, of all
-/// ranks or of the first ones.
+/// Runs one simulation without the GIL. Writes the timeline if a path is given, of all ranks or of the first ones.
 #[pyfunction]
 #[pyo3(signature = (trace, cluster, options, timeline=None, ranks=None))]
 fn simulate(
@@ -105,7 +108,7 @@ fn simulate(
     options: &str,
     timeline: Option<PathBuf>,
     ranks: Option<u32>,
-) -> PyResult<String> {
+) -> PyResult<Outcome> {
     let options = spec::options(options).map_err(user_error)?;
     py.detach(|| {
         let outcome = match timeline {
@@ -117,7 +120,7 @@ fn simulate(
                 outcome
             }
         };
-        serde_json::to_string(&outcome).map_err(|e| InternalError::new_err(e.to_string()))
+        Ok(outcome.into())
     })
 }
 
@@ -137,7 +140,16 @@ fn unreachable(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) 
     py.detach(|| simulator::coordination::unreachable(&trace.0, &cluster.0, &options)).map_err(user_error)
 }
 
-/// A worker's plan in a simulation, as JSON, for a real process that does the same.
+/// What a worker does in a simulation.
+#[pyclass(frozen, get_all, module = "paceline._core")]
+struct Replay {
+    plan: Py<Plan>,
+    /// Of computation and of the backward pass, by iteration.
+    factors: Vec<(f64, f64)>,
+    same_order: bool,
+}
+
+/// A worker's part of a simulation, for a real process that does the same.
 #[pyfunction]
 fn replay(
     py: Python<'_>,
@@ -146,10 +158,12 @@ fn replay(
     options: &str,
     worker: u32,
     iterations: u32,
-) -> PyResult<String> {
+) -> PyResult<Replay> {
     let options = spec::options(options).map_err(user_error)?;
     let part = py.detach(|| simulator::replay(&trace.0, &cluster.0, &options, worker, iterations));
-    serde_json::to_string(&part.map_err(user_error)?).map_err(|e| InternalError::new_err(e.to_string()))
+    let simulator::Replay { plan, factors, same_order } = part.map_err(user_error)?;
+    let factors = factors.into_iter().map(|it| (it.compute, it.backward)).collect();
+    Ok(Replay { plan: Py::new(py, Plan::from(plan))?, factors, same_order })
 }
 
 /// Whether all ranks follow one plan, whose steps are watched one by one.
@@ -158,19 +172,18 @@ fn is_planned(options: &str) -> PyResult<bool> {
     Ok(spec::options(options).map_err(user_error)?.is_planned())
 }
 
-/// The plan of an iteration, as JSON.
+/// The plan of an iteration.
 #[pyfunction]
-fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Plan> {
     let options = spec::options(options).map_err(user_error)?;
-    py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(|plan| plan.to_json()).map_err(user_error)
+    py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(Plan::from).map_err(user_error)
 }
 
-/// The peak of a rank's memory by kind, as JSON: that of a plan whose exchanges take no time.
+/// The peak of a rank's memory by kind: that of a plan whose exchanges take no time.
 #[pyfunction]
-fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<String> {
+fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Memory> {
     let options = spec::options(options).map_err(user_error)?;
-    let memory = py.detach(|| simulator::iteration::memory_of(&trace.0, &options)).map_err(user_error)?;
-    serde_json::to_string(&memory).map_err(|e| InternalError::new_err(e.to_string()))
+    py.detach(|| simulator::iteration::memory_of(&trace.0, &options)).map(Memory::from).map_err(user_error)
 }
 
 /// All strategies as JSON: name, aliases, summary, knobs, collectives.
@@ -216,14 +229,6 @@ fn coordinators() -> String {
         })
         .collect();
     json!(list).to_string()
-}
-
-/// Simulates the coordinators of a small world. Returns cycles, control messages, buckets and steps as JSON.
-#[pyfunction]
-fn simulate_agreement(py: Python<'_>, scenario: &str) -> PyResult<String> {
-    let scenario = serde_json::from_str(scenario).map_err(|e| user_error(format!("scenario: {e}")))?;
-    let found = py.detach(|| simulator::agreement::agree(&scenario)).map_err(user_error)?;
-    serde_json::to_string(&found).map_err(|e| InternalError::new_err(e.to_string()))
 }
 
 /// Parses a rate; returns bits per second.
@@ -286,7 +291,21 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cluster::Fabric>()?;
     module.add_class::<cluster::PartCosts>()?;
     module.add_class::<cluster::CompressionCosts>()?;
-    module.add_class::<plan::Graph>()?;
+    module.add_class::<graph::Graph>()?;
+    module.add_class::<Outcome>()?;
+    module.add_class::<outcome::LinkUse>()?;
+    module.add_class::<outcome::Busy>()?;
+    module.add_class::<outcome::PathPart>()?;
+    module.add_class::<outcome::Sharded>()?;
+    module.add_class::<outcome::ExposedBy>()?;
+    module.add_class::<Memory>()?;
+    module.add_class::<Plan>()?;
+    module.add_class::<plan::PlanStep>()?;
+    module.add_class::<plan::PlanUnit>()?;
+    module.add_class::<plan::Exchanged>()?;
+    module.add_class::<plan::RankGroup>()?;
+    module.add_class::<Replay>()?;
+    module.add_class::<coordination::Agreement>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
@@ -300,12 +319,16 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     nccl::add(module)?;
     module.add_class::<jobs::JobsWatch>()?;
     module.add_class::<jobs::JobsOnNetwork>()?;
+    module.add_class::<jobs::PlacedJob>()?;
+    module.add_class::<jobs::JobsOutcome>()?;
+    module.add_class::<jobs::JobOutcome>()?;
+    module.add_class::<jobs::SharedLink>()?;
     module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(switches, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;
     module.add_function(wrap_pyfunction!(coordinators, module)?)?;
-    module.add_function(wrap_pyfunction!(simulate_agreement, module)?)?;
+    module.add_function(wrap_pyfunction!(coordination::simulate_agreement, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_time, module)?)?;

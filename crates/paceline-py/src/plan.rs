@@ -1,124 +1,191 @@
-//! Python bindings for graphs and all-reduce plans.
-use std::path::PathBuf;
+//! The plan of an iteration, as typed steps.
 
-use paceline_coordinator::plan::{self, AllReduce, Dag, Node, NodeId, Plan};
-use paceline_model::{Graph as ModelGraph, nearest};
+use paceline_iteration as iteration;
 use pyo3::prelude::*;
-use serde_json::{Value, json};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 
 use crate::user_error;
 
-/// The operations of one training step and their dependencies.
-#[pyclass(frozen, module = "paceline._core")]
-pub struct Graph {
-    /// Its name in error messages.
-    source: String,
-    graph: ModelGraph,
-    dag: Dag,
+/// Ranks of one exchange.
+#[pyclass(frozen, eq, hash, get_all, module = "paceline._core")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RankGroup {
+    size: u32,
+    stride: u32,
 }
 
-impl Graph {
-    fn new(source: String, graph: ModelGraph) -> PyResult<Graph> {
-        let all_reduce = |moved: paceline_model::graph::AllReduce| AllReduce {
-            dtype: moved.dtype.name().to_owned(),
-            bytes: moved.bytes,
-        };
-        let node = |node: &paceline_model::graph::Node| Node {
-            name: node.name.clone(),
-            all_reduce: node.all_reduce.map(all_reduce),
-        };
-        let edges: Vec<_> = graph.edges.iter().map(|&(parent, child)| (NodeId(parent), NodeId(child))).collect();
-        let dag = Dag::new(graph.nodes.iter().map(node).collect(), &edges);
-        let dag = dag.map_err(|error| user_error(format!("{source}: {error}")))?;
-        Ok(Graph { source, graph, dag })
+#[pymethods]
+impl RankGroup {
+    #[new]
+    fn new(size: u32, stride: u32) -> RankGroup {
+        RankGroup { size, stride }
     }
 
-    fn find(&self, name: &str) -> PyResult<NodeId> {
-        self.dag.find(name).ok_or_else(|| {
-            let near = nearest(name, self.graph.nodes.iter().map(|node| node.name.as_str()));
-            let hint = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
-            user_error(format!("{}: no node is called '{name}'{hint}", self.source))
-        })
+    fn around(&self, rank: u32) -> Vec<u32> {
+        let first = rank - rank % (self.size * self.stride) + rank % self.stride;
+        (0..self.size).map(|number| first + number * self.stride).collect()
     }
 
-    fn described(&self, plan: &Plan, threshold: u64) -> Value {
-        let tensor = |(id, tensor): (usize, &plan::Tensor)| {
-            let node = &self.dag.nodes()[tensor.node.0 as usize];
-            let moved = node.all_reduce.as_ref();
-            json!({
-                "id": id,
-                "name": node.name,
-                "dtype": moved.map(|moved| &moved.dtype),
-                "bytes": moved.map(|moved| moved.bytes),
-                "depth": tensor.depth,
-                "bucket": tensor.bucket,
-            })
+    fn __repr__(&self) -> String {
+        format!("RankGroup({}, {})", self.size, self.stride)
+    }
+}
+
+/// What is exchanged in a step.
+#[pyclass(frozen, eq, hash, get_all, module = "paceline._core")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Exchanged {
+    collective: &'static str,
+    group: RankGroup,
+    elements: u64,
+    dtype: &'static str,
+    size: u64,
+}
+
+#[pymethods]
+impl Exchanged {
+    fn __repr__(&self) -> String {
+        let Exchanged { collective, group, elements, dtype, .. } = self;
+        format!("Exchanged({collective}, {}, {elements} {dtype})", group.__repr__())
+    }
+}
+
+/// A step.
+#[pyclass(frozen, get_all, module = "paceline._core")]
+pub struct PlanStep {
+    number: u32,
+    stream: &'static str,
+    kind: &'static str,
+    name: String,
+    duration_s: f64,
+    exchanged: Option<Exchanged>,
+    after: Vec<u32>,
+    after_previous: Vec<u32>,
+    unit: Option<u32>,
+}
+
+#[pymethods]
+impl PlanStep {
+    fn __repr__(&self) -> String {
+        format!("PlanStep({}, {}, {:?})", self.number, self.stream, self.name)
+    }
+}
+
+impl PlanStep {
+    fn of(number: u32, step: &iteration::Step, units: &[iteration::Unit]) -> PlanStep {
+        let exchanged = match &step.work {
+            &iteration::Work::Exchange { collective, group, elements, dtype } => Some(Exchanged {
+                collective: collective.name(),
+                group: RankGroup { size: group.size, stride: group.stride },
+                elements,
+                dtype: dtype.name(),
+                size: elements * dtype.size(),
+            }),
+            _ => None,
         };
-        let bucket =
-            |bucket: &plan::Fused| json!({"dtype": bucket.dtype, "bytes": bucket.bytes, "tensors": bucket.tensors});
-        json!({
-            "graph": self.graph.name,
-            "nodes": plan.order.len(),
-            "bucket_size_bytes": threshold,
-            "tensors": plan.tensors.iter().enumerate().map(tensor).collect::<Vec<_>>(),
-            "buckets": plan.buckets.iter().map(bucket).collect::<Vec<_>>(),
-        })
+        PlanStep {
+            number,
+            stream: step.stream.name(),
+            kind: step.work.kind(),
+            name: step.name(units),
+            duration_s: step.work.duration_ps() as f64 * 1e-12,
+            exchanged,
+            after: step.after.clone(),
+            after_previous: step.after_previous.clone(),
+            unit: step.unit,
+        }
+    }
+}
+
+/// What is exchanged as one.
+#[pyclass(frozen, eq, get_all, module = "paceline._core")]
+#[derive(Clone, PartialEq)]
+pub struct PlanUnit {
+    name: String,
+    elements: u64,
+    frozen: u64,
+    pull_only: bool,
+    priority: Option<u32>,
+}
+
+/// What one rank does in one iteration.
+#[pyclass(frozen, module = "paceline._core")]
+pub struct Plan {
+    plan: iteration::Plan,
+    /// Made when they are read first.
+    steps: PyOnceLock<Py<PyTuple>>,
+}
+
+impl From<iteration::Plan> for Plan {
+    fn from(plan: iteration::Plan) -> Plan {
+        Plan { plan, steps: PyOnceLock::new() }
     }
 }
 
 #[pymethods]
-impl Graph {
+impl Plan {
     #[staticmethod]
-    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Graph> {
-        let graph = py.detach(|| ModelGraph::read(&path)).map_err(user_error)?;
-        Graph::new(path.display().to_string(), graph)
-    }
-
-    #[staticmethod]
-    fn from_json(text: &[u8], source: &str) -> PyResult<Graph> {
-        Graph::new(source.to_owned(), ModelGraph::from_json(text, source).map_err(user_error)?)
+    fn from_json(text: &str, source: &str) -> PyResult<Plan> {
+        iteration::Plan::from_json(text, source).map(Plan::from).map_err(user_error)
     }
 
     fn to_json(&self) -> String {
-        self.graph.to_json()
+        self.plan.to_json()
     }
 
     #[getter]
-    fn name(&self) -> &str {
-        &self.graph.name
+    fn trace(&self) -> &str {
+        &self.plan.trace
     }
 
     #[getter]
-    fn nodes(&self) -> usize {
-        self.graph.nodes.len()
+    fn sharding(&self) -> &'static str {
+        self.plan.sharding.name()
     }
 
     #[getter]
-    fn edges(&self) -> usize {
-        self.graph.edges.len()
+    fn world(&self) -> u32 {
+        self.plan.world
     }
 
     #[getter]
-    fn all_reduces(&self) -> usize {
-        self.graph.nodes.iter().filter(|node| node.all_reduce.is_some()).count()
+    fn steps(&self, py: Python<'_>) -> PyResult<Py<PyTuple>> {
+        let made = || {
+            let steps = (0u32..)
+                .zip(&self.plan.steps)
+                .map(|(number, step)| Py::new(py, PlanStep::of(number, step, &self.plan.units)));
+            let steps = steps.collect::<PyResult<Vec<_>>>()?;
+            PyTuple::new(py, steps).map(Bound::unbind)
+        };
+        self.steps.get_or_try_init(py, made).map(|steps| steps.clone_ref(py))
     }
 
-    /// Names.
     #[getter]
-    fn fetches(&self) -> Vec<&str> {
-        self.graph.fetches.iter().map(|&fetch| self.graph.nodes[fetch as usize].name.as_str()).collect()
+    fn units(&self) -> Vec<PlanUnit> {
+        let unit = |unit: &iteration::Unit| {
+            let iteration::Unit { name, elements, frozen, pull_only, priority } = unit.clone();
+            PlanUnit { name, elements, frozen, pull_only, priority }
+        };
+        self.plan.units.iter().map(unit).collect()
     }
 
-    /// As JSON.
-    #[pyo3(signature = (fetches, bucket_size, *, as_listed=false))]
-    #[expect(clippy::needless_pass_by_value, reason = "the Python list is converted")]
-    fn plan(&self, py: Python<'_>, fetches: Vec<String>, bucket_size: u64, as_listed: bool) -> PyResult<String> {
-        let fetches = fetches.iter().map(|name| self.find(name)).collect::<PyResult<Vec<_>>>()?;
-        py.detach(|| {
-            let make = if as_listed { plan::plan_as_listed } else { plan::plan };
-            let plan = make(&self.dag, &fetches, bucket_size);
-            let plan = plan.map_err(|error| user_error(format!("{}: {error}", self.source)))?;
-            Ok(self.described(&plan, bucket_size).to_string())
-        })
+    #[getter]
+    fn ends_with_compute(&self) -> bool {
+        self.plan.ends_with_compute
+    }
+
+    #[getter]
+    fn has_servers(&self) -> bool {
+        self.plan.units.iter().any(|unit| unit.priority.is_some())
+    }
+
+    #[getter]
+    fn exchanges_only(&self) -> bool {
+        self.plan.steps.iter().all(|step| step.work.duration_ps() == 0)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Plan({:?}, {}, {} steps)", self.plan.trace, self.plan.sharding.name(), self.plan.steps.len())
     }
 }

@@ -5,9 +5,11 @@ use paceline_model::trace::Dtype;
 use paceline_nccl::NcclError;
 use paceline_schedule::{ChunkBytes, Collective, Distribution, Inside, Placement, Refusal};
 use paceline_simulator::{CollectiveTime, Network, Options, Pull};
+use pyo3::PyResult;
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IntoDeserializer, value::Error};
 
-use crate::coordination;
+use crate::{coordination, user_error};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,4 +202,10 @@ fn seconds(name: &str, value: Option<f64>) -> Result<Time, String> {
         Some(seconds) if (0.0..=60.0).contains(&seconds) => Ok(Time::from_seconds(seconds)),
         Some(seconds) => Err(format!("{name}: {seconds} is not between 0 and 60 s")),
     }
+}
+
+/// A value by its name, as users type it.
+pub fn named<T: DeserializeOwned>(setting: &'static str, word: &str) -> PyResult<T> {
+    let word: serde::de::value::StrDeserializer<'_, Error> = word.into_deserializer();
+    T::deserialize(word).map_err(|error| user_error(Refusal::about(setting, error.to_string())))
 }

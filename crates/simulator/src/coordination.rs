@@ -30,7 +30,6 @@ mod timeline;
 mod workload;
 
 use paceline_coordinator::PolicyKind;
-use serde::Serialize;
 
 pub use constants::Constants;
 pub(crate) use coordinated::coordinate;
@@ -59,7 +58,7 @@ impl Coordination {
 
 /// A coordinator's effect on an iteration. The parts, with the computation of one worker alone, add up to it; they are
 /// averaged over processes and iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coordinated {
     /// The registry's name of the policy.
     pub coordinator: &'static str,

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use paceline_model::cluster::{Fabric, ServerPlace};
 use paceline_model::{Cluster, Time, Trace};
 use paceline_schedule::{Knob, Roles, Stand, SwitchPlace};
-use serde::Serialize;
 
 use self::alone::{Alone, Site};
 use self::by_collective::{Classes, Collective, Running, classified};
@@ -70,7 +69,7 @@ pub enum Length {
 }
 
 /// Measurements of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOutcome {
     /// Its name.
     pub name: String,
@@ -87,7 +86,7 @@ pub struct JobOutcome {
 }
 
 /// How busy a link was while all jobs ran, and whose messages it carried.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SharedLink {
     /// "node 3 egress", "rack 0 up", …
     pub name: String,
@@ -100,7 +99,7 @@ pub struct SharedLink {
 }
 
 /// The result for all jobs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct JobsOutcome {
     /// In the order given.
     pub jobs: Vec<JobOutcome>,

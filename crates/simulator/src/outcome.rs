@@ -3,7 +3,6 @@ use std::collections::HashMap;
 
 use paceline_iteration::{Collective, IterationOptions, Plan};
 use paceline_model::{Cluster, Trace};
-use serde::Serialize;
 
 use crate::coordination::Coordinated;
 use crate::iteration::unwatched;
@@ -14,7 +13,7 @@ use crate::run_types::{Measured, Prepared};
 use crate::sharded::{Sharded, Watched};
 
 /// How busy the links of one kind were.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LinkUse {
     /// "worker egress", "server ingress", …
     pub kind: &'static str,
@@ -27,7 +26,7 @@ pub struct LinkUse {
 }
 
 /// Busy time of one link or worker.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Busy {
     /// "worker 3 egress", "rack 0 up", "worker 3 compute", …
     pub name: String,
@@ -38,7 +37,7 @@ pub struct Busy {
 }
 
 /// A part of the critical path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PathPart {
     /// "compute", "server ingress", "latency", …
     pub part: &'static str,
@@ -47,7 +46,7 @@ pub struct PathPart {
 }
 
 /// All-reduce figures as reported by nccl-tests, for traces that only synchronise.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BusBandwidth {
     /// Bytes over time, bits per second.
     pub algorithm_bandwidth_bps: f64,
@@ -56,7 +55,7 @@ pub struct BusBandwidth {
 }
 
 /// The result of one run. Times are seconds per iteration in the steady state.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Name of the trace.
     pub trace: String,
@@ -99,15 +98,12 @@ pub struct Outcome {
     /// Part of the critical path spent in queues behind other messages, in seconds.
     pub queued_s: Option<f64>,
     /// Every worker and every link, if requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<Vec<Busy>>,
     /// The coordinator's effect on the iteration, if there is one.
-    #[serde(flatten)]
     pub coordination: Option<Coordinated>,
     /// Exposed communication of the plan by collective, and memory.
     pub sharded: Sharded,
     /// For traces without compute.
-    #[serde(flatten)]
     pub bus: Option<BusBandwidth>,
     /// Degenerate cases that the user should know about.
     pub notes: Vec<String>,

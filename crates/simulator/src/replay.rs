@@ -2,7 +2,6 @@
 use paceline_iteration::units::ready_order;
 use paceline_iteration::{IterationOptions, Plan, buckets};
 use paceline_model::{Cluster, Trace};
-use serde::Serialize;
 
 use crate::options::{Options, SimulationError};
 use crate::planning::{executed, pace, planned, scaled};
@@ -10,7 +9,7 @@ use crate::prepare::check;
 use crate::worker::workers;
 
 /// Factors of one iteration.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlayedFactors {
     /// Factor of forward pass and optimizer.
     pub compute: f64,
@@ -19,7 +18,7 @@ pub struct PlayedFactors {
 }
 
 /// The part of one worker.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     /// Its plan of an iteration.
     pub plan: Plan,

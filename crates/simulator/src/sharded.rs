@@ -1,10 +1,8 @@
 //! The part of a result that only a plan has.
 use paceline_iteration::{Plan, Sharding};
-use serde::Serialize;
 
 /// How a plan is executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// Every message.
     Messages,
@@ -13,7 +11,7 @@ pub enum Resolution {
 }
 
 /// Seconds of an iteration in which computation waits for communication, by what it waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExposedBy {
     /// All-gathers of parameters.
     pub all_gather_s: f64,
@@ -22,22 +20,11 @@ pub struct ExposedBy {
     /// All-reduces of gradients or of their shards.
     pub all_reduce_s: f64,
     /// Computation between and after exchanges of compressed gradients.
-    #[serde(skip_serializing_if = "is_zero")]
     pub compression_s: f64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &f64) -> bool {
-    *number == 0.0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_one(number: &u32) -> bool {
-    *number == 1
-}
-
 /// A rank's memory at its peak.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// The sum of the others.
     pub peak_bytes: u64,
@@ -56,7 +43,7 @@ pub struct Memory {
 }
 
 /// The part of a result that only a plan has.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sharded {
     /// As users type it: `zero3`, `hsdp:8`.
     pub sharding: String,
@@ -65,7 +52,6 @@ pub struct Sharded {
     /// Passes through the model in an iteration.
     pub passes: u32,
     /// Iterations of a round, in the last of which ranks exchange something.
-    #[serde(skip_serializing_if = "is_one")]
     pub sync_every: u32,
     /// Number of units, or of buckets.
     pub units: u32,

@@ -219,7 +219,7 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
             f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
             "one sharding and one strategy"
         )
-    text = plan_of(scenarios[0])
+    text = plan_of(scenarios[0]).to_json()
     with replaced(path) as written:
         written.write_text(text, encoding="utf-8")
 

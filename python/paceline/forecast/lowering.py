@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline import _core
-from paceline._core import Cluster, Degraded, Fabric, Racks
+from paceline._core import Cluster, Degraded, Fabric, Plan, Racks
 from paceline.catalog import channels
 from paceline.catalog.libraries import DEFAULT, PER_NODE, Library
 from paceline.catalog.nccl import overlap_slowdown
@@ -247,8 +247,8 @@ def is_long(scenario: Scenario) -> bool:
     return _most_messages(scenario) > LONG
 
 
-def plan_of(scenario: Scenario) -> str:
-    """Return the plan that is executed, as JSON. Raises InvalidArgumentError: a coordinator has none."""
+def plan_of(scenario: Scenario) -> Plan:
+    """Return the plan that is executed. Raises InvalidArgumentError: a coordinator has none."""
     if scenario.coordination is not None:
         raise InvalidArgumentError(
             "a coordinator decides in every iteration what is exchanged, so there is no plan; leave it out"

@@ -38,6 +38,6 @@ def of_workload(workload: Workload, options: Mapping[str, Any]) -> Memory:
         options = {**options, "iteration": {"sharding": NONE, **options.get("iteration", {}), "accumulated": True}}
     found = []
     for stage in range(workload.pipeline):
-        text = _core.iteration_memory(workload.trace(stage), json.dumps(options))
-        found.append(of_gpu(Memory(**json.loads(text)), workload))
+        peak = _core.iteration_memory(workload.trace(stage), json.dumps(options))
+        found.append(of_gpu(Memory.of(peak), workload))
     return max(found, key=lambda memory: memory.peak_bytes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from paceline._core import Outcome
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
 from paceline.forecast.kinds import Evidence, Part
@@ -199,23 +199,49 @@ class Result:
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
 
     @classmethod
-    def from_json(cls, text: str) -> Result:
-        """Return the result from the native module's JSON.
+    def of(cls, outcome: Outcome) -> Result:
+        """Return what the native module says; what a scenario says besides has its defaults.
 
         Args:
-            text: The JSON.
+            outcome: The result of a simulation.
         """
-        values: dict[str, Any] = json.loads(text)
-        values["links"] = tuple(LinkUse(**link) for link in values["links"])
-        values["critical_path"] = tuple(
-            PathPart(Part(part["part"]), part["seconds"]) for part in values["critical_path"]
+        sharded = Sharded.of(outcome.sharded)
+        compute_s = outcome.forward_s + outcome.backward_s + outcome.optimizer_s
+        path = [PathPart(Part(it.part), it.seconds) for it in outcome.critical_path]
+        busy = outcome.busy
+        return cls(
+            trace=outcome.trace,
+            strategy=outcome.strategy,
+            workers=outcome.workers,
+            servers=outcome.servers,
+            bandwidth_bps=outcome.bandwidth_bps,
+            iteration_s=outcome.iteration_s,
+            samples_per_s=outcome.samples_per_s,
+            scaling_efficiency=outcome.scaling_efficiency,
+            exposed_communication_s=outcome.exposed_communication_s,
+            forward_s=outcome.forward_s,
+            backward_s=outcome.backward_s,
+            optimizer_s=outcome.optimizer_s,
+            bytes_sent_per_worker=outcome.bytes_sent_per_worker,
+            messages=outcome.messages,
+            batch=outcome.batch,
+            gradient_bytes=outcome.gradient_bytes,
+            buckets=outcome.buckets,
+            links=tuple(LinkUse(it.kind, it.links, it.busiest_s, it.mean_s) for it in outcome.links),
+            critical_path=_told_apart(path, compute_s, sharded),
+            queued_s=outcome.queued_s,
+            notes=tuple(outcome.notes),
+            algorithm_bandwidth_bps=outcome.algorithm_bandwidth_bps,
+            bus_bandwidth_bps=outcome.bus_bandwidth_bps,
+            busy=None if busy is None else tuple(Busy(it.name, it.kind, it.busy_s) for it in busy),
+            coordinator=outcome.coordinator,
+            coordinator_s=outcome.coordinator_s,
+            copy_s=outcome.copy_s,
+            collective_s=outcome.collective_s,
+            latest_s=outcome.latest_s,
+            contention_s=outcome.contention_s,
+            sharded=sharded,
         )
-        values["notes"] = tuple(values["notes"])
-        values["sharded"] = own = Sharded.of(values["sharded"])
-        if "busy" in values:
-            values["busy"] = tuple(Busy(**busy) for busy in values["busy"])
-        found = cls(**values)
-        return replace(found, critical_path=_told_apart(found.critical_path, found.compute_s, own))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as `--json` prints it, without fields that do not apply."""

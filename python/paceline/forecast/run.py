@@ -45,8 +45,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     `ranks`: limits the timeline to the first ones.
     """
     low, workload = lowered(scenario), scenario.workload
-    text = _core.simulate(scenario.trace, low.cluster, json.dumps(low.options), scenario.timeline, ranks)
-    found = Result.from_json(text)
+    found = Result.of(_core.simulate(scenario.trace, low.cluster, json.dumps(low.options), scenario.timeline, ranks))
     cluster = scenario.cluster
     question = Question(
         library=scenario.library.name,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from paceline import _core
 
 TIGHT = 0.8
 """Share of a GPU's memory above which a peak is a tight fit: what the allocator reserves beyond it, the CUDA context,
@@ -42,6 +43,19 @@ class Memory:
     communication_bytes: int
     """What FSDP2 copies gathered units out of, and gradients into."""
     activations_bytes: int | None
+
+    @classmethod
+    def of(cls, peak: _core.Memory) -> Memory:
+        """Return what the native module says."""
+        return cls(
+            peak.peak_bytes,
+            peak.parameters_bytes,
+            peak.gradients_bytes,
+            peak.optimizer_bytes,
+            peak.gathered_bytes,
+            peak.communication_bytes,
+            peak.activations_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -86,10 +100,25 @@ class Sharded:
         return (self.capacity_bytes or 0) - self.memory.peak_bytes
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Sharded:
-        """Return it from the native module's values."""
-        nested = {"exposed": ExposedBy(**values["exposed"]), "memory": Memory(**values["memory"])}
-        return cls(**{**values, **nested})
+    def of(cls, plan: _core.Sharded) -> Sharded:
+        """Return what the native module says of a plan."""
+        exposed = plan.exposed
+        return cls(
+            sharding=plan.sharding,
+            shard_ranks=plan.shard_ranks,
+            passes=plan.passes,
+            units=plan.units,
+            parameters=plan.parameters,
+            exposed=ExposedBy(
+                exposed.all_gather_s, exposed.reduce_scatter_s, exposed.all_reduce_s, exposed.compression_s
+            ),
+            straggling_s=plan.straggling_s,
+            slowed_s=plan.slowed_s,
+            memory=Memory.of(plan.memory),
+            resolution=plan.resolution,
+            calls_s=plan.calls_s,
+            sync_every=plan.sync_every,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""

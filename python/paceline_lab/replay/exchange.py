@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from paceline._core import Exchanged, Plan, PlanStep
 from paceline._internal.clock import Clock
 from paceline.catalog import names
-from paceline.forecast.iteration_plan import BACKGROUND, Exchanged, IterationPlan, PlanStep
 from paceline.job.arrays import memory
 from paceline.job.collectives import Handle, SubmitOptions
+
+from paceline_lab.replay.worker_schedule import BACKGROUND
 
 if TYPE_CHECKING:
     from paceline.job.job import Group, Job
@@ -55,7 +57,7 @@ class JobExchange:
     def __init__(
         self,
         job: Job,
-        plan: IterationPlan,
+        plan: Plan,
         servers: Mapping[str, int],
         *,
         barrier: bool = False,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from paceline._core import PlanStep
 from paceline._internal.clock import Lateness
 from paceline._internal.load import Load, load
-from paceline.forecast.iteration_plan import BACKGROUND, COMPUTE, PlanStep
 
-from paceline_lab.replay.worker_schedule import Factors, WorkerSchedule
+from paceline_lab.replay.worker_schedule import BACKGROUND, COMPUTE, Factors, WorkerSchedule
 
 Mark = Callable[[str, str, int, int], None]
 """Category, name, begin and end of a span of the timeline."""
@@ -81,9 +81,12 @@ class Player:
     ) -> None:
         """`together`: all ranks start each iteration at the same moment."""
         self._plan, self._factors = schedule.plan, schedule.factors
+        self._steps = self._plan.steps
         self._exchange, self._clock, self._together, self._mark = exchange, clock, together, mark
         self._exchanges_only = self._plan.exchanges_only
-        streams = self._plan.streams()
+        streams: dict[str, list[PlanStep]] = {}
+        for step in self._steps:
+            streams.setdefault(step.stream, []).append(step)
         self._compute, self._background = streams.pop(COMPUTE, []), streams.pop(BACKGROUND, [])
         self._others = streams
         self._handing_over: defaultdict[int, list[PlanStep]] = defaultdict(list)
@@ -96,7 +99,7 @@ class Player:
         played: list[Iteration] = []
         at, before = 0, load()
         for number, factors in enumerate(self._factors):
-            ended = Ended(len(self._plan.steps))
+            ended = Ended(len(self._steps))
             threads = [
                 threading.Thread(target=self._run, args=(steps, factors, ended), name=stream, daemon=True)
                 for stream, steps in self._others.items()
@@ -174,7 +177,7 @@ class Player:
         return now
 
     def _missing(self, awaited: Sequence[int], ended: Ended) -> list[PlanStep]:
-        steps = [self._plan.steps[number] for number in awaited]
+        steps = [self._steps[number] for number in awaited]
         return [
             step
             for step in steps

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster, Trace
-from paceline.forecast.iteration_plan import IterationPlan
+from paceline._core import Cluster, Plan, Trace
+
+COMPUTE, BACKGROUND = "compute", "background"
+"""The streams of the model's computation, and of exchanges that begin in order and do not wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Factors:
 class WorkerSchedule:
     """The plan of one worker, and by how much its times differ."""
 
-    plan: IterationPlan
+    plan: Plan
     factors: tuple[Factors, ...]
     """By iteration."""
     same_order: bool
@@ -39,6 +41,5 @@ class WorkerSchedule:
         cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int
     ) -> WorkerSchedule:
         """Return the schedule of one worker under these options. Raises InvalidArgumentError."""
-        values = json.loads(_core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations))
-        factors = tuple(Factors(**factors) for factors in values["factors"])
-        return cls(IterationPlan.from_dict(values["plan"]), factors, values["same_order"])
+        part = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
+        return cls(part.plan, tuple(Factors(*factors) for factors in part.factors), part.same_order)

@@ -1,10 +1,8 @@
 //! Input and output of the simulation of a small world's coordinators.
 use paceline_coordinator::Time;
-use serde::{Deserialize, Serialize};
 
 /// The scenario to simulate. Times are in nanoseconds.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Scenario {
     /// Number of ranks, at least 1.
     pub ranks: u32,
@@ -15,10 +13,8 @@ pub struct Scenario {
     /// Gradients of a step: bytes, and when each is ready after the start of the step; in this order.
     pub gradients: Vec<(u64, Time)>,
     /// How many of them, counted from the first, have another type and therefore their own buckets.
-    #[serde(default)]
     pub apart: usize,
     /// When the script waits for their sums, after the start of the step; `None`: when the last of them is ready.
-    #[serde(default)]
     pub waits: Option<Time>,
     /// From the start of one cycle to the start of the next.
     pub cycle_time: Time,
@@ -39,7 +35,7 @@ pub struct Scenario {
 }
 
 /// The outcome, on the first rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Cycles: number of votes of the first rank.
     pub votes: u64,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from paceline import _core
 from paceline._core import Cluster, Racks
@@ -129,27 +127,23 @@ class JobsResult:
 
 @dataclass(frozen=True)
 class _Ran:
-    """One simulation: for each job the ends of its rounds in picoseconds, and which of them are measured."""
+    """One simulation."""
 
-    marks: dict[str, list[int]]
-    measured: dict[str, tuple[int, int]]
-    sync_every: dict[str, int]
-    """Iterations of a round."""
-    samples: dict[str, int]
-    """Of a worker in an iteration."""
-    notes: dict[str, tuple[str, ...]]
-    links: list[dict[str, Any]]
+    jobs: Mapping[str, _core.JobOutcome]
+    """By name."""
+    links: list[_core.SharedLink]
     measured_s: float
     is_complete: bool
     """Whether it was not stopped."""
 
     def mean_s(self, name: str, between: tuple[int, int] | None = None) -> float | None:
         """Return seconds per iteration; None if it was stopped before there was one."""
-        first, last = between or self.measured[name]
-        if last <= first or last >= len(self.marks[name]):
+        job = self.jobs[name]
+        first, last = between or job.measured
+        marks = job.marks_ps
+        if last <= first or last >= len(marks):
             return None
-        rounds = (last - first) * self.sync_every[name]
-        return (self.marks[name][last] - self.marks[name][first]) * 1e-12 / rounds
+        return (marks[last] - marks[first]) * 1e-12 / ((last - first) * job.sync_every)
 
 
 class _Simulations:
@@ -173,24 +167,14 @@ class _Simulations:
     def run(
         self, mix: Mix, which: Sequence[int], *, marks: list[int] | None = None, timeline: Path | None = None
     ) -> _Ran:
-        text = self._placed[id(mix)].run(
+        ran = self._placed[id(mix)].run(
             list(which),
             iterations=self._iterations,
             marks=marks,
             by_collective=self.by_collective and timeline is None,
             timeline=timeline,
         )
-        ran = json.loads(text)
-        return _Ran(
-            {job["name"]: job["marks_ps"] for job in ran["jobs"]},
-            {job["name"]: tuple(job["measured"]) for job in ran["jobs"]},
-            {job["name"]: job["sync_every"] for job in ran["jobs"]},
-            {job["name"]: job["samples"] for job in ran["jobs"]},
-            {job["name"]: tuple(job["notes"]) for job in ran["jobs"]},
-            ran["links"],
-            ran["measured_s"],
-            ran["is_complete"],
-        )
+        return _Ran({job.name: job for job in ran.jobs}, ran.links, ran.measured_s, ran.is_complete)
 
     def completed(
         self, pool: Executor, runs: Sequence[Callable[[], _Ran]], bar: Bar | None, *, is_first: bool = False
@@ -215,16 +199,15 @@ class _Simulations:
             ran: list[_Ran] = []
             for run, future in zip(runs, futures, strict=True):
                 ran.append(run() if future.cancel() else future.result())
-                if is_first and not any(ran[0].marks.values()):
+                if is_first and not any(job.marks_ps for job in ran[0].jobs.values()):
                     raise
             return ran
         return [future.result() for future in futures]
 
 
 def _placed(mix: Mix, watch: _core.JobsWatch) -> _core.JobsOnNetwork:
-    described = {"nodes": mix.nodes, "network": mix.network, "jobs": [job.for_core(mix.seed) for job in mix.jobs]}
-    traces = [job.scenario.trace for job in mix.jobs]
-    return _core.JobsOnNetwork(traces, mix.cluster, json.dumps(described), watch)
+    jobs = [job.for_core(mix.seed) for job in mix.jobs]
+    return _core.JobsOnNetwork(mix.cluster, jobs, mix.nodes, mix.network, watch)
 
 
 def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = None) -> JobsResult:
@@ -271,7 +254,7 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
         compared = [[ran[0], *beside], *([one] for one in together[1:])]
         runs_alone: list[Callable[[], _Ran]] = []
         for one, own, runs_of in zip(mixes, packed, compared, strict=True):
-            last = {job.name: max(r.measured[job.name][1] for r in runs_of if job.name in r.marks) for job in jobs}
+            last = {job.name: max(r.jobs[job.name].measured[1] for r in runs_of if job.name in r.jobs) for job in jobs}
             runs_alone += [partial(simulations.run, one, [at], marks=[last[jobs[at].name] + 1]) for at in everyone]
             runs_alone += [partial(simulations.run, only, [0], marks=[last[name] + 1]) for name, only in own.items()]
         later = iter(simulations.completed(pool, runs_alone, bar))
@@ -288,7 +271,7 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
     base, *changed_ones = forecasts
 
     def slowdown(run: _Ran, name: str) -> float | None:
-        own, alone = run.mean_s(name), base.alone[name].mean_s(name, run.measured[name])
+        own, alone = run.mean_s(name), base.alone[name].mean_s(name, run.jobs[name].measured)
         if own is None or alone is None:
             return None
         return own / alone if alone > 0 else 1.0
@@ -307,7 +290,7 @@ def simulate_jobs(mix: Mix, *, timeline: Path | None = None, bar: Bar | None = N
         for measure, changed, about in changes
     )
     links = tuple(
-        SharedLink(one["name"], one["kind"], one["busy"], tuple(jobs[number].name for number in one["jobs"]))
+        SharedLink(one.name, one.kind, one.busy, tuple(jobs[number].name for number in one.jobs))
         for one in base.together.links
     )
     is_partial = not all(run.is_complete for run in [*ran, *(run for one in forecasts for run in one.alone.values())])
@@ -340,7 +323,7 @@ class _Forecast:
         `otherwise`: the scales of jobs that were stopped before theirs were known.
         """
         scale = {
-            name: _scale(forecast, packed.get(name, alone[name]).mean_s(name, together.measured[name]))
+            name: _scale(forecast, packed.get(name, alone[name]).mean_s(name, together.jobs[name].measured))
             or otherwise.get(name, 1.0)
             for name, forecast in by_themselves.items()
         }
@@ -353,7 +336,7 @@ class _Forecast:
 
     def alone_s(self, name: str) -> float | None:
         """Return what the same iterations take alone."""
-        return self._with_library(name, self.alone[name].mean_s(name, self.together.measured[name]))
+        return self._with_library(name, self.alone[name].mean_s(name, self.together.jobs[name].measured))
 
     def _with_library(self, name: str, seconds: float | None) -> float | None:
         return None if seconds is None else self.scale[name] * seconds
@@ -378,10 +361,10 @@ def _packed(mix: Mix) -> dict[str, Mix]:
 
 
 def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
-    together = forecast.together
-    first, last = together.measured[job.name]
+    together = forecast.together.jobs[job.name]
+    first, last = together.measured
     iteration_s, by_itself = forecast.iteration_s(job.name), forecast.by_themselves.get(job.name)
-    samples: float = job.scenario.workers * together.samples[job.name]
+    samples: float = job.scenario.workers * together.samples
     if job.scenario.workload is not None:
         samples /= job.scenario.workload.context
     return JobResult(
@@ -393,13 +376,13 @@ def _result(job: PlacedJob, forecast: _Forecast) -> JobResult:
         workers=job.scenario.workers,
         nodes=job.nodes,
         server_nodes=job.server_nodes,
-        iterations=(last - first) * together.sync_every[job.name],
+        iterations=(last - first) * together.sync_every,
         iteration_s=iteration_s,
         alone_s=forecast.alone_s(job.name),
         samples_per_s=samples / iteration_s if iteration_s else 0.0,
         compute_s=None if by_itself is None else by_itself.compute_s,
         bottleneck=None if by_itself is None else bound_by(by_itself, job.spans_nodes, iteration_s),
-        notes=together.notes[job.name],
+        notes=tuple(together.notes),
     )
 
 

@@ -97,21 +97,22 @@ class PlacedJob:
         """Return it with a change of its schedule, which its forecast by itself has, too."""
         return replace(self, scenario=change(self.scenario), by_itself=change(self.by_itself))
 
-    def for_core(self, seed: int | None) -> dict[str, Any]:
+    def for_core(self, seed: int | None) -> _core.PlacedJob:
         """Return it in the form of the native module."""
         options = lowered(self.scenario).options
         if seed is not None:
             # Of its own, whatever the job's place in the file.
             options["seed"] = seed ^ zlib.crc32(self.name.encode())
-        return {
-            "name": self.name,
-            "ranks_per_node": self.ranks_per_node,
-            "gpus_per_rank": self.gpus_per_rank,
-            "nodes": list(self.nodes),
-            "server_nodes": list(self.server_nodes),
-            "start_s": self.start_s,
-            "options": options,
-        }
+        return _core.PlacedJob(
+            self.name,
+            self.scenario.trace,
+            json.dumps(options),
+            ranks_per_node=self.ranks_per_node,
+            gpus_per_rank=self.gpus_per_rank,
+            nodes=self.nodes,
+            server_nodes=self.server_nodes,
+            start_s=self.start_s,
+        )
 
 
 def _is_planned(options: str) -> bool:
