@@ -684,7 +684,7 @@ def test_rows_on_one_node_are_compared(tmp_path):
     mean, worst = spread([case.error for case in found])
     assert mean < 0.03 and worst < 0.05
     path.write_text(ROWS.replace("seq_len", "length"), encoding="utf-8")
-    with pytest.raises(InvalidArgumentError, match="no column 'seq_len'"):
+    with pytest.raises(InvalidArgumentError, match="unknown column 'length'"):
         read_rows(path)
 
 

@@ -116,13 +116,16 @@ class Study:
 
     def to_csv(self) -> str:
         """Return the rows as CSV."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["table", "row", "model", "unit", "published", "simulated", "error", "calibrated"])
-        for row in self.rows:
-            numbers = [row.published, f"{row.simulated:.6g}", f"{row.error:.6f}"]
-            writer.writerow([row.table, row.row, row.model, row.unit, *numbers, str(row.calibrated).lower()])
-        return out.getvalue()
+        rows = [
+            {
+                **{name: getattr(row, name) for name in ("table", "row", "model", "unit", "published")},
+                "simulated": f"{row.simulated:.6g}",
+                "error": f"{row.error:.6f}",
+                "calibrated": str(row.calibrated).lower(),
+            }
+            for row in self.rows
+        ]
+        return csv_of(rows)
 
     def text(self, width: int) -> list[str]:
         """Return tables, summary and claims as lines for people."""
@@ -138,6 +141,15 @@ class Study:
             lines += [*_claims(self.claims, width), ""]
         lines += [line for note in self.notes for line in wrapped(f"note: {note}", width)]
         return lines + [f"wrote {figure}" for figure in self.figures]
+
+
+def csv_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> str:
+    """Return rows as CSV; `columns`: the heading where there are none."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def errors(rows: Sequence[Compared]) -> tuple[float, float, float]:

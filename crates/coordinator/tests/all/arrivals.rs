@@ -14,6 +14,10 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
+/// Nothing waits for the clock, and nothing is fused.
+const QUIET: Settings =
+    Settings { cycle_time: 0, threshold: 0, capacity: 4, warn_after: None, give_up_after: None, global_sleep: false };
+
 /// For each rank, an order of the same groups of tensors, several times over.
 fn plans(ranks: usize) -> impl Strategy<Value = Vec<Vec<Vec<String>>>> {
     let group = prop::collection::vec(1usize..4, 1..6);
@@ -93,15 +97,7 @@ proptest! {
 
 #[test]
 fn what_differs_is_refused_everywhere_with_both_values() {
-    let settings = Settings {
-        cycle_time: 0,
-        threshold: 0,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
-    let mut world = World::new(3, &settings);
+    let mut world = World::new(3, &QUIET);
     for round in 0..3 {
         for rank in 0..3 {
             let mut wanted = request("w");
@@ -132,15 +128,7 @@ fn rows_are_no_part_of_the_shapes_that_differ() {
 
 #[test]
 fn the_same_name_twice_is_refused_here_alone() {
-    let settings = Settings {
-        cycle_time: 0,
-        threshold: 0,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
-    let mut world = World::new(2, &settings);
+    let mut world = World::new(2, &QUIET);
     world.submit(0, vec![request("w")]);
     world.submit(0, vec![request("w")]);
     world.settle();
@@ -152,15 +140,7 @@ fn the_same_name_twice_is_refused_here_alone() {
 
 #[test]
 fn sizes_that_differ_are_told_to_all() {
-    let settings = Settings {
-        cycle_time: 0,
-        threshold: 0,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
-    let mut world = World::new(3, &settings);
+    let mut world = World::new(3, &QUIET);
     for _ in 0..2 {
         for rank in 0..3u64 {
             world.submit(rank as usize, vec![paceline_coordinator::Request { own: vec![rank + 5], ..request("g") }]);
@@ -173,14 +153,8 @@ fn sizes_that_differ_are_told_to_all() {
 
 #[test]
 fn tensors_that_wait_for_the_same_ranks_make_one_message() {
-    let settings = Settings {
-        cycle_time: 1,
-        threshold: 100,
-        capacity: 4,
-        warn_after: Some(100),
-        give_up_after: Some(1000),
-        global_sleep: false,
-    };
+    let settings =
+        Settings { cycle_time: 1, threshold: 100, warn_after: Some(100), give_up_after: Some(1000), ..QUIET };
     let mut world = World::new(3, &settings);
     let begin = world.now;
     let names: Vec<String> = (0..80).map(|number| format!("w{number:02}")).collect();
@@ -202,14 +176,8 @@ fn tensors_that_wait_for_the_same_ranks_make_one_message() {
 
 #[test]
 fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
-    let settings = Settings {
-        cycle_time: 1,
-        threshold: 100,
-        capacity: 4,
-        warn_after: Some(100),
-        give_up_after: Some(1000),
-        global_sleep: false,
-    };
+    let settings =
+        Settings { cycle_time: 1, threshold: 100, warn_after: Some(100), give_up_after: Some(1000), ..QUIET };
     for cached in [false, true] {
         let mut world = World::new(3, &settings);
         if cached {
@@ -237,14 +205,7 @@ fn a_tensor_that_a_rank_does_not_ask_for_is_told_of_and_fails() {
 
 #[test]
 fn zeros_do_not_stand_in_for_what_they_would_change() {
-    let settings = Settings {
-        cycle_time: 0,
-        threshold: 100,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
+    let settings = Settings { threshold: 100, ..QUIET };
     let product = || {
         let mut wanted = request("product");
         wanted.terms.neutral = false;
@@ -290,14 +251,7 @@ fn zeros_do_not_stand_in_for_what_they_would_change() {
 
 #[test]
 fn who_waits_does_not_wait_for_the_cycle_as_well() {
-    let settings = Settings {
-        cycle_time: 100,
-        threshold: 100,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
+    let settings = Settings { cycle_time: 100, threshold: 100, ..QUIET };
     let mut world = World::new(2, &settings);
     for waits in [false, true] {
         world.submit(0, vec![request("first")]);
@@ -318,14 +272,7 @@ fn who_waits_does_not_wait_for_the_cycle_as_well() {
 
 #[test]
 fn nobody_votes_while_nothing_is_new() {
-    let settings = Settings {
-        cycle_time: 10,
-        threshold: 100,
-        capacity: 4,
-        warn_after: None,
-        give_up_after: None,
-        global_sleep: false,
-    };
+    let settings = Settings { cycle_time: 10, threshold: 100, ..QUIET };
     let mut world = World::new(2, &settings);
     world.submit(0, vec![request("w")]);
     world.settle();

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import Any
 
 from paceline_lab.studies.load_imbalance.runs import Results
-from paceline_lab.studies.report import Study
+from paceline_lab.studies.report import Study, csv_of
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,8 @@ class LoadImbalance:
 
     def to_csv(self) -> str:
         """Return the rows as CSV, with the parts of the breakdown as columns."""
-        out = io.StringIO()
-        rows = self.rows()
-        for row in rows:
-            row.update(row.pop("breakdown"))
-        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
+        rows = [(row.pop("breakdown"), row) for row in self.rows()]
+        return csv_of([{**row, **parts} for parts, row in rows])
 
     def text(self, width: int) -> list[str]:
         """Return tables and claims as lines for people."""

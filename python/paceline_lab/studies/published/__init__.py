@@ -15,9 +15,9 @@ from paceline.forecast.evidence import coverage, published_cases
 
 from paceline_lab.studies.published import collectives
 from paceline_lab.studies.published.data import BUILT_IN, columns_of, read
-from paceline_lab.studies.published.engines import CannotForecastError
+from paceline_lab.studies.published.engines import forecast_each
 from paceline_lab.studies.published.result import Published, Skip
-from paceline_lab.studies.published.rows import Forecast, forecast
+from paceline_lab.studies.published.rows import forecast
 
 
 def run(
@@ -41,17 +41,7 @@ def run(
             "base_1gpu_img_s"
         )
     rows = read(data or BUILT_IN)
-    forecasts: list[Forecast] = []
-    skipped: list[Skip] = []
-    for done, row in enumerate(rows):
-        if progress is not None:
-            progress(done, len(rows))
-        try:
-            forecasts.append(forecast(row))
-        except CannotForecastError as error:
-            skipped.append(Skip(row, str(error)))
-    if progress is not None:
-        progress(len(rows), len(rows))
+    forecasts, skipped = forecast_each(rows, forecast, progress)
     where = "published measurements of public systems" if data is None else str(data)
     title = f"{where}: {len(rows)} rows; error = forecast / published - 1; * a row that is not well-posed"
     drawn: list[str] = []
@@ -65,4 +55,4 @@ def run(
         inside, known, outside = coverage()
         without = {"rows": len(sizes), "mean": sum(sizes) / len(sizes), "worst": max(sizes)}
         without |= {"intervals": known, "inside": inside, "outside_evidence": outside}
-    return Published(title, forecasts, skipped, drawn, without)
+    return Published(title, forecasts, [Skip(*it) for it in skipped], drawn, without)

@@ -5,8 +5,6 @@ The columns are those of published training with sharding: docs/results/publishe
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,34 +25,12 @@ from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.model import Caller, CollectiveTime, Group, Machine, bus_factor, collective_time
 
 from paceline_lab.studies.published import training, transformers
-from paceline_lab.studies.published.data import Cells, read_cells
-from paceline_lab.studies.published.engines import CannotForecastError
+from paceline_lab.studies.published.data import SHARDED, SHARDED_MAY_BE_MISSING, Cells, read_cells
+from paceline_lab.studies.published.engines import CannotForecastError, forecast_each
 from paceline_lab.studies.published.training import Trained
+from paceline_lab.studies.report import csv_of
 
 BUILT_IN = Path(__file__).parent / "collectives.csv"
-COLUMNS = (
-    "id",
-    "source",
-    "system",
-    "strategy",
-    "model",
-    "params",
-    "seq_len",
-    "global_batch_or_tokens",
-    "precision",
-    "gpu",
-    "gpus",
-    "gpus_per_node",
-    "intra_bw",
-    "inter_bw",
-    "metric",
-    "value",
-    "unit",
-    "notes",
-)
-MAY_BE_MISSING = frozenset(
-    {"id", "params", "seq_len", "precision", "intra_bw", "inter_bw", "notes", "system", "source", "model"}
-)
 _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"reduce[- _]?scatter", "reducescatter"),
     (r"all[- _]?gather", "allgather"),
@@ -114,7 +90,7 @@ class Compared:
 
 def read(path: Path) -> list[Row]:
     """Return all rows. Raises InvalidArgumentError naming file, line, column and remedy."""
-    return [_row(cells) for cells in read_cells(path, COLUMNS, MAY_BE_MISSING)]
+    return [_row(cells) for cells in read_cells(path, SHARDED, SHARDED_MAY_BE_MISSING)]
 
 
 def _row(cells: Cells) -> Row:
@@ -347,12 +323,7 @@ class Collectives:
         return self._collectives_csv()
 
     def _collectives_csv(self) -> str:
-        out = io.StringIO()
-        plain = [_plain(it) for it in self.rows]
-        writer = csv.DictWriter(out, list(plain[0]) if plain else ["line"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(plain)
-        return out.getvalue()
+        return csv_of([_plain(it) for it in self.rows], ["line"])
 
     def text(self, width: int) -> list[str]:
         """Return a table for each source, the summary and what is not forecast, as lines for people."""
@@ -398,17 +369,7 @@ def run(
     if plots is not None:
         raise InvalidArgumentError("--plots: the study of collectives has no figure; leave it out")
     rows = read(data or BUILT_IN)
-    found: list[Compared] = []
-    skipped: list[tuple[Row, str]] = []
-    for done, row in enumerate(rows):
-        if progress is not None:
-            progress(done, len(rows))
-        try:
-            found.append(forecast(row))
-        except CannotForecastError as error:
-            skipped.append((row, str(error)))
-    if progress is not None:
-        progress(len(rows), len(rows))
+    found, skipped = forecast_each(rows, forecast, progress)
     where = "published bandwidths of NCCL's collectives" if data is None else str(data)
     title = f"{where}: {units.count(len(rows), 'row')}; error = forecast / published - 1"
     trained: list[Trained] = []

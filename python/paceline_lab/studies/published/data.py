@@ -37,6 +37,14 @@ COLUMNS = (
 _MAY_BE_MISSING = frozenset(
     {"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"}
 )
+SHARDED = (
+    *("id", "source", "system", "strategy", "model", "params", "seq_len", "global_batch_or_tokens", "precision"),
+    *("gpu", "gpus", "gpus_per_node", "intra_bw", "inter_bw", "metric", "value", "unit", "notes"),
+)
+"""Of collectives, and of training with sharding."""
+SHARDED_MAY_BE_MISSING = frozenset(
+    {"id", "params", "seq_len", "precision", "intra_bw", "inter_bw", "notes", "system", "source", "model"}
+)
 _MOST_GPUS = 4096
 _MOST_SERVERS = 1024
 _LEAST, _MOST = 1e-9, 1e18

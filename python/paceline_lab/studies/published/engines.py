@@ -6,9 +6,9 @@ What a library costs is in `paceline.catalog.libraries`; nothing here is a const
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
@@ -19,6 +19,28 @@ from paceline_lab.studies.published.data import SERVERS_AT_NODES, Row
 
 class CannotForecastError(PacelineError):
     """A row cannot be forecast; the message says why."""
+
+
+R = TypeVar("R")
+F = TypeVar("F")
+
+
+def forecast_each(
+    rows: Sequence[R], forecast: Callable[[R], F], progress: Callable[[int, int], None] | None
+) -> tuple[list[F], list[tuple[R, str]]]:
+    """Return the forecasts of rows, and those that have none, with the reason."""
+    found: list[F] = []
+    skipped: list[tuple[R, str]] = []
+    for done, row in enumerate(rows):
+        if progress is not None:
+            progress(done, len(rows))
+        try:
+            found.append(forecast(row))
+        except CannotForecastError as error:
+            skipped.append((row, str(error)))
+    if progress is not None:
+        progress(len(rows), len(rows))
+    return found, skipped
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +12,7 @@ from paceline.forecast.evidence import LEVEL
 
 from paceline_lab.studies.published.data import Kind, Row
 from paceline_lab.studies.published.rows import Forecast
+from paceline_lab.studies.report import csv_of
 
 _KEPT = ("id", "system", "sync", "model", "gpu", "gpus", "nodes", "batch", "posed", "servers", "source", "note")
 
@@ -50,13 +49,8 @@ class Published:
 
     def to_csv(self) -> str:
         """Return the rows as CSV."""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(_flat(self.rows[0])) if self.rows else ["line"], lineterminator="\n")
-        writer.writeheader()
-        for it in self.rows:
-            plain = _flat(it)
-            writer.writerow({**plain, "assumed": "; ".join(it.assumed), "inside_bounds": str(it.inside).lower()})
-        return out.getvalue()
+        words = ({"assumed": "; ".join(it.assumed), "inside_bounds": str(it.inside).lower()} for it in self.rows)
+        return csv_of([{**_flat(it), **own} for it, own in zip(self.rows, words, strict=True)], ["line"])
 
     def text(self, width: int) -> list[str]:
         """Return tables by source, summary and skipped rows as lines for people."""

@@ -8,8 +8,6 @@ computation.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ from paceline.forecast.simulate import simulate
 
 from paceline_lab.studies.published import transformers
 from paceline_lab.studies.published.transformers import Case
+from paceline_lab.studies.report import csv_of
 
 _NICS = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*Gbit/s", re.IGNORECASE)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gbit/s", re.IGNORECASE)
@@ -272,12 +271,7 @@ def _network(case: Case, row: Mapping[str, str]) -> tuple[float, int, list[str]]
 
 def to_csv(found: Sequence[Trained]) -> str:
     """Return the rows as CSV."""
-    out = io.StringIO()
-    plain = [it.to_dict() for it in found]
-    writer = csv.DictWriter(out, list(plain[0]) if plain else ["id"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(plain)
-    return out.getvalue()
+    return csv_of([it.to_dict() for it in found], ["id"])
 
 
 def table(found: Sequence[Trained], blind: Sequence[Trained], width: int) -> list[str]:

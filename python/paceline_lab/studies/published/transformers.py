@@ -6,8 +6,6 @@ rows on one node are compared with it, and the constants of efficiency.json are 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 import statistics
@@ -16,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline._internal.documents import MB, read_small
-from paceline._internal.files import why_unread
 from paceline.catalog.efficiency import efficiency
 from paceline.catalog.hardware import Hardware, find_hardware
 from paceline.catalog.library import load_cluster
@@ -30,22 +26,10 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.nccl import overlap_slowdown
 from paceline.errors import InvalidArgumentError
 
+from paceline_lab.studies.published.data import SHARDED, read_cells
+
 ONE_NODE = 8
 """GPUs; rows with more are not compared: their network counts."""
-_COLUMNS = (
-    "id",
-    "source",
-    "system",
-    "strategy",
-    "model",
-    "seq_len",
-    "precision",
-    "gpu",
-    "gpus",
-    "value",
-    "unit",
-    "notes",
-)
 
 
 @dataclass(frozen=True)
@@ -182,20 +166,14 @@ _MODELS = {
 }
 
 
-_MOST_BYTES = 16 * MB
+_OF_COLLECTIVES = frozenset({"params", "global_batch_or_tokens", "gpus_per_node", "intra_bw", "inter_bw", "metric"})
+"""Columns that training may do without."""
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a file. Raises InvalidArgumentError, which names the missing column."""
-    try:
-        reader = csv.DictReader(io.StringIO(read_small(path, _MOST_BYTES), newline=""))
-        if missing := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
-            raise InvalidArgumentError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}")
-        rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {why_unread(error)}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidArgumentError(f"{path}: not CSV ({error})") from None
+    """Return the rows of a file, each with an id of its own. Raises InvalidArgumentError."""
+    cells = read_cells(path, SHARDED, _OF_COLLECTIVES)
+    rows = [{name: row.text(name) for name in SHARDED} for row in cells]
     given = Counter(row["id"] for row in rows)
     for number, row in enumerate(rows, start=1):
         # Results are listed by id.
