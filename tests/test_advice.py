@@ -5,10 +5,9 @@ import re
 import shlex
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.hardware import find_hardware
-from paceline.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "examples" / "tiny.json")
@@ -87,37 +86,33 @@ def corrected(words, message):
         yield [*words[:at], *words[at + 2 :]]
 
 
-def attempt(words):
-    return CliRunner().invoke(main, words)
-
-
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_what_an_error_advises_works(mistake):
     words = shlex.split(mistake.format(tiny=TINY))
-    refused = attempt(words)
+    refused = cli.call(*words)
     assert refused.exit_code == 2, refused.output
     message = refused.stderr.splitlines()[-1].removeprefix("paceline: error: ")
     advised = list(corrected(words, message))
     assert advised, message
-    results = {shlex.join(one): attempt(one) for one in advised[:4]}
+    results = {shlex.join(one): cli.call(*one) for one in advised[:4]}
     assert any(result.exit_code == 0 for result in results.values()), (
         message,
         {k: r.stderr for k, r in results.items()},
     )
     for one in re.findall(r"`paceline ([a-z]+(?: --help)?)`", message):
-        assert attempt(one.split()).exit_code == 0, one
+        assert cli.call(*one.split()).exit_code == 0, one
 
 
 @pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "NVIDIA A100-SXM4-40GB"])
 @pytest.mark.parametrize("trace", ["{tiny}", "resnet-50"])
 def test_what_forecasts_a_recording_on_a_gpu(gpu, trace, tmp_path):
     words = ["simulate", trace.format(tiny=TINY), "--workers", "8"]
-    message = attempt([*words, "--gpu", gpu]).stderr
+    message = cli.call(*words, "--gpu", gpu).stderr
     ways = [[*re.search(r"(--(?:cluster|gpus-per-node) \S+ --samples-per-s) N", message)[1].split(), "100"]]
     ways += [one.split() for one in re.findall(r"(--gpu \S+), whose rate", message)]
     assert len(ways) == 1 + (trace == "resnet-50" and gpu.startswith("NVIDIA"))
     for way in ways:
-        result = attempt([*words, *way])
+        result = cli.call(*words, *way)
         assert result.exit_code == 0, result.output
     record = shlex.split(re.search(r"`paceline (record --gpu [^`]+)`", message)[1])
     script = ROOT / "examples" / "gpt.py"
@@ -130,41 +125,41 @@ def test_what_forecasts_a_recording_on_a_gpu(gpu, trace, tmp_path):
 def test_a_switch_of_a_built_in_cluster_that_can_add_up(tmp_path):
     for cluster, strategy in (("fat-tree-k16", "sharp"), ("dgx-h100", "ps-multicast"), ("leaf-spine-25g", "sharp")):
         words = ["simulate", TINY, "--workers", "16", "--strategy", strategy, "--cluster"]
-        message = attempt([*words, cluster]).stderr
+        message = cli.call(*words, cluster).stderr
         found = re.search(r"`paceline (list clusters [^`]+)`, set (.+) in its switch, and give", message)
         command, wanted = found.groups()
         mine = tmp_path / f"{cluster}.json"
-        exported = attempt(command.replace("mine.json", str(mine)).split())
+        exported = cli.call(*command.replace("mine.json", str(mine)).split())
         assert exported.exit_code == 0, exported.output
         text = mine.read_text()
         for able in wanted.split(" and "):
             assert able.replace("true", "false") in text
             text = text.replace(able.replace("true", "false"), able)
         mine.write_text(text)
-        assert attempt([*words, str(mine)]).exit_code == 0
-    refused = attempt(["simulate", TINY, "--workers", "16", "--strategy", "sharp", "--cluster", "h100-rails"])
+        assert cli.call(*words, str(mine)).exit_code == 0
+    refused = cli.call("simulate", TINY, "--workers", "16", "--strategy", "sharp", "--cluster", "h100-rails")
     assert "not modelled in fabrics of this kind" in refused.stderr and "export" not in refused.stderr
 
 
 def test_what_clusters_prints_as_json_is_a_cluster(tmp_path):
     one, every, none = tmp_path / "one.json", tmp_path / "all.json", tmp_path / "none.json"
-    one.write_text(attempt(["clusters", "dgx-h100", "--json"]).stdout)
-    every.write_text(attempt(["clusters", "--json"]).stdout)
+    one.write_text(cli.call("clusters", "dgx-h100", "--json").stdout)
+    every.write_text(cli.call("clusters", "--json").stdout)
     none.write_text("[]")
     words = ["simulate", TINY, "--workers", "16", "--json", "--cluster"]
-    results = [json.loads(attempt([*words, cluster]).stdout) for cluster in ("dgx-h100", str(one))]
+    results = [json.loads(cli.call(*words, cluster).stdout) for cluster in ("dgx-h100", str(one))]
     assert results[0] == results[1]
-    refused = attempt([*words, str(every)])
+    refused = cli.call(*words, str(every))
     assert refused.exit_code == 2
     command = re.search(r"`paceline (list clusters NAME --export mine.json)`", refused.stderr)[1]
     mine = str(tmp_path / "mine.json")
-    assert attempt(command.replace("NAME", "dgx-h100").replace("mine.json", mine).split()).exit_code == 0
-    assert json.loads(attempt([*words, mine]).stdout) == results[0]
+    assert cli.call(*command.replace("NAME", "dgx-h100").replace("mine.json", mine).split()).exit_code == 0
+    assert json.loads(cli.call(*words, mine).stdout) == results[0]
     # An export gives the fields of its source alone: a copy of any cluster forecasts as much.
     for cluster in ("flat", "p3.16xlarge", "tpu-v4-torus"):
-        assert attempt(["clusters", cluster, "--export", mine]).exit_code == 0
-        assert attempt([*words, mine]).stdout == attempt([*words, cluster]).stdout
-    assert "is a list of 0 clusters, and one is expected" in attempt([*words, str(none)]).stderr
+        assert cli.call("clusters", cluster, "--export", mine).exit_code == 0
+        assert cli.call(*words, mine).stdout == cli.call(*words, cluster).stdout
+    assert "is a list of 0 clusters, and one is expected" in cli.call(*words, str(none)).stderr
 
 
 ONE_NODE = (
@@ -179,7 +174,7 @@ ONE_NODE = (
 @pytest.mark.parametrize("more", [[], ["--explain"]])
 def test_nothing_in_a_switch_is_advised_where_there_is_none(words, more):
     def verdict(*others):
-        text = attempt(["simulate", *words.split(), *others, *more]).stdout
+        text = cli.call("simulate", *words.split(), *others, *more).stdout
         return re.sub(r"\n(?:ring-|ps-|sharp).*", "", text)  # without rows
 
     for word in ("multicast", "aggregation", "sharp", "in the switch"):

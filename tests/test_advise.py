@@ -4,27 +4,23 @@ import json
 import math
 import re
 import shlex
+from functools import partial
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline._internal import units
-from paceline.cli.main import main
 from paceline.forecast.advisor import search
 from paceline.forecast.advisor.candidates import Space
 from paceline.forecast.advisor.goodput import Failures
 from paceline.forecast.advisor.job import Job
 from paceline.forecast.request import Sweep
 
+call = partial(cli.output, "advise")
+
 SMALL = ("gpt2-small", "--gpu", "a100", "--bandwidth", "25Gbps", "--seq", "256")
 
 PIPELINES = (*SMALL, "--global-batch", 32, "--pipeline-parallel", 2)
-
-
-def call(*words, code=0):
-    result = CliRunner().invoke(main, ["advise", *map(str, words)])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def asked(*words):
@@ -127,7 +123,7 @@ def test_the_command_of_a_row_with_experts_apart_forecasts_that_row(mixture):
     [group] = asked(*words, "--expert-parallel", "1,8", "--memory", "150MB", "--top", 20)["gpus"]
     assert {row["expert_parallel"] for row in group["rows"]} == {1, 8}
     for row in group["rows"]:
-        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        again = cli.call(*row["command"].split()[1:], "--json")
         [result] = json.loads(again.stdout)
         assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
         assert result.get("expert_parallel_s", 0) > 0 or row["expert_parallel"] == 1
@@ -154,7 +150,7 @@ def test_the_command_of_a_row_with_shared_samples_forecasts_that_row():
     [group] = asked(*words, "--context-parallel", "8,16")["gpus"]
     assert {row["context_parallel"] for row in group["rows"]} <= {8, 16} and len(group["rows"]) > 3
     for row in group["rows"]:
-        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        again = cli.call(*row["command"].split()[1:], "--json")
         [result] = json.loads(again.stdout)
         for name in ("iteration_s", "samples_per_s", "context_parallel"):
             assert result[name] == row[name]
@@ -189,7 +185,7 @@ def test_the_command_of_a_row_forecasts_that_row():
     assert any("--no-accumulate-sync" in row["command"] for row in group["rows"])
     for row in group["rows"]:
         assert row["batch"] * row["accumulate"] * 8 == row["global_batch"] == 64
-        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        again = cli.call(*row["command"].split()[1:], "--json")
         [result] = json.loads(again.stdout)
         assert result["iteration_s"] == row["iteration_s"]
         assert result["sharded"]["memory"] == row["memory"]
@@ -205,7 +201,7 @@ def test_the_command_of_a_row_with_a_pipeline_forecasts_that_row():
     for row in group["rows"]:
         ranks = 16 // row["tensor_parallel"] // row["pipeline_parallel"]
         assert row["batch"] * row["microbatches"] * ranks == row["global_batch"] == 32
-        again = CliRunner().invoke(main, [*row["command"].split()[1:], "--json"])
+        again = cli.call(*row["command"].split()[1:], "--json")
         [result] = json.loads(again.stdout)
         assert result["iteration_s"] == row["iteration_s"] and result["sharded"]["memory"] == row["memory"]
         assert result["gpus_per_worker"] == 16 // ranks
@@ -324,7 +320,7 @@ def test_ctrl_c_keeps_what_is_done(monkeypatch):
     monkeypatch.setattr(search, "_best", interrupted)
     # Threads of finished simulations may still be alive; leaving them would end the tests.
     monkeypatch.setattr("paceline.cli.main.leave_threads", lambda code: None)
-    result = CliRunner().invoke(main, ["advise", *SMALL, "--gpus", "8,16", "--batch", "2", "--json"])
+    result = cli.call("advise", *SMALL, "--gpus", "8,16", "--batch", "2", "--json")
     assert result.exit_code == 130
     found = json.loads(result.stdout)
     assert found["incomplete"]
@@ -428,7 +424,7 @@ def test_what_never_fits_is_measured_beside_what_does():
     found = asked(*words)
     [never] = [one for one in found["gpus"][0]["never_fit"] if one["sharding"] == "none"]
     simulate = ["llama-3-8b", "--gpu", "h100", "--gpus", "64", "--batch", "1", "--sharding", "none", "--json"]
-    [alone] = json.loads(CliRunner().invoke(main, ["simulate", *simulate, "--strategy", "native"]).stdout)
+    [alone] = json.loads(cli.call("simulate", *simulate, "--strategy", "native").stdout)
     assert never["least_bytes"] == alone["sharded"]["memory"]["peak_bytes"]
     least = units.size(never["least_bytes"])
     assert f"no configuration fits with no sharding (the least is {least})" in " ".join(call(*words).split())
@@ -480,7 +476,7 @@ def test_a_tight_fit_is_said_and_marked():
     assert asked(*tight)["best"]["tight"] and not asked(*words)["best"]["tight"]
     assert "is not counted" not in call(*words)
     simulate = [*words, "--memory", f"{peak + 1}B", "--strategy", "native"]
-    said = CliRunner().invoke(main, ["simulate", *map(str, simulate)]).stdout
+    said = cli.call("simulate", *simulate).stdout
     assert "fits tightly, with 1 B for what is not counted" in " ".join(said.split()) and " ~\n" in said
 
 
@@ -489,7 +485,7 @@ def test_where_all_fit_tightly_a_safer_way_is_shown():
     answer = asked(*words)
     text, safer = " ".join(call(*words).split()), answer["safer"]
     assert answer["best"]["tight"] and not safer["tight"] and safer["command"] in text
-    forecast = CliRunner().invoke(main, [*shlex.split(safer["command"])[1:], "--json", "--strategy", "native"])
+    forecast = cli.call(*shlex.split(safer["command"])[1:], "--json", "--strategy", "native")
     [result] = json.loads(forecast.stdout)
     assert result["sharded"]["fits"] and not result["sharded"]["tight"]
     # Without NVLink there is no tensor parallelism: more GPUs, on which something leaves room.
@@ -518,6 +514,6 @@ def test_the_network_is_said_to_be_that_of_a_node():
     assert (asked(*words)["bandwidth_bps"], asked(*words)["gpus_per_node"]) == (400e9, 8)
     options = ["gpt2-small", "--gpu", "a100", "--gpus", "16", "--bandwidth", "400Gbps", "--sharding", "zero1"]
     for more in ([], ["--tensor-parallel", "2"], ["--tensor-parallel", "4"]):
-        assert per_node in CliRunner().invoke(main, ["simulate", *options, *more]).stdout
-    assert "bit/s per node" not in CliRunner().invoke(main, ["simulate", "resnet-50", "--gpus", "8"]).stdout
+        assert per_node in cli.call("simulate", *options, *more).stdout
+    assert "bit/s per node" not in cli.call("simulate", "resnet-50", "--gpus", "8").stdout
     assert "shared by its GPUs" in " ".join(call("--help").split())

@@ -9,14 +9,13 @@ import json
 import os
 import random
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline.catalog.models import composites, heads
 from paceline.catalog.models.config import Config, built_in_configs
 from paceline.catalog.models.families import MODEL_TYPES, model_of
 from paceline.catalog.models.spec import workload_of
-from paceline.cli.main import main
 
 LLAMA_3_8B = built_in_configs()["llama-3-8b"].fields
 MISTRAL_7B = built_in_configs()["mistral-7b"].fields
@@ -116,9 +115,8 @@ def test_a_file_without_architectures_says_what_is_assumed(tmp_path, architectur
     file = tmp_path / "config.json"
     file.write_text(json.dumps(LLAMA_3_8B | {"architectures": architectures}), encoding="utf-8")
     for words in (["models", str(file)], ["simulate", str(file), "--gpu", "h100", "--gpus", "8", "--seq", "512"]):
-        told = CliRunner().invoke(main, words)
-        assert told.exit_code == 0, told.output
-        assert "has no `architectures`: assuming LlamaForCausalLM" in " ".join(told.output.split())
+        told = cli.output(*words)
+        assert "has no `architectures`: assuming LlamaForCausalLM" in " ".join(told.split())
     assert model_of(Config("mine", "here", LLAMA_3_8B)).parameters == 8_030_261_248
     assert not model_of(built_in_configs()["llama-3-8b"]).notes
 

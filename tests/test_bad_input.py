@@ -2,27 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
+
+refused = partial(cli.refused, "simulate")
 
 TINY = json.loads((Path(__file__).parent.parent / "examples" / "tiny.json").read_text())
-
-
-def refused(*words):
-    result = CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    assert len(result.stderr) < 400
-    return result.stderr
 
 
 @pytest.fixture
@@ -73,13 +62,13 @@ def test_missing_files():
     ],
 )
 def test_a_missing_file_is_named_with_its_option_and_the_remedy(words, message):
-    result = CliRunner().invoke(main, words)
+    result = cli.call(*words)
     assert result.exit_code == 2
     assert result.stderr == f"paceline: error: {message}there is no such file; check the path\n"
 
 
 def test_a_folder_in_place_of_a_file_is_named(tmp_path):
-    result = CliRunner().invoke(main, ["study", "published", "--data", str(tmp_path)])
+    result = cli.call("study", "published", "--data", tmp_path)
     assert result.stderr == f"paceline: error: --data: {tmp_path}: is a folder; name a file in it\n"
 
 
@@ -143,8 +132,7 @@ def test_files_that_are_no_traces(written, content):
     "words", [["simulate", b"a\xff"], [b"s\xff"], ["traces", b"\xff"], ["simulate", b"allreduce:\xff"]]
 )
 def test_names_that_are_not_utf_8(words):
-    command = [sys.executable, "-m", "paceline.cli", *words]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = cli.program(*words)
     assert result.returncode == 2
     assert result.stderr.startswith("paceline: error: ")
     assert result.stderr.count("\n") == 1

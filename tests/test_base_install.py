@@ -8,11 +8,11 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import base_environment
+import cli
 import pytest
 from paceline.cli.main import all_commands
 
@@ -56,7 +56,7 @@ def run(python, *words, **variables):
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environ |= {"PATH": f"{python.parent}:{environ['PATH']}", **variables}
     words = [str(word) for word in words]
-    return subprocess.run(words, env=environ, cwd=python.parent, capture_output=True, text=True, check=False)
+    return cli.ended(*words, env=environ, cwd=python.parent)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import cuda_stand_in
 import pytest
 
@@ -19,7 +19,7 @@ RUN = Path(__file__).resolve().parents[1] / "benches" / "gpu" / "run.py"
 def said(library):
     """What `make gpu` says with this driver; it must exit with 77."""
     environ = {**os.environ, "PACELINE_CUDA_LIBRARY": library, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, RUN], env=environ, capture_output=True, text=True, check=False)
+    done = cli.ended(sys.executable, RUN, env=environ)
     assert (done.returncode, done.stdout) == (77, ""), done.stderr
     return done.stderr.splitlines()
 

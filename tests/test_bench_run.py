@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import cli
 import pytest
 from paceline.interop.logs import read_log
 from paceline_lab.bench.engines import Options, chosen
@@ -25,9 +26,7 @@ LIMIT_S = 280
 
 
 def bench(*words, cwd=None):
-    return subprocess.run(
-        [*BENCH, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd, env=environment()
-    )
+    return cli.ended(*BENCH, *words, timeout=LIMIT_S, cwd=cwd, env=environment())
 
 
 def environment():
@@ -225,18 +224,15 @@ def test_a_stopped_rank_ends_at_the_limit_and_the_waiting_are_named():
     ],
 )
 def test_mistakes_are_named(words, says, tmp_path, monkeypatch):
-    from click.testing import CliRunner
-    from paceline.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "few" / "cats").mkdir(parents=True)
     for number in range(3):
         (tmp_path / "few" / "cats" / f"{number}.jpg").touch()
     (tmp_path / "log").write_text("total images/sec: 5\n")
-    done = CliRunner().invoke(main, ["bench", *words])
-    assert done.exit_code == 2
-    assert says in done.output
-    assert "Traceback" not in done.output
+    done = cli.output("bench", *words, code=2)
+    assert says in done
+    assert "Traceback" not in done
 
 
 def test_missing_tensorflow_is_a_row_that_says_how_to_install_it(monkeypatch, tmp_path):
@@ -362,7 +358,7 @@ def test_image_files_go_through_loaders(pictures):
 def test_on_an_emulated_cluster_ranks_run_on_its_hosts():
     inner = [*BENCH, *SMALL[:4], "--num-batches", "3", "--rounds", "1", "--engine", "paceline,ddp-gloo", "--json"]
     words = [*BENCH[:-1], "emulate", "run", "--workers", "2", "--bandwidth", "100Mbps", "--no-prefix", "--", *inner]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment())
+    done = cli.ended(*words, timeout=LIMIT_S, env=environment())
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
     found, _ = rows(done)

@@ -3,14 +3,13 @@
 import json
 import re
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import all_strategies, feasible
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.kinds import Resource
 from paceline.forecast.run import result_of
@@ -185,7 +184,5 @@ def test_the_cost_of_a_librarys_messages_is_relieved():
     job = {"workers": 64, "gpu": "h100", "strategy": "tree"}
     result = paceline.simulate("bert-base", **job)
     assert result.iteration_s > 1.5 * paceline.simulate("bert-base", library="none", **job).iteration_s
-    words = " ".join(
-        CliRunner().invoke(main, ["simulate", "bert-base@h100", "--gpus", "64", "--strategy", "tree"]).output.split()
-    )
+    words = " ".join(cli.call("simulate", "bert-base@h100", "--gpus", "64", "--strategy", "tree").output.split())
     assert "tree is bound by latency and the cost of messages: half the latency and cost of messages" in words

@@ -8,34 +8,16 @@ from pathlib import Path
 
 import paceline
 import pytest
-from click.testing import CliRunner
+from cli import answer as done
+from cli import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.interop.chakra_file import Attribute, ExecutionTrace, Node, NodeType, read, write
 
 pytest.importorskip("google.protobuf", reason="Chakra's files need protobuf: the extra chakra")
 
 DATA = Path(__file__).parent / "data" / "interop"
-
-
-def run(*words):
-    return CliRunner().invoke(main, [*map(str, words)])
-
-
-def done(*words):
-    result = run(*words, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def refused(*words):
-    result = run(*words)
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 @pytest.mark.parametrize("bucket", ["25MB", "none", "1MB"])

@@ -8,21 +8,14 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import added_commands, main
+from cli import call
+from cli import program as process
+from paceline.cli.main import added_commands
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-def call(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
-
-
-def process(*words, **settings):
-    command = [sys.executable, "-m", "paceline.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
 def test_version_and_help():
@@ -105,7 +98,7 @@ def test_real_process_exit_codes():
 
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m paceline.cli simulate allreduce:1MB --json | head -c 1"
-    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    shell = cli.ended("bash", "-c", command)
     assert shell.stdout == "["
     assert shell.stderr == ""
 
@@ -134,7 +127,7 @@ def test_json_needs_no_heavy_module():
         "heavy = {'matplotlib', 'pandas', 'torch', 'rich', 'numpy', 'asyncio', 'logging'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = cli.ended(sys.executable, "-c", code)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -217,7 +210,7 @@ def test_ctrl_c_during_the_imports():
         "            raise KeyboardInterrupt\nsys.meta_path.insert(0, CtrlC())\n"
         "import runpy\nrunpy.run_module('paceline', run_name='__main__')"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = cli.ended(sys.executable, "-c", code)
     assert (ran.returncode, ran.stderr) == (130, "paceline: interrupted; there is no result\n")
 
 
@@ -255,12 +248,12 @@ def test_a_working_directory_that_is_gone(tmp_path, words):
     gone = tmp_path / "gone"
     gone.mkdir()
     code = f"import os; os.rmdir({str(gone)!r}); from paceline.cli.main import main; main({words!r})"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, check=False)
+    ran = cli.ended(sys.executable, "-c", code, cwd=gone)
     assert ran.returncode == 2
     assert ran.stderr.endswith("the current directory no longer exists; cd elsewhere\n")
     assert ran.stderr.count("\n") == 1
 
 
 def test_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "paceline", "--version"], capture_output=True, text=True, check=True)
+    done = cli.program("--version", check=True)
     assert done.stdout == f"paceline {paceline.__version__}\n"

@@ -2,10 +2,9 @@
 
 import json
 
-from click.testing import CliRunner
+import cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paceline.cli.main import main
 
 _NUMBERS = st.sampled_from(["1", "2", "3", "4,8", "0", "-1", "7,7", "1.5", "", "99999999999", "x"])
 _RATES = st.sampled_from(["1Gbps", "25Gbps,10Gbps", "25", "25GB", "0bps", "1e3Tbps", "inf"])
@@ -50,7 +49,7 @@ def command_lines(draw):
 
 
 def check(words):
-    result = CliRunner().invoke(main, ["simulate", *words])
+    result = cli.call("simulate", *words)
     assert result.exception is None or isinstance(result.exception, SystemExit), words
     assert result.exit_code in (0, 2), (words, result.output)
     if result.exit_code == 2:

@@ -9,25 +9,23 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.forecast.run import result_of
 from paceline.forecast.sweep import SweepInterrupted
+
+call = partial(cli.call, "simulate")
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny.json"
 KEYS = str.split(
     "trace strategy workers servers bandwidth_bps iteration_s samples_per_s scaling_efficiency "
     "exposed_communication_s forward_s backward_s bytes_sent_per_worker messages compute_speedup"
 )
-
-
-def call(*words):
-    return CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
 
 
 def runs(*words):
@@ -438,7 +436,7 @@ def test_a_published_rate_of_a_device():
         for option in ("--gpu", "--device")
     )
     assert "assumed" in computed and "assumed" not in rescaled
-    shown = CliRunner().invoke(main, ["traces", "resnet-50"]).output
+    shown = cli.call("traces", "resnet-50").output
     assert "938 samples/s at batch 256" in " ".join(shown.split())
 
 
@@ -453,7 +451,7 @@ def test_native_is_a_tree_for_little_and_the_ring_for_much():
 
 
 def test_native_needs_a_library_underneath():
-    result = CliRunner().invoke(main, ["run", "-np", "2", "--strategy", "native", "--", "python", "-c", "pass"])
+    result = cli.call("run", "-np", "2", "--strategy", "native", "--", "python", "-c", "pass")
     assert result.exit_code == 2
     assert "the all-reduce of a library" in result.stderr
 
@@ -462,7 +460,7 @@ def test_gpus_are_workers():
     assert runs(TINY, "--gpus", "2,4", "--strategy", "ring") == runs(TINY, "--workers", "2,4", "--strategy", "ring")
     assert refused(TINY, "--gpus", 4, "--workers", 4) == "--gpus: means the same as --workers; give one of them"
     assert refused(TINY, "--gpus", 0) == "--gpus: 0 is not between 1 and 1000000"
-    done = CliRunner().invoke(main, ["validate", "--gpus", "2", "--workers", "2"])
+    done = cli.call("validate", "--gpus", "2", "--workers", "2")
     assert (done.exit_code, "--gpus: means the same as --workers" in done.stderr) == (2, True)
 
 

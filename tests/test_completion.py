@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from click.shell_completion import ShellComplete
 from paceline.cli.main import all_commands, main
@@ -16,7 +17,7 @@ PROGRAM = Path(sys.executable).with_name("paceline")
 
 def asked(instruction, words="", at=0):
     environ = os.environ | {"_PACELINE_COMPLETE": instruction, "COMP_WORDS": words, "COMP_CWORD": str(at)}
-    return subprocess.run([PROGRAM], env=environ, capture_output=True, text=True, check=True).stdout
+    return cli.ended(PROGRAM, env=environ, check=True).stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -42,7 +43,7 @@ def test_bash_completes(tmp_path):
     lines = (
         f". {script}; COMP_WORDS=(paceline doct); COMP_CWORD=1; _paceline_completion {PROGRAM}; echo ${{COMPREPLY[@]}}"
     )
-    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True)
+    done = cli.ended("bash", "-c", lines, check=True)
     assert done.stdout.strip() == "doctor"
 
 
@@ -121,5 +122,5 @@ def test_values_come_fast(words):
         "assert ShellComplete(main, {}, 'paceline', 'X').get_completions(args, last);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = cli.ended(sys.executable, "-c", code, check=True)
     assert not {"numpy", "torch", "rich", "matplotlib", "pandas", "ray", "tensorflow"} & set(done.stdout.split())

@@ -5,27 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.compression import METHODS, parse
 from paceline.catalog.hardware import find_hardware
 from paceline.catalog.library import load_trace
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.compression import on_gpu
 
+run = partial(cli.output, "simulate")
+
 GPT2 = ("gpt2-small", "--workers", "8", "--bandwidth", "1Gbps")
 VALUES = 497_759_232 // 4
-
-
-def run(*words: str, code: int = 0) -> str:
-    """Run `paceline simulate`; return what it printed."""
-    result = CliRunner().invoke(main, ["simulate", *words])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def costs(path: Path, **parts: dict[str, float]) -> str:

@@ -1,11 +1,11 @@
 """The peers' own tests, as far as torch's wheel has them, and the harness that runs them."""
 
 import importlib.util
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import cli
 import pytest
 from conformance import trainers
 from conformance.__main__ import judged
@@ -90,7 +90,7 @@ def test_a_test_that_fails_on_one_rank_is_the_only_one_that_fails(monkeypatch, t
 )
 def test_torchs_own_tests_of_process_groups_pass():
     command = [sys.executable, "-m", "conformance", "torch-2", "torch-4"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    done = cli.ended(*command, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

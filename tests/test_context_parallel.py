@@ -1,14 +1,11 @@
 """Context parallelism: ranks that share samples, what they keep, compute and wait for, and what is refused."""
 
-import json
-
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.models.config import find_config
 from paceline.catalog.models.roofline import Links
 from paceline.catalog.models.spec import workload_of
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model as jobs
 from paceline.forecast.jobs import spec
@@ -108,7 +105,7 @@ def test_shared_samples_are_as_fast_as_published(row):
 def test_words_and_json():
     arguments = ["simulate", "llama-3-8b", "--gpu", "h100", "--gpus", "32", "--seq", "2048"]
     arguments += ["--context-parallel", "16", "--strategy", "native"]
-    run = CliRunner().invoke(main, arguments)
+    run = cli.call(*arguments)
     text = " ".join(run.output.split())
     assert run.exit_code == 0, run.output
     for words in (
@@ -119,7 +116,7 @@ def test_words_and_json():
         "samples shared by 16 ranks",
     ):
         assert words in text, words
-    [document] = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    [document] = cli.answer(*arguments)
     assert document["context_parallel_s"] > 0
     slow, fast = (forecast(32, seq=2048, context_parallel=16, bandwidth=rate) for rate in ("400Gbps", "3200Gbps"))
     assert slow.context_parallel_s > 2 * fast.context_parallel_s

@@ -3,14 +3,19 @@
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.strategies import all_coordinators
-from paceline.cli.main import main
 from paceline.forecast.coordination.constants import all_constants
+
+runs = partial(cli.answer, "simulate")
+refused = partial(cli.refused, "simulate")
+
+call = partial(cli.call, "simulate")
 
 PARTS = ("compute_s", "coordinator_s", "copy_s", "collective_s")
 USUAL = str.split(
@@ -24,23 +29,6 @@ PUBLISHED = (*SUMMIT, "--library", "none", "--no-overlap", "--strategy", "native
 def unfolded(text):
     """Without the ends of lines, which depend on the terminal."""
     return " ".join(text.split())
-
-
-def call(*words):
-    return CliRunner().invoke(main, ["simulate", *(str(word) for word in words)])
-
-
-def runs(*words):
-    result = call(*words, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def refused(*words):
-    result = call(*words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("paceline: error: ").rstrip()
 
 
 def test_all_of_them_at_any_scale():
@@ -241,8 +229,9 @@ def test_a_coordinator_is_that_of_a_library():
     assert (row["library"], row["interval"]) == ("horovod", None)
     [bare] = runs(*words, "--coordinator", "negotiate", "--library", "none")
     assert bare["iteration_s"] < row["iteration_s"]
-    assert refused(*words, "--coordinator", "negotiate", "--library", "ddp") == (
-        "--coordinator: has no effect on ddp, whose ranks need not agree; leave it out, or give --library horovod"
+    assert refused(*words, "--coordinator", "negotiate", "--library", "ddp").rstrip() == (
+        "paceline: error: --coordinator: has no effect on ddp, "
+        "whose ranks need not agree; leave it out, or give --library horovod"
     )
 
 

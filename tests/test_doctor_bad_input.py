@@ -3,24 +3,15 @@
 import json
 import os
 import random
+from functools import partial
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError
-from paceline.cli.main import main
 from paceline.doctor import diagnose
 from test_doctor_format import FIRST, LAST, Ranks, training
 
-
-def refused(path):
-    result = CliRunner().invoke(main, ["doctor", str(path)])
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    assert len(result.stderr) < 600
-    return result.stderr
+refused = partial(cli.refused, "doctor")
 
 
 @pytest.fixture
@@ -118,7 +109,7 @@ def test_arguments_that_cannot_be(refusal, change):
 def test_a_forecast(refusal, tmp_path):
     path = tmp_path / "forecast.json"
     words = ["simulate", "allreduce:1MB", "--workers", "2", "--strategy", "ring", "--timeline", str(path)]
-    assert CliRunner().invoke(main, words).exit_code == 0
+    assert cli.call(*words).exit_code == 0
     assert "is the timeline of a forecast, not of a run" in refused(path)
 
 

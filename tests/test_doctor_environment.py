@@ -5,13 +5,11 @@ import os
 import platform
 import resource
 import socket
-import subprocess
 import sys
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.doctor import cuda_aware_mpi, environment
 from paceline.doctor.environment import HIDDEN, collect, variables
 from paceline.doctor.environment_table import table
@@ -94,12 +92,11 @@ def test_secrets_are_not_printed(as_json, monkeypatch):
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", f"eth-{SECRETS['PACELINE_SECRET']}")
     monkeypatch.setenv("PACELINE_STRATEGY", SECRETS["HOROVOD_PASSWORD"])
     monkeypatch.setenv("NCCL_PROXY", "http://somebody:opensesame@proxy:3128")
-    done = CliRunner().invoke(main, ["doctor", "--env", *(["--json"] if as_json else [])])
-    assert done.exit_code == 0, done.output
+    done = cli.output("doctor", "--env", *(["--json"] if as_json else []))
     for value in (*SECRETS.values(), "opensesame", "somebody"):
-        assert value not in done.output
-    assert "PACELINE_SECRET" in done.output and HIDDEN in done.output
-    assert "AWS_SECRET_ACCESS_KEY" not in done.output
+        assert value not in done
+    assert "PACELINE_SECRET" in done and HIDDEN in done
+    assert "AWS_SECRET_ACCESS_KEY" not in done
 
 
 @pytest.mark.parametrize(
@@ -184,7 +181,7 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
     taken = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = cli.ended(sys.executable, "-c", code, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.stdout.strip() == "[]"
@@ -195,7 +192,7 @@ def test_it_imports_nothing_heavy_and_takes_under_a_second():
     ("words", "said"), [([], "name the timeline of a run"), (["--env", "run.json"], "takes no RUN.json")]
 )
 def test_a_file_or_env(words, said):
-    done = CliRunner().invoke(main, ["doctor", *words])
+    done = cli.call("doctor", *words)
     assert done.exit_code == 2 and said in done.output
 
 

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
+import cli
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from test_doctor_format import Ranks, ddp, training
+
+doctor = partial(cli.printed, "doctor")
 
 SCRIPT = """
 import sys, time
@@ -37,12 +39,6 @@ for _ in range(10):
     optimizer.zero_grad()
 dist.destroy_process_group()
 """
-
-
-def doctor(*words):
-    result = CliRunner().invoke(main, ["doctor", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def timeline_of(script, folder):

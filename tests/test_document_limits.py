@@ -5,10 +5,10 @@ import gzip
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from paceline._core import Trace
 from paceline._internal.documents import read_json, read_limited, read_small
@@ -205,7 +205,7 @@ KINDS = (
 def run(commands, seconds=SECONDS):
     lines = "".join(json.dumps(words) + "\n" for words in commands)
     words = [sys.executable, str(WORKER), str(LIMIT_MB), str(seconds)]
-    done = subprocess.run(words, input=lines, capture_output=True, text=True, timeout=3000, check=False)
+    done = cli.ended(*words, input=lines, timeout=3000)
     last = done.stdout.splitlines()[-1] if done.stdout else ""
     document = ""
     for word in json.loads(last).get("words", []) if last else []:

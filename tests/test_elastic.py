@@ -5,11 +5,11 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
 
+import cli
 import pytest
 from elastic_workers import model
 from elastic_workers.launch import finish, run, start
@@ -222,9 +222,7 @@ def test_what_cannot_be_sent_is_named():
         "hvd.elastic.ObjectState(step=0, lock=threading.Lock()).sync()"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=60, check=False
-    )
+    done = cli.ended(sys.executable, "-c", script, env=env, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("the elastic state's lock: lock cannot be sent to other ranks: cannot pickle"), (
         done.stderr

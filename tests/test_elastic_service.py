@@ -11,9 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.job.elastic_member import Membership, WorldEndedError, membership
 from paceline.job.elastic_protocol import Decoder, encode, proof, proves, world_secret
@@ -383,9 +382,8 @@ def test_options_that_cannot_be(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("PACELINE_")]:
         monkeypatch.delenv(name)
-    result = CliRunner().invoke(main, ["run", *options, "--", "true"], standalone_mode=True)
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.output.split()), result.output
+    result = cli.output("run", *options, "--", "true", code=2)
+    assert message in " ".join(result.split()), result
 
 
 def test_random_bytes_are_no_message():

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from functools import partial
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from emulate_workers.here import (
     alive,
     assert_gone,
@@ -23,9 +24,10 @@ from emulate_workers.here import (
     wait_until,
 )
 from paceline import InvalidArgumentError, emulate
-from paceline.cli.main import main
 from paceline_lab.emulate import plan, state
 from paceline_lab.emulate.cluster import bring_up, let_go
+
+refused = partial(cli.refused, "emulate")
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces")
 WHERE = "import socket;print(socket.gethostname());print([name for _, name in socket.if_nameindex()])"
@@ -53,14 +55,6 @@ def up(folder):
     yield bring
     for name in names:
         call(folder, "down", "--name", name)
-
-
-def refused(*words):
-    result = CliRunner().invoke(main, ["emulate", *map(str, words)])
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import cli
 import pytest
 from emulate_workers.here import TESTS, call, skip_where_forbidden
 from paceline import InvalidArgumentError, emulate
@@ -93,9 +94,7 @@ def test_the_switch_is_not_shaped(possible):
 
 def received(cluster, host):
     """Bytes received by the host's NIC."""
-    out = subprocess.run(
-        [*cluster.entering(host), "cat", "/proc/self/net/dev"], capture_output=True, text=True, check=True, timeout=20
-    ).stdout
+    out = cli.ended(*cluster.entering(host), "cat", "/proc/self/net/dev", check=True, timeout=20).stdout
     return next(int(line.split()[1]) for line in out.splitlines() if "eth0:" in line)
 
 

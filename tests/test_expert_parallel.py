@@ -3,15 +3,14 @@
 import json
 from dataclasses import replace
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.hardware import find_hardware
 from paceline.catalog.models.config import find_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.roofline import Links, Roofline
 from paceline.catalog.models.spec import workload_of
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model as jobs
 from paceline.forecast.jobs import spec
@@ -104,11 +103,10 @@ def test_reliefs_and_words_know_the_all_to_alls():
         2 * forecast(128, expert_parallel=8, gpus_per_node=4).expert_parallel_s
     )
     arguments = ["simulate", "mixtral-8x7b", "--gpu", "h100", "--gpus", "64", "--seq", "4096", "--expert-parallel", "8"]
-    run = CliRunner().invoke(main, [*arguments, "--gpus-per-node", "4"])
-    assert run.exit_code == 0, run.output
+    run = cli.output(*arguments, "--gpus-per-node", "4")
     for words in ("experts on 8 GPUs", "Tokens on their way to experts on other GPUs and back", "experts' all-to-alls"):
-        assert words in " ".join(run.output.split())
-    document = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+        assert words in " ".join(run.split())
+    document = cli.answer(*arguments)
     assert document[0]["expert_parallel_s"] > 0
     slow, fast = (forecast(64, expert_parallel=8, gpus_per_node=4, bandwidth=rate) for rate in ("400Gbps", "800Gbps"))
     assert slow.expert_parallel_s > 1.8 * fast.expert_parallel_s
@@ -143,15 +141,14 @@ def test_numbers_of_gpus_by_default_are_groups_with_all_experts():
         "native",
         "--json",
     ]
-    rows = json.loads(CliRunner().invoke(main, arguments).stdout)
+    rows = json.loads(cli.call(*arguments).stdout)
     assert [row["workers"] for row in rows] == [8, 16, 32, 64]
 
 
 def test_explanations_know_the_groups():
     arguments = ["simulate", "mixtral-8x7b", "--gpu", "h100", "--gpus", "16", "--seq", "4096", "--expert-parallel", "8"]
-    run = CliRunner().invoke(main, [*arguments, "--strategy", "native", "--explain"])
-    assert run.exit_code == 0, run.output
-    assert "another strategy" in run.output and "aggregation" not in run.output
+    run = cli.output(*arguments, "--strategy", "native", "--explain")
+    assert "another strategy" in run and "aggregation" not in run
 
 
 def test_the_whole_gathered_ahead_is_a_block_with_its_experts():

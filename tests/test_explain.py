@@ -1,16 +1,12 @@
 """`paceline simulate --explain`: the knee, what dominates, and what changes would bring."""
 
 import json
+from functools import partial
 
+import cli
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 
-
-def call(*words):
-    result = CliRunner().invoke(main, ["simulate", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+call = partial(cli.printed, "simulate")
 
 
 def explained(*words):
@@ -86,7 +82,7 @@ def test_the_interval_is_of_comparable_measurements():
 
 
 def test_one_of_explain_and_csv():
-    result = CliRunner().invoke(main, ["simulate", "resnet-50", "--explain", "--csv"])
+    result = cli.call("simulate", "resnet-50", "--explain", "--csv")
     assert result.exit_code == 2
     assert "--explain and --csv cannot be combined" in result.stderr
 
@@ -133,7 +129,7 @@ def test_a_trace_without_gradients_is_refused(tmp_path):
     fields = {"format": "paceline-trace", "version": 1, "name": "none", "batch": 1, "dtype": "float32"}
     path = tmp_path / "none.json"
     path.write_text(json.dumps({**fields, "workers": [worker]}))
-    result = CliRunner().invoke(main, ["simulate", str(path), "--gpus", "8"])
+    result = cli.call("simulate", path, "--gpus", "8")
     assert result.exit_code == 2 and "none: has no gradients, so there is nothing to synchronise" in result.output
 
 
@@ -232,8 +228,7 @@ def test_the_librarys_calls_may_be_what_bounds(tmp_path):
     ],
 )
 def test_changes_between_nodes_are_offered_where_something_is_sent_between_them(words, has):
-    done = CliRunner().invoke(main, ["simulate", *words.split(), "--explain", "--json"])
-    assert done.exit_code == 0, done.output
-    said = done.stdout
+    done = cli.printed("simulate", *words.split(), "--explain", "--json")
+    said = done
     assert ('"RDMA instead of TCP"' in said) is has
     assert ('"twice the bandwidth' in said.replace('"twice the bandwidth inside', "")) is has

@@ -8,12 +8,11 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import cli
 import paceline
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
-from click.testing import CliRunner
 from paceline.catalog.libraries import find_library
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline_lab.cli.explore import _first as first
 from paceline_lab.explore import model_answers
@@ -76,7 +75,7 @@ def test_answers_of_a_model_are_those_of_simulate():
     assert {row["label"] for row in told["rows"]} == {"none", "zero1", "zero2", "zero3", "hsdp:4"}
     for row in told["rows"]:
         words = model_answers.command(state, row["sharding"]).split()[1:]
-        [own] = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+        [own] = cli.answer(*words)
         assert (row["iteration_s"], row["mfu"]) == (own["iteration_s"], own["mfu"])
         assert row["peak_bytes"] == own["sharded"]["memory"]["peak_bytes"] == sum(row["memory"].values())
         assert row["fits"] == own["sharded"]["fits"]
@@ -124,7 +123,7 @@ def test_the_page_is_that_of_the_name():
         (["resnet-18", "--gpu", "h100"], "--gpu: has no effect on a recorded trace"),
         (["llama-3-8b", "--gpu", "h1000"], "h1000"),
     ):
-        refused = CliRunner().invoke(main, ["explore", *words, "--port", "0"])
+        refused = cli.call("explore", *words, "--port", "0")
         assert refused.exit_code == 2 and message in refused.output, refused.output
     for words, script in ((["gpt2-small"], b"traces.js"), (["gpt2-small", "--gpu", "a100"], b"models.js")):
         with running(*words) as address:
@@ -234,7 +233,7 @@ def test_a_library_brings_its_servers(library):
 
 
 def test_the_preset_is_a_name_and_the_help_says_so():
-    told = CliRunner().invoke(main, ["explore", "--help"]).output
+    told = cli.call("explore", "--help").output
     assert "--cluster NAME" in told and "FILE" not in told
 
 
@@ -253,7 +252,7 @@ def test_a_model_may_name_its_gpu():
     ],
 )
 def test_words_that_the_page_does_not_take(words, message):
-    refused = CliRunner().invoke(main, ["explore", *words])
+    refused = cli.call("explore", *words)
     assert refused.exit_code == 2 and message in refused.stderr
 
 
@@ -349,7 +348,7 @@ def test_a_port_that_is_taken():
     with running() as address:
         port = address.split(":")[2].partition("/")[0]
         words = [sys.executable, "-m", "paceline.cli", "explore", "--port", port]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = cli.ended(*words, timeout=60)
         assert done.returncode == 2
         assert f"--port {port}: address already in use; give another, or 0 for any" in done.stderr
 

@@ -1,11 +1,9 @@
 """An installation without extras imports none of their packages, and a command that needs an extra names it."""
 
-import subprocess
 import sys
 
+import cli
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 
 ASIDE = ("studies", "bench", "plan", "torch", "ray", "emulate", "validate", "replay", "report", "explore", "probe")
 RUN = "import sys\nfrom paceline.cli.main import main\ntry: main({words!r})\nexcept SystemExit: pass\n"
@@ -22,7 +20,7 @@ RUN = "import sys\nfrom paceline.cli.main import main\ntry: main({words!r})\nexc
 )
 def test_studies_bench_and_readers_are_not_imported_by_default(code):
     code += f"\nprint([name for name in {ASIDE} if 'paceline.' + name in sys.modules], file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = cli.ended(sys.executable, "-c", code, check=True)
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
@@ -48,6 +46,6 @@ def test_a_missing_extra_is_named(words, missing, extra, monkeypatch, tmp_path):
     (tmp_path / "graph.pb").write_bytes(b"\x0a\x00")
     (tmp_path / "spec.toml").write_text("title = 'a'\n[[chapter]]\ntitle = 'b'\ntrace = 'resnet-18'\n")
     monkeypatch.setitem(sys.modules, missing, None)
-    done = CliRunner().invoke(main, words)
+    done = cli.call(*words)
     assert f"pip install '.[{extra}]'" in done.output + str(done.exception), done.output
     assert done.exit_code in {1, 2, 77}

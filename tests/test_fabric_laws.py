@@ -2,12 +2,11 @@
 
 import itertools
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.cli.main import main
 from paceline.forecast.jobs import model, spec
 
 SHAPES = {
@@ -138,9 +137,8 @@ def test_nccl_on_rails_is_continuous_with_the_calibrated_model(sharding, link):
 def test_a_link_among_many_costs_nothing_and_all_of_them_do():
     def found(*words):
         run = ["simulate", "llama-3-8b", "--gpu", "h100", "--gpus", "512", "--cluster", "h100-rails"]
-        result = CliRunner().invoke(main, [*run, "--strategy", "native", "--sharding", "zero3", *words])
-        assert result.exit_code == 0, result.output
-        return " ".join(result.output.split())
+        result = cli.output(*run, "--strategy", "native", "--sharding", "zero3", *words)
+        return " ".join(result.split())
 
     healthy = found()
     assert "376 Gbit/s per GPU" in healthy and "bit/s per node" not in healthy
@@ -156,9 +154,8 @@ def test_a_link_among_many_costs_nothing_and_all_of_them_do():
 def test_where_routes_are_hashed_removing_can_help_and_the_verdict_says_why():
     words = ["simulate", "resnet-50", "--workers", "16", "--strategy", "ring", "--cluster", "fat-tree-k16"]
     for left in ("0.5", "0"):
-        result = CliRunner().invoke(main, [*words, "--degrade", f"edge0-agg1:{left}"])
-        assert result.exit_code == 0, result.output
-        said = " ".join(result.output.split())
+        result = cli.output(*words, "--degrade", f"edge0-agg1:{left}")
+        said = " ".join(result.split())
         assert "Routes are hashed (ecmp) and do not avoid a slow link" in said
         assert "removing it may make an iteration shorter" in said
 

@@ -2,18 +2,12 @@
 
 import json
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
+from cli import output as _run
 
 LEAVES = {"kind": "leaf-spine", "nodes_per_leaf": 4, "spines": 1, "oversubscription": 8.0}
-
-
-def _run(*words: str) -> str:
-    result = CliRunner().invoke(main, [*words])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_the_busiest_links_are_named() -> None:
@@ -30,10 +24,9 @@ def test_slow_links_are_given_by_name() -> None:
     words = ["simulate", "allreduce:10MB", "--workers", "8", "--strategy", "ring", "--json"]
     whole, slow = (json.loads(_run(*words, *more))[0]["iteration_s"] for more in ([], ["--degrade", "node3:0.5"]))
     assert slow / whole == pytest.approx(2, rel=0.15)
-    refused = CliRunner().invoke(main, [*words, "--degrade", "leaf0-spine1:0.5"])
-    assert refused.exit_code == 2
-    assert "no link 'leaf0-spine1' with 8 workers; it has node0 to node7" in refused.output
-    assert "--degrade" in CliRunner().invoke(main, [*words, "--degrade", "node3"]).output
+    refused = cli.output(*words, "--degrade", "leaf0-spine1:0.5", code=2)
+    assert "no link 'leaf0-spine1' with 8 workers; it has node0 to node7" in refused
+    assert "--degrade" in cli.call(*words, "--degrade", "node3").output
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """Answers that a forecast gives in corner cases, and the reasons of those that it refuses."""
 
 import json
+from functools import partial
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
@@ -16,11 +16,9 @@ from paceline.forecast.wording import explanation as words
 from paceline.forecast.wording import terms
 from paceline_lab.report import spec
 
+simulated = partial(cli.call, "simulate")
+
 CLUSTER = {"format": "paceline-cluster", "version": 1, "bandwidth": "10Gbps"}
-
-
-def simulated(*words):
-    return CliRunner().invoke(main, ["simulate", *map(str, words)])
 
 
 def explanation(traces="allreduce:1MB", **given):

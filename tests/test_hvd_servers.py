@@ -1,9 +1,9 @@
 """Training by parameter servers, pulled in step() or by layer: weights equal those of one process with all batches."""
 
 import json
-import subprocess
 import sys
 
+import cli
 import pytest
 from hvd_workers import pulling
 from hvd_workers.launch import RankError, run
@@ -83,13 +83,6 @@ def test_the_example_trains_with_servers_of_its_own():
     script = str(TESTS.parent / "examples" / "horovod_mnist.py")
     options = ["-np", "2", "--strategy", "ps", "--servers", "2", "--pull", "layer"]
     command = [sys.executable, "-m", "paceline.cli", "run", *options, "--", sys.executable, script]
-    ended = subprocess.run(
-        [*command, "--synthetic", "--epochs", "1"],
-        env=clean(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = cli.ended(*command, "--synthetic", "--epochs", "1", env=clean(), timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "epoch 1: " in ended.stdout

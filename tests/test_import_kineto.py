@@ -2,35 +2,28 @@
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.interop.collectives import describe, is_kernel, kind_of
 from paceline.interop.kineto_file import Event
 from paceline.interop.timeline import Clock, difference, intersection, union
 
+run = partial(cli.call, "import-kineto")
+
 REAL = Path(__file__).parent / "data" / "interop" / "ddp-gloo.json.gz"
-
-
-def run(*words):
-    return CliRunner().invoke(main, ["import-kineto", *map(str, words)])
 
 
 def imported(tmp_path, *words):
     output = tmp_path / "trace.json"
-    result = run(*words, "-o", output, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(output.read_text()), json.loads(result.stdout)
+    summary = cli.answer("import-kineto", *words, "-o", output)
+    return json.loads(output.read_text()), summary
 
 
 def refused(tmp_path, *words):
-    result = run(*words, "-o", tmp_path / "trace.json")
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    return cli.refused("import-kineto", *words, "-o", tmp_path / "trace.json")
 
 
 class Recording:

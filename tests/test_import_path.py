@@ -1,11 +1,11 @@
 """Paceline in one file, as pex and shiv make it: only the process that runs the file has its folders on sys.path."""
 
 import os
-import subprocess
 import sys
 import venv
 
 import base_environment
+import cli
 import pytest
 from paceline._internal import import_path
 
@@ -61,6 +61,6 @@ def test_ranks_and_servers_of_a_packed_program(tmp_path, options):
     python = tmp_path / "bare/bin/python"
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = [python, program, "run", "-np", "2", *options, "--", python, script]
-    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = cli.ended(*words, env=environ, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 3.0") == 2

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import cli
 import pytest
 from job_workers.launch import clean
 from paceline._internal import netif
@@ -107,9 +108,7 @@ class Hosts:
 
     @staticmethod
     def _ip(pid, words):
-        made = subprocess.run(
-            ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *words.split()], capture_output=True, text=True, check=False
-        )
+        made = cli.ended("nsenter", f"--net=/proc/{pid}/ns/net", "ip", *words.split())
         if made.returncode:
             pytest.skip(f"ip {words}: {made.stderr.strip()}")
 

@@ -3,10 +3,10 @@
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 
+import cli
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, left_over
 
@@ -247,7 +247,7 @@ def test_the_launcher_names_the_rank_that_was_killed():
     command = [sys.executable, "-m", "paceline.cli", "run", "-np", "3", "--strategy", "ring", "--"]
     command += [sys.executable, "-m", "job_workers.failures", "die_while_training", "SIGKILL"]
     env = {**clean(), "JOB_TEST_MARK": "killed-under-the-launcher"}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env, cwd=TESTS)
+    result = cli.ended(*command, timeout=60, env=env, cwd=TESTS)
     assert result.returncode == 1
     pid = re.search(r"paceline: error: rank 1 \(pid (\d+)\) was killed by SIGKILL", result.stderr)[1]
     for rank in (0, 2):

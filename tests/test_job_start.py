@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import cli
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, free_port, run
 
@@ -27,14 +28,8 @@ def refused(folder, size, **how):
 
 
 def test_alone():
-    result = subprocess.run(
-        [sys.executable, "-m", "job_workers.starts", "simple"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        cwd=TESTS,
-        env=clean(),
+    result = cli.ended(
+        sys.executable, "-m", "job_workers.starts", "simple", check=True, timeout=60, cwd=TESTS, env=clean()
     )
     assert '"rank": 0, "size": 1, "local_rank": 0' in result.stdout
 
@@ -42,7 +37,7 @@ def test_alone():
 def test_a_users_mistake_is_told_with_the_line_of_the_script_and_nothing_between(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import paceline\n\npaceline.job.join(transport='carrier')\n")
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=clean())
+    ended = cli.ended(sys.executable, script, env=clean())
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"{script}:3: transport: 'carrier' is unknown;"), ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -142,14 +137,6 @@ def test_ranks_in_different_containers_talk_over_tcp(tmp_path, proc):
 def test_under_torchrun():
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"--master-port={free_port()}"]
-    result = subprocess.run(
-        [*command, "-m", "job_workers.starts", "simple"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=TESTS,
-        env=clean(),
-    )
+    result = cli.ended(*command, "-m", "job_workers.starts", "simple", timeout=120, cwd=TESTS, env=clean())
     assert result.returncode == 0, result
     assert sorted(re.findall(r'"rank": (\d), "size": 2', result.stdout)) == ["0", "1"]

@@ -5,10 +5,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.jobs import model, spec, table
 from paceline.forecast.kinds import Resource
@@ -125,7 +124,7 @@ def test_the_command_may_say_what_the_cluster_has(tmp_path):
     file.write_text('bandwidth = "1Gbps"\niterations = 2\n[[job]]\ntrace = "allreduce:4MB/2"\nworkers = 4\n')
 
     def run(*words):
-        return CliRunner().invoke(main, ["simulate", "--jobs", str(file), *words], catch_exceptions=False)
+        return cli.call("simulate", "--jobs", file, *words)
 
     as_is, faster = (json.loads(run("--json", *words).stdout) for words in ((), ("--bandwidth", "400Gbps")))
     assert faster["cluster"]["bandwidth"] == "400Gbps"
@@ -341,13 +340,12 @@ def test_the_command(tmp_path):
     # Others go on until the last has begun and ended: with small jobs, soon.
     text = re.sub(r"trace = .*", 'trace = "allreduce:8MB/4"', text).replace("300ms", "30ms")
     small.write_text("iterations = 2\n" + text)
-    run = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--plot", str(tmp_path / "jobs.png")])
-    assert run.exit_code == 0, run.output
+    run = cli.output("simulate", "--jobs", small, "--plot", tmp_path / "jobs.png")
     for words in ("slowdown of", "beside", "shared link", "rack 0 up", "twice the bandwidth", "suffers most"):
-        assert words in run.output
+        assert words in run
     assert (tmp_path / "jobs.png").stat().st_size > 10_000
     timeline = tmp_path / "timeline.json"
-    found = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--json", "--timeline", str(timeline)])
+    found = cli.call("simulate", "--jobs", small, "--json", "--timeline", timeline)
     document = json.loads(found.stdout)
     assert document["schema"] == 1
     assert {one["name"] for one in document["jobs"]} == {"vision", "big model", "old code"}
@@ -357,7 +355,7 @@ def test_the_command(tmp_path):
         if event["name"] == "process_name"
     }
     assert {"vision: worker 0", "old code: worker 15", "rack 0", "node 15"} <= processes
-    refused = CliRunner().invoke(main, ["simulate", "--jobs", str(small), "--workers", "8"])
+    refused = cli.call("simulate", "--jobs", small, "--workers", "8")
     assert refused.exit_code == 2 and "--workers has no effect with --jobs" in refused.output
 
 

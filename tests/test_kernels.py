@@ -2,10 +2,10 @@
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 
 pytestmark = pytest.mark.process
@@ -38,5 +38,5 @@ def test_the_source_compiles_to_the_ptx():
         build.library()
     except build.NotInstalled as error:
         pytest.skip(str(error))
-    done = subprocess.run([sys.executable, str(BUILD), "--check"], capture_output=True, text=True, check=False)
+    done = cli.ended(sys.executable, BUILD, "--check")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,19 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError
 from paceline._internal.system import out_of_memory_kills
-from paceline.cli.main import main
 from paceline.job import failure, timeline_files
 from paceline.launch import processes
 from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import Notes, runs
 from paceline.launch.output import prefixed
+
+refused = partial(cli.refused, "run")
 
 RUN = [sys.executable, "-m", "paceline.cli", "run"]
 SHOW = "import os,json;print(json.dumps(dict(os.environ)))"
@@ -136,12 +138,6 @@ def begin():
         process.stdout.close()
         process.stderr.close()
         process.wait()
-
-
-def refused(*words):
-    result = CliRunner().invoke(main, ["run", *map(str, words)])
-    assert result.exit_code == 2, result.output
-    return result.stderr
 
 
 @pytest.fixture
@@ -786,7 +782,7 @@ def test_the_launcher_needs_no_heavy_module():
         "heavy = {'torch', 'rich', 'numpy', 'asyncio', 'logging', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = cli.ended(sys.executable, "-c", code)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -2,18 +2,18 @@
 
 import importlib.util
 import json
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import channels, names, reference
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import all_libraries, find_library, library_names, read_library
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import evidence
 from paceline.forecast.lowering import fusion, lowered
@@ -21,18 +21,10 @@ from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
 
+told = partial(cli.answer, "simulate")
+
 ROOT = Path(__file__).parent.parent
 NAMES = get_args(names.LibraryName)
-
-
-def ran(*words):
-    return CliRunner().invoke(main, ["simulate", *map(str, words), "--json"])
-
-
-def told(*words):
-    done = ran(*words)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def test_names_are_those_of_the_files():
@@ -45,14 +37,14 @@ def test_the_page_is_current():
 
 
 def test_every_constant_is_listed():
-    listed = json.loads(CliRunner().invoke(main, ["libraries", "--json"]).output)
+    listed = cli.answer("libraries")
     assert [entry["name"] for entry in listed["libraries"]] == list(library_names())
     for entry in [*(it for one in listed["libraries"] for it in one["constants"]), *listed["channels"]]:
         assert entry["value"] > 0 and entry["unit"] and entry["source"] and entry["uncertainty"] >= 0
-    one = CliRunner().invoke(main, ["libraries", "horovod"]).output
+    one = cli.call("libraries", "horovod").output
     assert "fusion_threshold" in one and "HOROVOD_FUSION_THRESHOLD" in one
-    assert "tcp.stream" in CliRunner().invoke(main, ["libraries", "channels"]).output
-    refused = CliRunner().invoke(main, ["libraries", "horvod"], standalone_mode=False)
+    assert "tcp.stream" in cli.call("libraries", "channels").output
+    refused = cli.call("libraries", "horvod")
     assert refused.exit_code and "did you mean 'horovod'?" in refused.output + str(refused.exception)
 
 
@@ -172,7 +164,7 @@ def test_explicit_options_win():
     ],
 )
 def test_mistakes_are_named(words, message):
-    done = CliRunner().invoke(main, ["simulate", "resnet-50", "--workers", "4", *words], standalone_mode=False)
+    done = cli.call("simulate", "resnet-50", "--workers", "4", *words)
     assert done.exit_code and message in done.output + str(done.exception)
 
 
@@ -310,11 +302,7 @@ def test_outside_the_evidence_there_is_no_interval(words, reason):
     (found,) = told("resnet-50", "--cluster", "p3.16xlarge", *words, *strategy)
     assert found["interval"] is None
     assert reason in found["evidence"]
-    text = " ".join(
-        CliRunner()
-        .invoke(main, ["simulate", "resnet-50", "--cluster", "p3.16xlarge", *map(str, words), *strategy])
-        .output.split()
-    )
+    text = " ".join(cli.call("simulate", "resnet-50", "--cluster", "p3.16xlarge", *words, *strategy).output.split())
     assert reason in text
 
 
@@ -324,7 +312,7 @@ def test_an_interval_ends_where_computation_alone_does():
     alone = found["forward_s"] + found["backward_s"] + found["optimizer_s"]
     assert found["interval"]["clipped"]
     assert found["interval"]["low_s"] == alone < found["iteration_s"]
-    text = " ".join(CliRunner().invoke(main, ["simulate", *map(str, words)]).output.split())
+    text = cli.said("simulate", *words)
     assert "97.26 ms (computation alone) to 153.3 ms, 13361 to 21056 samples/s (linear scaling)" in text
     (slow,) = told("resnet-50", "--gpus", 64, "--gpus-per-node", 8, "--bandwidth", "25Gbps", "--strategy", "native")
     assert not slow["interval"]["clipped"]

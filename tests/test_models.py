@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
 from click.testing import CliRunner
@@ -740,7 +741,7 @@ def test_what_relieves_a_gpu_of_a_pipeline_is_said_in_its_options():
 
 def test_a_tight_fit_is_no_plain_yes():
     words = ["gpt2-xl", "--gpu", "a100", "--gpus", "8", "--batch"]
-    said = {batch: CliRunner().invoke(models, [*words, str(batch)]).stdout for batch in (20, 24, 28)}
+    said = {batch: cli.printed("models", *words, batch) for batch in (20, 24, 28)}
     zero3 = {
         batch: next(line for line in text.splitlines() if line.startswith("zero3")) for batch, text in said.items()
     }
@@ -790,7 +791,7 @@ def test_models_have_as_many_gradients_as_pytorchs(name, gradients):
 def test_gpus_that_a_cluster_does_not_have_are_said():
     def notes(*words):
         given = ("gpt2-small", "--gpus", "8", "--sharding", "zero3", "--seq", "256", *words, "--json")
-        [found] = json.loads(CliRunner().invoke(simulate, given).stdout)
+        [found] = json.loads(cli.printed("simulate", *given))
         return [note for note in found["notes"] if "links those of" in note]
 
     [note] = notes("--gpu", "a100", "--cluster", "dgx-h100")

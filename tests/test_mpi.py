@@ -3,12 +3,11 @@
 import sys
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from job_workers.launch import free_port
 from mpi_launch import LIBRARIES, RECOVERS, Mpirun, said
-from paceline.cli.main import main
 from paceline.job.settings import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -257,6 +256,6 @@ def test_baidu_ring_is_forecast_as_the_ring():
 
 @pytest.mark.parametrize("option", ["--transport=mpi", "--strategy=baidu-ring"])
 def test_paceline_run_says_who_starts_ranks_of_mpi(option):
-    result = CliRunner().invoke(main, ["run", "-np", "2", option, "--", "python", "-c", "pass"])
+    result = cli.call("run", "-np", "2", option, "--", "python", "-c", "pass")
     assert result.exit_code == 2
     assert "mpirun -n 2 env PACELINE_TRANSPORT=mpi python" in result.stderr

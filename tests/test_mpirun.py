@@ -4,10 +4,10 @@ import json
 import os
 import re
 import secrets
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from job_workers.launch import clean, free_port
 from paceline_lab.bench.environments import folder_of
@@ -33,14 +33,8 @@ def mpirun(request):
     def run(ranks, *command, env=None):
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.getuid() == 0 else {}
         many = ["--oversubscribe"] if request.param == "openmpi" else []
-        return subprocess.run(
-            [launcher, "-n", str(ranks), *many, *command],
-            env={**clean(), **root, "PACELINE_SECRET": secrets.token_hex(16), **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = {**clean(), **root, "PACELINE_SECRET": secrets.token_hex(16), **(env or {})}
+        return cli.ended(launcher, "-n", ranks, *many, *command, env=env, timeout=120)
 
     return run
 

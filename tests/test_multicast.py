@@ -2,9 +2,9 @@
 
 import json
 import re
-import subprocess
 import sys
 
+import cli
 import pytest
 from job_workers.launch import TESTS, Ranks, clean, run
 
@@ -97,7 +97,7 @@ def test_ranks_that_were_told_of_different_groups(tmp_path):
 
 def start(*words):
     command = [sys.executable, "-m", "paceline.cli", "run", *map(str, words)]
-    return subprocess.run(command, cwd=TESTS, env=clean(), capture_output=True, text=True, check=False, timeout=90)
+    return cli.ended(*command, cwd=TESTS, env=clean(), timeout=90)
 
 
 def test_servers_of_their_own_send_once_and_the_launcher_says_so(tmp_path):

@@ -3,23 +3,25 @@
 import json
 import math
 import pickle
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import nccl
 from paceline.catalog.constants import assuming
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl import Group, Machine, collective_time, estimates
 from paceline.forecast.nccl.model import bus_factor
 from paceline.forecast.nccl.request import parse
 from paceline_lab.studies.published import collectives, run
+
+simulate = partial(cli.call, "simulate")
 
 NODES = ("dgx-a100", "dgx-h100", "dgx-b200", "p4d", "p5", "p5en", "p6-b200", "internevo-a100", "dlperf-v100")
 MIB, GIB = 1 << 20, 1 << 30
@@ -27,10 +29,6 @@ MIB, GIB = 1 << 20, 1 << 30
 
 def machine(name, **fields):
     return Machine.of(load_cluster(name, **fields))
-
-
-def simulate(*arguments):
-    return CliRunner().invoke(main, ["simulate", *arguments])
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -369,7 +367,7 @@ def test_options_that_collectives_with_known_times_do_not_have(option, value):
 
 def test_measured_and_bare_exchanges_are_told_apart():
     def notes(*words):
-        found = CliRunner().invoke(main, ["simulate", *words, "--gpus", "16", "--strategy", "native,ring", "--json"])
+        found = cli.call("simulate", *words, "--gpus", "16", "--strategy", "native,ring", "--json")
         return [note for note in json.loads(found.stdout)[0]["notes"] if "messages alone" in note]
 
     assert len(notes("allreduce:8B", "--cluster", "dgx-h100")) == 1

@@ -1,18 +1,22 @@
 """The nodes that are assumed of a GPU, and which GPU an unknown name suggests."""
 
 import json
+from functools import partial
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline._core import written_rate
 from paceline._internal.nearest import like_gpu
 from paceline.catalog.devices import NODES, all_rates
 from paceline.catalog.hardware import all_hardware, find_hardware
 from paceline.catalog.library import cluster_names
 from paceline.catalog.nodes import GPUS_PER_NODE, nodes_of, nodes_of_device
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+
+verdict = partial(cli.said, "simulate", "--strategy", "native")
+
+forecast = partial(cli.answer, "simulate")
 
 WITHOUT_NODES = [device.name for device in all_hardware() if device.node is None]
 NAMES = {device.name: (device.name, device.title, *device.aliases, *device.like) for device in all_hardware()}
@@ -48,12 +52,6 @@ def test_nodes_of_every_gpu(gpu):
             assert 9e9 < inside < 63e9  # x16 slots of PCI Express 3.0 to 5.0
         else:
             assert 0.9 * device.bus_bandwidth < inside < device.link_bandwidth
-
-
-def forecast(*words):
-    told = CliRunner().invoke(main, ["simulate", *map(str, words), "--json"], catch_exceptions=False)
-    assert told.exit_code == 0, told.output
-    return json.loads(told.stdout)
 
 
 FABRIC = ("--cluster", "fat-tree-k16", "--gpus-per-node", 8, "--strategy", "native")
@@ -120,12 +118,6 @@ def test_a_device_shares_a_node():
     for device in ("V100", "A100", "H100", "K80", "P100"):
         eight = seconds("resnet-50", 8, device=device)
         assert eight < seconds("resnet-50", 8, device=device, gpus_per_node=1, bandwidth="25Gbps")
-
-
-def verdict(*words):
-    told = CliRunner().invoke(main, ["simulate", *words, "--strategy", "native"], catch_exceptions=False)
-    assert told.exit_code == 0, told.output
-    return " ".join(told.output.split())
 
 
 def test_a_rate_alone_is_of_one_rank_a_node_and_the_verdict_says_so():
@@ -236,7 +228,7 @@ def test_full_names_of_other_gpus_suggest_what_is_like_them(printed, like):
 
 def test_the_slot_of_a_gpu_without_nvlink_is_shown():
     for gpu, rate in (("rtx-4090", "24"), ("v100-16gb", "-"), ("h100-pcie", "48")):
-        told = CliRunner().invoke(main, ["gpus", gpu], catch_exceptions=False).output
+        told = cli.call("gpus", gpu).output
         row = next(line for line in told.splitlines() if line.startswith(gpu))
         assert row.split()[-1] == rate
     assert "connected by PCI Express of 192Gbps" in verdict("gpt2-small", "--gpu", "rtx-4090", "--gpus", "8")

@@ -2,11 +2,10 @@
 
 import json
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError
-from paceline.cli.main import main
 from paceline.job import timeline_files
 
 TIMELINE = '{"displayTimeUnit": "ms", "traceEvents": [\n{"ph": "i"}\n]}\n'
@@ -49,7 +48,7 @@ SCRIPT = ("--", "python", "train.py")
 def test_no_output_replaces_an_input_or_another_output(folder, words, said):
     (folder / "new").mkdir()
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    result = CliRunner().invoke(main, words)
+    result = cli.call(*words)
     assert result.exit_code != 0
     assert said in " ".join(result.stderr.split()), result.output
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
@@ -74,7 +73,7 @@ def test_a_timeline_that_is_not_made_leaves_the_old_one(folder):
 
 def test_what_is_no_trace_is_told_from_one(folder):
     for name, said in (("train.py", "is a script; record it first: paceline record"), ("old.json", "is a timeline")):
-        result = CliRunner().invoke(main, ["simulate", name, "--workers", "4"])
+        result = cli.call("simulate", name, "--workers", "4")
         assert result.exit_code == 2 and said in " ".join(result.stderr.split())
 
 

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import cli
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ def programs(folder, **scripts):
 
 def build(environ, *words):
     environ = {name: value for name, value in environ.items() if name != "RUSTC"}
-    return subprocess.run([sys.executable, *words], env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    return cli.ended(sys.executable, *words, env=environ, cwd=ROOT)
 
 
 OLD = {"cargo": "echo 'cargo 1.70.0 (7fe40dc8c 2023-04-27)'", "rustc": "echo 'rustc 1.70.0 (90c541806 2023-05-31)'"}

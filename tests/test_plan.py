@@ -1,35 +1,23 @@
 """`paceline plan` on graphs in our own format, and the same from Python."""
 
 import json
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError
-from paceline.cli.main import main
 from paceline_lab.plan import Graph, plan_graph
+
+refused = partial(cli.refused, "plan")
+
+planned = partial(cli.printed, "plan")
 
 FIVE = Path(__file__).parent.parent / "examples" / "five-all-reduces.json"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reference" / "coordinator-plan.md"
-
-
-def planned(*words):
-    result = CliRunner().invoke(main, ["plan", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*words):
-    result = CliRunner().invoke(main, ["plan", *map(str, words)])
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 def written(tmp_path, **changes):
@@ -129,7 +117,7 @@ def test_nothing_heavy_is_imported():
         f"try: main(['plan', {str(FIVE)!r}])\nexcept SystemExit: pass\n"
         "print([name for name in ('torch', 'numpy', 'tensorflow', 'matplotlib') if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = cli.ended(sys.executable, "-c", code, check=True)
     assert ended.stdout.startswith("five all-reduces") and ended.stdout.endswith("\n[]\n")
 
 

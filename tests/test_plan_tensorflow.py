@@ -1,13 +1,14 @@
 """Graphs of TensorFlow's, where it is installed (`make test-all` installs it)."""
 
 import importlib.util
-import json
+from functools import partial
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline import InvalidArgumentError, plan_tensorflow
-from paceline.cli.main import main
+
+refused = partial(cli.refused, "plan")
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,18 +28,8 @@ def summed(tf, tensor):
 
 
 def planned(*words):
-    result = CliRunner().invoke(main, ["plan", *map(str, words), "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = cli.answer("plan", *words)
     return [[found["tensors"][tensor]["name"] for tensor in bucket["tensors"]] for bucket in found["buckets"]], found
-
-
-def refused(*words):
-    result = CliRunner().invoke(main, ["plan", *map(str, words)])
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("paceline: error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 def test_a_graph_as_text_whose_operations_belong_to_a_library_that_is_not_here():

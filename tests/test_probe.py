@@ -2,17 +2,16 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from job_workers.launch import TESTS, Ranks, clean, end, run
 from paceline import cluster_names
 from paceline.catalog.strategies import find_strategy
-from paceline.cli.main import main
 from paceline.job.settings import Settings
 from paceline.probe import patterns
 from paceline.probe.compression import fit
@@ -23,31 +22,16 @@ from paceline.probe.slow import slow
 from paceline_lab.validate.cells import Cell
 from paceline_lab.validate.here import why_not
 
+NO_RANK = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+alone = partial(cli.refused, **NO_RANK)
+
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs memfd")
 NO_STRATEGY = {"PACELINE_STRATEGY": ""}
 
 
 def launch(ranks, *words, options=(), limit_s=100):
     command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(ranks), "--no-prefix", *options, "--"]
-    return subprocess.run(
-        [*command, sys.executable, "-m", "paceline.cli", *map(str, words)],
-        cwd=TESTS,
-        env=clean(),
-        text=True,
-        capture_output=True,
-        timeout=limit_s,
-        check=False,
-    )
-
-
-def alone(*words, **env):
-    cleared = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    ended = CliRunner(env={**cleared, **env}).invoke(main, [*map(str, words)])
-    assert ended.exit_code == 2, ended.output
-    assert ended.stderr.startswith("paceline: error: ")
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
-    return ended.stderr
+    return cli.ended(*command, sys.executable, "-m", "paceline.cli", *words, cwd=TESTS, env=clean(), timeout=limit_s)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +221,7 @@ def test_under_torchrun(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "cluster.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline.cli", "probe"]
-    ended = subprocess.run(
-        [*command, "--quick", "-o", path], env=clean(), text=True, capture_output=True, timeout=120, check=False
-    )
+    ended = cli.ended(*command, "--quick", "-o", path, env=clean(), timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(path.read_text())["gpus_per_node"] == 2
 

@@ -6,9 +6,9 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
 import sys
 
+import cli
 import paceline
 import pytest
 from job_workers.launch import clean
@@ -62,17 +62,13 @@ def test_modules_are_where_horovods_are(framework):
     home = {"torch": "paceline.torch.hvd.elastic", "tensorflow": "paceline.keras.elastic"}[framework]
     state = {"torch": "TorchState", "tensorflow": "KerasState"}[framework]
     code += f"import {home} as home; print(home.{state} is {state})"
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, env=clean(), timeout=120, capture_output=True, text=True
-    )
+    out = cli.ended(sys.executable, "-c", code, check=True, env=clean(), timeout=120)
     assert out.stdout.strip() == "True"
 
 
 def test_importing_paceline_loads_nothing_but_the_native_module():
     code = "import sys; before = set(sys.modules); import paceline; print(sorted(set(sys.modules) - before))"
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, env=clean(), timeout=60, capture_output=True, text=True
-    )
+    out = cli.ended(sys.executable, "-c", code, check=True, env=clean(), timeout=60)
     own = {name for name in eval(out.stdout) if name.startswith("paceline")}
     assert own == {"paceline", "paceline._internal", "paceline._internal.lazy"}
     slow = {"asyncio", "click", "dataclasses", "inspect", "json", "logging", "numpy", "pathlib", "rich", "tempfile"}

@@ -6,19 +6,17 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import cli
 import numpy as np
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.cli.main import main
 from paceline.ray import ElasticRayExecutor, MissingRayError, RayExecutor, RaySettings
 from paceline.ray.environment import World, by_node, checked_settings
 from paceline.ray.layout import Layout
@@ -40,7 +38,7 @@ def test_importing_paceline_ray_imports_no_ray():
     code = (
         "import sys, paceline, paceline.ray, paceline.ray.ps; print([m for m in ('ray', 'torch') if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    said = cli.ended(sys.executable, "-c", code, timeout=60, check=True)
     assert said.stdout.strip() == "[]"
 
 
@@ -48,7 +46,7 @@ def test_without_ray_the_install_line_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingRayError, match=re.escape("pip install '.[ray]'")):
         RayExecutor(num_workers=2).start()
-    said = CliRunner().invoke(main, [*SWEEP, "--executor", "ray"])
+    said = cli.call(*SWEEP, "--executor", "ray")
     assert (said.exit_code, said.stdout) == (77, "")
     assert "pip install '.[ray]'" in said.stderr
 
@@ -389,7 +387,7 @@ class TestSweeps:
     def run(self, *words, cluster=None):
         environment = {**os.environ, "RAY_ADDRESS": cluster.address if cluster else ""}
         command = [sys.executable, "-m", "paceline", *words]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environment)
+        return cli.ended(*command, timeout=240, env=environment)
 
     @pytest.mark.parametrize("more", [(), ("--coordinator", "all", "--strategy", "ring")])
     def test_the_rows_are_those_of_this_machine_to_the_byte(self, nodes, more):
@@ -411,7 +409,7 @@ class TestSweeps:
     def test_nobody_answers(self):
         environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
         command = [sys.executable, "-m", "paceline", *SWEEP, "--executor", "ray"]
-        said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environment)
+        said = cli.ended(*command, timeout=240, env=environment)
         assert said.returncode == 1
         assert "RAY_ADDRESS=127.0.0.1:9: no Ray cluster answers there" in said.stderr
         assert "Traceback" not in said.stderr

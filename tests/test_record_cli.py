@@ -7,17 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from test_record_format import check_trace, layers
 
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["record", *map(str, arguments)])
+run = partial(cli.call, "record")
 
 
 def test_a_model_of_torchvision(tmp_path):
@@ -98,7 +96,7 @@ def test_mistakes_are_told_before_anything_runs(arguments, words, monkeypatch, t
 
 def test_an_unknown_gpu_is_answered_with_the_option_and_the_nearest(tmp_path):
     words = ["record", "--gpu", "h101", "-o", str(tmp_path / "T.json"), "--", "python", "x.py"]
-    assert "--gpu: unknown GPU 'h101' (did you mean 'h100'?)" in CliRunner().invoke(main, words).stderr
+    assert "--gpu: unknown GPU 'h101' (did you mean 'h100'?)" in cli.call(*words).stderr
 
 
 def test_help_says_that_no_gpu_is_needed_what_is_counted_and_what_is_estimated():

@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline.cli.record import _print_summary, _without_launcher
-from paceline.cli.simulate import simulate
 
 pytest.importorskip("torch")
 
@@ -23,14 +21,7 @@ GPT = ROOT / "examples" / "gpt.py"
 def record(tmp_path, *command, options=()):
     output = tmp_path / "trace.json"
     words = [sys.executable, "-m", "paceline", "record", *options, "--json", "-o", str(output), "--"]
-    result = subprocess.run(
-        [*words, sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )
+    result = cli.ended(*words, sys.executable, *command, cwd=tmp_path, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     return result, output
 
 
@@ -311,7 +302,7 @@ EAGER = ["as it is", "not fused", "something else"]
 
 def test_ways_to_compile():
     script = COMPILING.replace("HOWS", repr([*EAGER, *WHOLE, *BLOCKS]))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = cli.ended(sys.executable, "-c", script)
     assert done.returncode == 0, done.stderr
     times = json.loads(done.stdout)
     eager, whole, blocks = (times[ways[0]] for ways in (EAGER, WHOLE, BLOCKS))
@@ -379,10 +370,10 @@ def test_a_branch_in_a_layer_is_named(tmp_path):
     [note] = [note for note in summary["notes"] if "reads a number" in note]
     assert note.startswith("train.py:12: a layer reads a number that does not exist without the device, and gets False")
     trace = paceline.Trace.read(output)
-    forecast = CliRunner().invoke(simulate, [str(output), "--gpus", "8", "--sharding", "zero3"])
+    forecast = cli.call("simulate", output, "--gpus", 8, "--sharding", "zero3")
     assert "was recorded with several passes a step" in forecast.stderr
     assert trace.frozen_bytes == 4 * 65 * 64
-    plain = " ".join(CliRunner().invoke(simulate, [str(output), "--gpus", "8"]).stderr.split())
+    plain = " ".join(cli.call("simulate", output, "--gpus", 8).stderr.split())
     assert "is forecast to exchange gradients after the last one only, as under model.no_sync()" in plain
 
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
+import cli
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ def tracked():
     """Every file of the repository that is text, and what it says."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout: git does not say which files belong to it")
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = cli.ended("git", "ls-files", "-z", cwd=ROOT, check=True)
     for name in done.stdout.split("\0"):
         path = ROOT / name
         if path.is_file():

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 
+import cli
 import numpy as np
 import paceline
 import pytest
@@ -275,7 +275,7 @@ def launch(*words, ranks=0, options=()):
     if ranks:
         command += ["paceline.cli", "run", "-np", str(ranks), *options, "--", sys.executable, "-m"]
     command += ["paceline_lab.replay", *words]
-    return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=90, check=False)
+    return cli.ended(*command, cwd=TESTS, env=clean(), timeout=90)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,14 @@
 
 import html
 import re
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import cli
 import pytest
 from browser import CHROMIUM, FLAGS, needs_chromium
-from click.testing import CliRunner
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.wording import explanation
-from paceline_lab.cli.report import report
 from paceline_lab.report.chapters import simulated
 from paceline_lab.report.spec import read
 
@@ -37,7 +35,7 @@ def spec(tmp_path, text):
 
 def made(tmp_path, text, *options):
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(report, [str(spec(tmp_path, text)), "-o", str(page), *map(str, options)])
+    done = cli.call("report", spec(tmp_path, text), "-o", page, *options)
     assert done.exit_code == 0, (done.output, done.exception)
     return page.read_text(encoding="utf-8"), done.output
 
@@ -169,14 +167,14 @@ def test_mistakes_are_named(tmp_path, text, message):
 
 def test_a_timeline_of_a_run_that_is_not_there(tmp_path):
     path = spec(tmp_path, SMALL + 'timeline = { strategy = "tree" }\n')
-    done = CliRunner().invoke(report, [str(path), "-o", str(tmp_path / "page.html")])
+    done = cli.call("report", path, "-o", tmp_path / "page.html")
     assert isinstance(done.exception, InvalidArgumentError)
     assert f"{path}: chapter 1: timeline: tree: the chapter has no such run" in str(done.exception)
     assert not (tmp_path / "page.html").exists()
 
 
 def test_the_page_must_be_html(tmp_path):
-    done = CliRunner().invoke(report, [str(spec(tmp_path, SMALL)), "-o", str(tmp_path / "page.pdf")])
+    done = cli.call("report", spec(tmp_path, SMALL), "-o", tmp_path / "page.pdf")
     assert isinstance(done.exception, InvalidArgumentError) and "ends with .html" in str(done.exception)
 
 
@@ -203,7 +201,7 @@ def test_in_a_browser(tmp_path, width, columns):
     flags = [*FLAGS, "--headless", "--allow-file-access-from-files"]
     flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1600,1000", "--virtual-time-budget=10000"]
     words = [CHROMIUM, *flags, "--dump-dom", (tmp_path / "harness.html").as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = cli.ended(*words, timeout=120)
     told = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
     assert told["heading"] == "A <small> report"
     # Nothing stands out of the screen: tables scroll by themselves.

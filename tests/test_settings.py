@@ -8,10 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import cli
 import click
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError, _core
@@ -228,7 +228,7 @@ def test_errors_of_the_core_carry_their_setting():
         paceline.job.join(chunk="64KiB")
     assert caught.value.setting == "chunk"
     words = ["simulate", TINY, "--strategy", "ps", "--placement", "even", "--chunk", "64KiB", "--workers", "4"]
-    assert "--chunk: placement even already cuts" in CliRunner().invoke(main.main, words).stderr
+    assert "--chunk: placement even already cuts" in cli.call(*words).stderr
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_scenario_is_what_the_core_takes():
     """The command line's figure is Python's."""
     words = ["simulate", TINY, "--workers", "4", "--strategy", "ps", "--servers", "2", "--chunk", "64KiB", "--json"]
     words += ["--library", "none"]
-    [printed] = json.loads(CliRunner().invoke(main.main, words).stdout)
+    [printed] = json.loads(cli.call(*words).stdout)
     trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
     scenario = Scenario.of(trace, cluster, "ps", 4, servers=2, chunk="64KiB", pull=None)
     bare = {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536, "pull": "layer"}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline import _core
 from paceline._internal import units
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
+
+run = partial(cli.output, "simulate")
 
 BLOCKS, ELEMENTS = 4, 1 << 20
 
@@ -36,13 +38,6 @@ def trace(path: Path, activation_bytes: int | None = None, blocks: int = BLOCKS)
 def model(tmp_path: Path) -> str:
     """A model whose memory is known."""
     return trace(tmp_path / "blocks.json", activation_bytes=1000)
-
-
-def run(*words: str, code: int = 0) -> str:
-    """Run `paceline simulate`; return what it printed."""
-    result = CliRunner().invoke(main, ["simulate", *words])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def test_none_is_the_forecast_without_it(model: str) -> None:
@@ -162,7 +157,7 @@ def test_the_plan_of_servers_is_the_one_that_is_executed(model: str, tmp_path: P
 def test_a_model_pulls_as_asked_and_otherwise_as_its_library_does() -> None:
     words = ("gpt2-small", "--gpu", "a100", "--gpus", "8", "--strategy", "ps", "--json")
     pulls = (), ("--pull", "layer"), ("--pull", "step")
-    found = [json.loads(CliRunner().invoke(main, ["simulate", *words, *more]).stdout)[0] for more in pulls]
+    found = [json.loads(cli.call("simulate", *words, *more).stdout)[0] for more in pulls]
     default, layer, step = (one["iteration_s"] for one in found)
     assert layer < default == step
 
@@ -229,14 +224,12 @@ def test_python_checks_as_the_command_line_does(model: str) -> None:
 
 def said(*words: str) -> str:
     """Return what is printed on standard output, in one line."""
-    result = CliRunner().invoke(main, ["simulate", *words])
-    assert result.exit_code == 0, result.output
-    return " ".join(result.stdout.split())
+    return " ".join(cli.printed("simulate", *words).split())
 
 
 def test_all_sentences_of_a_verdict_are_about_the_row_that_it_names() -> None:
     words = ("llama-3-8b", "--gpu", "h100", "--gpus", "64", "--sharding", "zero3", "--strategy", "native,ring")
-    native, ring = json.loads(CliRunner().invoke(main, ["simulate", *words, "--json"]).stdout)
+    native, ring = cli.answer("simulate", *words)
     text = said(*words)
     assert native["iteration_s"] < ring["iteration_s"]
     assert ": zero3 with native takes " in text
@@ -287,11 +280,11 @@ def test_parallel_ranks_are_counted_in_gpus() -> None:
     assert "% of the computing time, stages wait in the pipeline's bubble (8 stages, 24 microbatches)" in text
     assert "Memory of a GPU of the stage that needs most at its peak" in text
     plain = words[: words.index("--sharding")]
-    notes = json.loads(CliRunner().invoke(main, ["simulate", *plain, "--json"]).stdout)[1]["notes"]
+    notes = cli.answer("simulate", *plain)[1]["notes"]
     assert any("a worker is a data-parallel rank of 64 GPUs" in note for note in notes)
     assert any("assuming the nodes of dgx-h100" in note for note in notes)
     plain = (*plain, "--cluster", "flat", "--gpus-per-node", "8")
-    notes = json.loads(CliRunner().invoke(main, ["simulate", *plain, "--json"]).stdout)[1]["notes"]
+    notes = cli.answer("simulate", *plain)[1]["notes"]
     assert "hierarchical with one data-parallel rank per node is a ring between the nodes" in notes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import paceline
 import pytest
-from click.testing import CliRunner
+from cli import said
 from paceline import InvalidArgumentError
 from paceline.catalog.library import as_nccl_tests
 from paceline.catalog.models.config import built_in_configs, find_config
@@ -18,12 +18,6 @@ from paceline.forecast.nccl.request import parse
 from paceline.settings import kinds
 from paceline.settings.table import SETTINGS, SIMULATE, SWEEP
 from paceline_lab.explore.state import parse_of_model
-
-
-def said(*words, status=0):
-    told = CliRunner().invoke(main, words)
-    assert told.exit_code == status, told.output
-    return " ".join(told.output.split())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +109,7 @@ def test_every_built_in_model_has_its_names_on_the_hub():
 
 def test_names_that_are_not_built_in(tmp_path, monkeypatch):
     assert find_config("Qwen/Qwen3-9000B") is None
-    assert "did you mean 'qwen3-32b'" in said("models", "Qwen/Qwen3-32", status=2)
+    assert "did you mean 'qwen3-32b'" in said("models", "Qwen/Qwen3-32", code=2)
     # A folder of the user's is not the hub's model.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Qwen" / "Qwen3-32B").mkdir(parents=True)
@@ -185,7 +179,7 @@ def options_of(command):
 def test_options_of_other_programs(command, option, ours):
     words = [] if command in ("run", "bench") else ["llama-3-8b", "--gpu", "h100"]
     shown = "-n" if option == "-np" else option
-    assert f"No such option '{shown}'; write {ours}" in said(command, *words, option, "3", status=2)
+    assert f"No such option '{shown}'; write {ours}" in said(command, *words, option, "3", code=2)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +200,7 @@ def test_options_of_other_programs(command, option, ours):
     ],
 )
 def test_options_that_are_unknown(words, message):
-    assert said(*words.split(), status=2).endswith(f"; {message}")
+    assert said(*words.split(), code=2).endswith(f"; {message}")
 
 
 # Values of the placeholders in what is advised.
@@ -276,6 +270,6 @@ def test_sizes_of_a_trace_are_the_same():
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs Linux")
 def test_a_timeline_that_cannot_be_written_is_refused_at_the_start():
-    message = said("run", "-np", "1", "--timeline", "/proc/t.json", "--", "echo", "trained", status=2)
+    message = said("run", "-np", "1", "--timeline", "/proc/t.json", "--", "echo", "trained", code=2)
     assert re.search(r"/proc/t\.json: nothing can be written to the folder /proc: .*; name another$", message)
     assert "trained" not in message

@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
+import cli
 import pytest
-from click.testing import CliRunner
 from paceline.catalog.channels import constant
 from paceline.catalog.libraries import find_library
-from paceline.cli.main import main
-from paceline_lab.cli.study import study
 from paceline_lab.studies import STUDIES, claims, cuda_aware_mpi, ddl_nccl, ray_sgd, run_study
 from paceline_lab.studies.ray_sgd import NCCL, SIMPLE, Layout, port_bps
 
@@ -25,7 +23,7 @@ def results():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json(results, name):
-    done = CliRunner().invoke(study, [name, "--json"])
+    done = cli.call("study", name, "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told == results[name].to_dict(), "a second run differs"
@@ -67,7 +65,7 @@ def test_every_claim_has_a_condition_and_nothing_unknown():
 
 
 def test_every_study_is_in_the_help():
-    text = CliRunner().invoke(study, ["--help"]).output
+    text = cli.output("study", "--help")
     assert all(name in text for name in STUDIES)
 
 
@@ -120,6 +118,6 @@ def test_channels_are_ordered():
 
 
 def test_without_a_name_the_studies_are_listed():
-    result = CliRunner().invoke(main, ["study"])
+    result = cli.call("study")
     assert result.exit_code == 2
     assert "name a study: network-operator, ray-sgd, " in result.stderr

@@ -4,10 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline_lab.cli.study import study
 from paceline_lab.studies import run_study
 from paceline_lab.studies.network_operator.assignment import byte_shares
 from paceline_lab.studies.network_operator.published import INPUTS, MODELS
@@ -119,7 +118,7 @@ def test_every_claim_is_tested(result):
 
 
 def test_json(result):
-    done = CliRunner().invoke(study, ["network-operator", "--json"])
+    done = cli.call("study", "network-operator", "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert document == result.to_dict(), "a second run differs"

@@ -4,15 +4,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import channels
 from paceline.catalog.libraries import all_libraries, find_library
 from paceline.catalog.library import load_trace
-from paceline.cli.main import main
 from paceline.errors import InvalidArgumentError
 from paceline_lab.studies import run_study
 from paceline_lab.studies.published import run
@@ -205,7 +204,7 @@ def test_more_gpus_faster_networks(tmp_path):
 )
 def test_bad_cells_are_named(tmp_path, changes, where):
     path = written(tmp_path, ROW | changes, header=[*ROW, "ps"])
-    ran = CliRunner().invoke(main, ["study", "published", "--data", str(path)], standalone_mode=False)
+    ran = cli.call("study", "published", "--data", path)
     with pytest.raises(InvalidArgumentError) as error:
         run(data=path)
     assert f"{path}, {where}" in str(error.value)
@@ -245,14 +244,14 @@ def test_no_bytes_make_a_traceback(tmp_path_factory, content):
 def test_own_data_from_the_command_line(tmp_path):
     rows = [ROW, ROW | {"model": "nobody-net"}, ROW | {"system": "carrier pigeons", "sync": ""}]
     path = written(tmp_path, *rows)
-    ran = CliRunner().invoke(main, ["study", "published", "--data", str(path), "--json"])
+    ran = cli.call("study", "published", "--data", path, "--json")
     told = json.loads(ran.output)
     assert len(told["rows"]) == 1
     assert [row["reason"].split("'")[1] for row in told["skipped"]] == ["nobody-net", "carrier pigeons"]
     assert [row["line"] for row in told["skipped"]] == [3, 4]
-    text = CliRunner().invoke(main, ["study", "published", "--data", str(path)]).output
+    text = cli.call("study", "published", "--data", path).output
     assert "well-posed: 1 rows" in text and "Not forecast" in text
-    lines = CliRunner().invoke(main, ["study", "published", "--data", str(path), "--csv"]).output.splitlines()
+    lines = cli.call("study", "published", "--data", path, "--csv").output.splitlines()
     assert len(lines) == 2 and lines[0].startswith("line,id,system")
 
 
@@ -342,7 +341,7 @@ def test_simulate_gives_the_studys_answer(result):
             continue
         if row.id == "P28X":
             continue
-        (found,) = json.loads(CliRunner().invoke(main, asked(row)).output)
+        (found,) = json.loads(cli.call(*asked(row)).output)
         assert found["samples_per_s"] == pytest.approx(it.value, rel=1e-12), row
         checked.add((found["library"].partition("@")[0], found["channel"]))
     assert {library for library, _ in checked} >= {"ddp", "horovod-uncached", "horovod-mpi"}
@@ -353,7 +352,7 @@ def test_a_cluster_by_name_gives_the_studys_answer(tmp_path):
     row = one(tmp_path, gpu="V100 p3.16xlarge", gpus="64", nodes="8", net_gbps_per_node="25", sync="", system="DDP")
     words = ["simulate", "resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--bandwidth", "25Gbps"]
     words += ["--batch", "32", "--samples-per-s", "329", "--json", "--strategy"]
-    (native,) = json.loads(CliRunner().invoke(main, [*words, "native"]).output)
+    (native,) = json.loads(cli.call(*words, "native").output)
     assert native["samples_per_s"] == pytest.approx(forecast(row).value, rel=1e-12)
     assert (native["library"], native["channel"]) == ("ddp", "tcp")
 

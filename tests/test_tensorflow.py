@@ -3,10 +3,10 @@
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from job_workers.launch import clean
 from tensorflow_workers.launch import run
@@ -28,14 +28,14 @@ def on_ranks(framework):
 
 def test_what_fronts_share_imports_no_framework():
     code = "import sys, paceline.hvd.lifecycle, paceline.hvd.elastic.runner; print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=clean())
+    done = cli.ended(sys.executable, "-c", code, check=True, env=clean())
     assert not {"torch", "tensorflow", "keras", "jax", "numpy"} & set(eval(done.stdout))
 
 
 def test_without_the_framework_an_import_says_what_to_install():
     for module, framework in (("tensorflow", "tensorflow"), ("keras", "keras"), ("jax", "jax")):
         code = f"import sys; sys.modules[{framework!r}] = None; import paceline.{module}"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean(), check=False)
+        done = cli.ended(sys.executable, "-c", code, env=clean())
         assert f"ImportError: paceline.{module} needs" in done.stderr, done.stderr
 
 
@@ -73,7 +73,7 @@ def test_the_examples_learn(tmp_path):
     said = run(2, EXAMPLES / "tensorflow2_mnist.py", options=("--timeline", tmp_path / "run.json"))
     assert re.search(r"(9\d|100)% of 500 training pictures", said)
     doctor = [sys.executable, "-m", "paceline", "doctor", str(tmp_path / "run.json"), "--json"]
-    told = json.loads(subprocess.run(doctor, check=True, capture_output=True, text=True, env=clean()).stdout)
+    told = json.loads(cli.ended(*doctor, check=True, env=clean()).stdout)
     # Steps of both ranks, whose waits are exposed communication.
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     assert told["steps"] >= 50

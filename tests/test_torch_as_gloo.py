@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import cli
 import pytest
 from torch_workers.checks import BACKENDS
 
@@ -26,7 +26,7 @@ def said(*command, as_gloo=None, good=True):
     env = {name: value for name, value in os.environ.items() if name != "PACELINE_AS_GLOO"}
     env |= {"OMP_NUM_THREADS": "1"} | ({"PACELINE_AS_GLOO": as_gloo} if as_gloo is not None else {})
     command = [str(word) for word in command]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
+    done = cli.ended(*command, env=env, timeout=200)
     text = done.stdout + done.stderr
     assert (done.returncode == 0) is good, text
     return text

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import pytest
 from paceline._internal.ports import free_ports
 
@@ -18,9 +18,7 @@ def torchrun(*command, env=None):
     """Run a command as two ranks; its output."""
     variables = {**os.environ, **(env or {})}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's sources takes longer than all of this
-    done = subprocess.run(
-        [*TORCHRUN, *command], env=variables, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
-    )
+    done = cli.ended(*TORCHRUN, *command, env=variables, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -47,7 +45,7 @@ print(tensor[0].item())
 @pytest.mark.process
 def test_a_group_may_be_made_again_under_the_launcher():
     command = [sys.executable, "-m", "paceline", "run", "-np", "3", "--", sys.executable, "-c", AGAIN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    done = cli.ended(*command, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("3.0") == 3
 
@@ -95,7 +93,7 @@ def test_torch_learns_its_rank_from_other_launchers():
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-c", REGISTERED, json.dumps([environ for environ, _ in expected])]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
+    done = cli.ended(*command, env=clean, check=True)
     assert done.stdout.splitlines() == [told for _, told in expected]
 
 
@@ -110,7 +108,7 @@ def test_torch_learns_its_rank_from_other_launchers():
 def test_variables_that_contradict_a_launcher_are_refused_when_they_are_needed(variables, said):
     script = "import torch.distributed as dist, paceline.torch; dist.init_process_group('paceline')"
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | variables
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120)  # noqa: PLW1510
+    done = cli.ended(sys.executable, "-c", script, env=environ, timeout=120)
     assert done.returncode == 1
     assert re.search(said, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
@@ -152,7 +150,7 @@ def test_a_rank_that_differs_from_the_launchers_is_named(launcher, words, said):
     }
     command = [sys.executable, "-c", WARNED, *words]
     environ |= launcher
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    done = cli.ended(*command, env=environ, timeout=120, check=True)
     assert re.search(said, done.stderr) if said else "warning: RANK" not in done.stderr, done.stderr
 
 
@@ -185,7 +183,7 @@ for backend in ("gloo", "paceline", "gloo"):
 @pytest.mark.parametrize("options", [[], ["--interface", "127.0.0.2"]])
 def test_the_store_of_a_job_listens_on_the_address_of_its_ranks_alone(options):
     command = [sys.executable, "-m", "paceline", "run", *options, "-np", "2", "--", sys.executable, "-c", LISTENS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    done = cli.ended(*command, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     found = done.stdout.split()
     # gloo listens on loopback, too.
@@ -229,7 +227,7 @@ def test_workers_that_make_a_group_as_the_error_of_forked_ones_says(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(WORKERS)
     command = [sys.executable, "-m", "paceline", "run", "-np", "2", "--", sys.executable, str(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
+    done = cli.ended(*command, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("start it with the 'spawn' or 'forkserver' method") == 4, done.stdout
     assert done.stdout.count("works in a worker") == 8, done.stdout
@@ -275,7 +273,7 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
 
 def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs():
     code = "import sys, torch, torch.distributed; print(*sorted(name for name in sys.modules if 'paceline' in name))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = cli.ended(sys.executable, "-c", code, timeout=120, check=True)
     own = (
         "_internal",
         "_internal.lazy",

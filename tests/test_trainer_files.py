@@ -5,12 +5,11 @@ import re
 import shlex
 import string
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.cli.main import main
 from paceline.interop.trainers import recognised
 from paceline.interop.trainers.options import meaning
 from paceline.interop.trainers.text import values
@@ -153,7 +152,7 @@ def written(folder, name, text):
 )
 def test_the_error_says_which_options_say_the_same(tmp_path, words, name, text, trainer, options):  # noqa: PLR0917
     path = written(tmp_path, name, text)
-    shown = CliRunner().invoke(main, [*words, path])
+    shown = cli.call(*words, path)
     assert shown.exit_code == 2
     assert f"{name}: is a configuration of {trainer}" in shown.stderr
     assert options in shown.stderr
@@ -167,7 +166,7 @@ def test_these_options_work(tmp_path, name, text, trainer, options):
     command = re.search(r"paceline (simulate [^;(]*)", str(caught.value))[1]
     for word, value in (("MODEL", "llama-3-8b"), ("GPU", "h100"), ("N", "8")):
         command = re.sub(rf"\b{word}\b", value, command)
-    shown = CliRunner().invoke(main, shlex.split(command))
+    shown = cli.call(*shlex.split(command))
     assert shown.exit_code == 0, shown.stderr
 
 
@@ -184,7 +183,7 @@ def test_other_files_keep_their_errors(tmp_path):
     for name, text in (("a.yaml", "name: x\n"), ("b.json", "{}"), ("c.toml", "[a]\nb = 1\n"), ("d.sh", "ls --all\n")):
         (tmp_path / name).write_text(text)
         assert recognised(tmp_path / name) is None
-        shown = CliRunner().invoke(main, ["simulate", str(tmp_path / name)])
+        shown = cli.call("simulate", tmp_path / name)
         assert "must begin with" in shown.stderr
 
 

@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import cli
 import pytest
 from paceline import accelerate_backend
 from torch_workers.checks import BACKENDS
@@ -71,15 +71,8 @@ def test_deepspeed(stage):
 @pytest.mark.slow
 @needs("accelerate")
 def test_accelerate_under_paceline_run():
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", "2", "--", sys.executable]
-    done = subprocess.run(
-        [*command, str(EXAMPLES / "accelerate_train.py")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    script, env = EXAMPLES / "accelerate_train.py", {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = cli.program("run", "-np", "2", "--", sys.executable, script, env=env, timeout=280)
     assert done.returncode == 0, done.stderr
     assert re.search(r"weights [0-9a-f]{16}, the same on 2 ranks", done.stdout), done.stdout
 
@@ -91,15 +84,9 @@ def test_accelerate_under_paceline_run():
 def test_ray_train():
     hashes = []
     for backend in ("paceline", "gloo"):
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / "ray_torch_trainer.py"), "--backend", backend],
-            # By default, workers get a core only when nothing else wants it.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
-            capture_output=True,
-            text=True,
-            timeout=480,
-            check=False,
-        )
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
+        command = (sys.executable, EXAMPLES / "ray_torch_trainer.py", "--backend", backend)
+        done = cli.ended(*command, env=env, timeout=480)
         assert done.returncode == 0, done.stderr
         # Ray may repeat what a worker prints.
         hashes.append(set(re.findall(r"weights ([0-9a-f]{16}), the same on 2 ranks", done.stdout)))
@@ -142,11 +129,11 @@ def test_accelerate_is_changed_when_it_is_imported(tmp_path):
         "print(accelerate.state.PartialState()._prepare_backend(True, False, 'paceline')[0])\n"
         "print(sum(type(finder).__name__ == '_AfterImport' for finder in sys.meta_path))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
+    done = cli.ended(
+        sys.executable,
+        "-c",
+        script,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
         timeout=60,
         check=True,
     )

@@ -4,12 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
 from paceline._core import Cluster, Degraded, Racks, Trace
 from paceline.catalog.library import totals
-from paceline.cli.simulate import simulate
 
 PACKAGES = Path(__file__).parent.parent / "python"
 
@@ -28,7 +27,7 @@ def test_simulate_takes_nothing_from_json(monkeypatch, trace, words):
     for type_ in (Trace, Cluster):
         monkeypatch.setattr(type_, "to_json", refused)
     monkeypatch.setattr(Trace, "summary", refused)
-    result = CliRunner().invoke(simulate, [*trace.split(), *words.split()], catch_exceptions=False)
+    result = cli.call("simulate", *trace.split(), *words.split())
     assert result.exit_code == 0, result.output
 
 

@@ -1,9 +1,9 @@
 """What mypy says of users' files: names and modules have types, and a name that does not exist is an error."""
 
 import re
-import subprocess
 import sys
 
+import cli
 import pytest
 
 pytest.importorskip("mypy", reason="needs mypy")
@@ -14,7 +14,7 @@ def errors(tmp_path, text):
     file = tmp_path / "script.py"
     file.write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = cli.ended(*command, cwd=tmp_path)
     found = re.findall(r"^script\.py:(\d+): error: (.*)$", done.stdout, re.MULTILINE)
     assert bool(found) == (done.returncode == 1) and done.returncode < 2, done.stdout + done.stderr
     return [(int(line), message) for line, message in found]

@@ -5,10 +5,9 @@ import io
 import json
 import sys
 
+import cli
 import paceline
 import pytest
-from click.testing import CliRunner
-from paceline.cli.main import main
 from paceline_lab.cli import validate as cli_validate
 from paceline_lab.validate import cells as all_cells
 from paceline_lab.validate.cells import Network, Selection, auto_shrink, cells
@@ -45,8 +44,7 @@ def invented(monkeypatch):
 
 
 def run(*words):
-    runner = CliRunner()
-    ended = runner.invoke(main, ["validate", *words])
+    ended = cli.call("validate", *words)
     return ended.exit_code, ended.stdout, ended.stderr
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import cli
 import pytest
 from emulate_workers.here import prepare, skip_where_forbidden
 from job_workers.launch import TESTS, clean
@@ -33,7 +34,7 @@ def cluster():
 
 def validate(*words, limit_s=240):
     command = [sys.executable, "-m", "paceline.cli", "validate", *words]
-    return subprocess.run(command, cwd=TESTS, env=clean(), text=True, capture_output=True, timeout=limit_s, check=False)
+    return cli.ended(*command, cwd=TESTS, env=clean(), timeout=limit_s)
 
 
 def rows(strategies, *more):

@@ -4,14 +4,14 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import cli
 import click
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline._internal.console import fitted
 from paceline._internal.tables import Column, render
-from paceline.cli.main import all_commands, main
+from paceline.cli.main import all_commands
 
 DATA = Path(__file__).parent / "data"
 JOBS = str(Path(__file__).parent.parent / "examples" / "three-jobs.toml")
@@ -57,7 +57,7 @@ def too_wide(text, width):
 def test_outputs_keep_to_the_width(tmp_path, monkeypatch, command, width):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.json").write_text(PLAN)
-    shown = CliRunner(env={"COLUMNS": str(width)}).invoke(main, command.split())
+    shown = cli.call(*command.split(), COLUMNS=str(width))
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout
     assert too_wide(shown.output, width) == []
@@ -65,7 +65,7 @@ def test_outputs_keep_to_the_width(tmp_path, monkeypatch, command, width):
 
 @pytest.mark.parametrize("command", all_commands())
 def test_help_keeps_to_the_width(command):
-    shown = CliRunner(env={"COLUMNS": "80"}).invoke(main, [command, "--help"])
+    shown = cli.call(command, "--help", COLUMNS="80")
     text = shown.output.replace("  paceline ", "\0paceline ")  # Commands to copy stay in one line.
     assert [line for line in too_wide(text, 80) if "\0" not in line] == []
 

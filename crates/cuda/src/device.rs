@@ -1,18 +1,67 @@
 //! A device's primary context, its streams, events and memory.
 #![allow(unsafe_code, reason = "calls into a library that is loaded at run time")]
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
+use paceline_kernels::dtype::{Dtype, ReduceOp};
 use parking_lot::Mutex;
 
 use crate::abi::{
     self, Address, DeviceNumber, EVENT_DISABLE_TIMING, MEMORY_OF_DEVICE, NOT_READY, Opaque, POINTER_DEVICE,
     POINTER_MEMORY_TYPE, STREAM_NON_BLOCKING, SUCCESS, WAIT_AT_LEAST, WRITE_AFTER_ALL,
 };
-use crate::driver::{CudaError, Driver};
-use crate::kernels::Module;
-use crate::staging::CallerStream;
+use crate::driver::Driver;
+use crate::error::CudaError;
+
+/// A stream of the caller: a `CUstream`; 0 (or 1) is the legacy default stream, 2 that of the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerStream(pub u64);
+
+impl CallerStream {
+    pub(crate) fn raw(self) -> Opaque {
+        self.0 as Opaque
+    }
+}
+
+/// The kernels of a device, compiled by its driver.
+pub(crate) struct Module {
+    pub raw: Opaque,
+    pub multiprocessors: u32,
+    /// By operation and type, once they have been used.
+    pub functions: [[Option<Opaque>; Dtype::ALL.len()]; ReduceOp::ALL.len()],
+}
+
+impl Module {
+    /// The device's context is current, and no kernel runs.
+    pub(crate) fn unload(&self, device: &Device) {
+        // SAFETY: loaded by `load`.
+        unsafe { (device.driver.call.module_unload)(self.raw) };
+    }
+}
+
+/// The devices of this process by their numbers: as there is one driver, there is one of each.
+static OPEN: Mutex<BTreeMap<u32, Arc<Device>>> = Mutex::new(BTreeMap::new());
+
+impl Driver {
+    /// A device by its number in this process (`CUDA_VISIBLE_DEVICES` decides which those are).
+    ///
+    /// # Errors
+    /// There is no such device, or its context cannot be had.
+    pub fn device(self: &Arc<Driver>, ordinal: u32) -> Result<Arc<Device>, CudaError> {
+        let count = self.devices();
+        if ordinal as usize >= count {
+            return Err(CudaError(format!("cuda:{ordinal}: this process sees {count} devices")));
+        }
+        let mut open = OPEN.lock();
+        if let Some(device) = open.get(&ordinal) {
+            return Ok(device.clone());
+        }
+        let device = Arc::new(Device::open(self.clone(), ordinal)?);
+        open.insert(ordinal, device.clone());
+        Ok(device)
+    }
+}
 
 /// A device with its primary context: that of torch and of CUDA's runtime in this process.
 pub struct Device {
@@ -37,7 +86,7 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    pub(crate) fn open(driver: Arc<Driver>, ordinal: u32) -> Result<Device, CudaError> {
+    fn open(driver: Arc<Driver>, ordinal: u32) -> Result<Device, CudaError> {
         let (mut number, mut context): (DeviceNumber, Opaque) = (0, std::ptr::null_mut());
         let mut name = [0 as c_char; 128];
         // SAFETY: pointers to locals of these sizes.

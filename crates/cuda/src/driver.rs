@@ -1,4 +1,4 @@
-//! Finds and loads the driver; errors as text.
+//! Finds and loads the driver.
 #![allow(unsafe_code, reason = "calls into a library that is loaded at run time")]
 use std::ffi::{CStr, c_char, c_int};
 use std::path::PathBuf;
@@ -8,31 +8,18 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use parking_lot::Mutex;
 
 use crate::abi::{Functions, SUCCESS, Status};
-use crate::device::Device;
+use crate::error::CudaError;
 use crate::library;
 
 /// The name under which the system's loader knows the driver.
 const NAME: &str = "libcuda.so.1";
-
-/// Why a call into the driver failed, with what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CudaError(pub String);
-
-impl std::fmt::Display for CudaError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for CudaError {}
 
 /// The loaded driver. It stays loaded until the process ends.
 pub struct Driver {
     pub(crate) call: Functions,
     path: PathBuf,
     version: i32,
-    /// By ordinal.
-    devices: Mutex<Vec<Option<Arc<Device>>>>,
+    devices: usize,
     _library: Library,
 }
 
@@ -56,8 +43,7 @@ impl Driver {
             .map_err(|error| library::not_opened(&path, &error, "install NVIDIA's driver, or use CPU tensors"))?;
         // SAFETY: the library bears the driver's name, or the user says that it is one.
         let call = unsafe { Functions::load(&loaded) }.map_err(wrong)?;
-        let mut driver =
-            Driver { call, path: path.clone(), version: 0, devices: Mutex::new(Vec::new()), _library: loaded };
+        let mut driver = Driver { call, path: path.clone(), version: 0, devices: 0, _library: loaded };
         let mut count: c_int = 0;
         // SAFETY: pointers to locals.
         unsafe {
@@ -66,7 +52,7 @@ impl Driver {
             driver.check("cuDriverGetVersion", version)?;
             driver.check("cuDeviceGetCount", (driver.call.device_get_count)(&raw mut count))?;
         }
-        driver.devices.lock().resize(usize::try_from(count).unwrap_or(0), None);
+        driver.devices = usize::try_from(count).unwrap_or(0);
         Ok(driver)
     }
 
@@ -85,23 +71,7 @@ impl Driver {
     /// How many devices this process sees.
     #[must_use]
     pub fn devices(&self) -> usize {
-        self.devices.lock().len()
-    }
-
-    /// A device by its number in this process (`CUDA_VISIBLE_DEVICES` decides which those are).
-    ///
-    /// # Errors
-    /// There is no such device, or its context cannot be had.
-    pub fn device(self: &Arc<Driver>, ordinal: u32) -> Result<Arc<Device>, CudaError> {
-        let mut devices = self.devices.lock();
-        let count = devices.len();
-        let Some(slot) = devices.get_mut(ordinal as usize) else {
-            return Err(CudaError(format!("cuda:{ordinal}: this process sees {count} devices")));
-        };
-        match slot {
-            Some(device) => Ok(device.clone()),
-            None => Ok(slot.insert(Arc::new(Device::open(self.clone(), ordinal)?)).clone()),
-        }
+        self.devices
     }
 
     /// An error if the call has failed.

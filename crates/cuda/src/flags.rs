@@ -14,7 +14,7 @@ use paceline_os::process::{id, open_descriptor};
 
 use crate::abi::{Address, REGISTER_MAPPED, REGISTER_PORTABLE};
 use crate::device::Device;
-use crate::driver::CudaError;
+use crate::error::CudaError;
 
 /// Each counter is alone in its cache line.
 const STRIDE: usize = 64;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::abi::{ALREADY_MAPPED, Address, IPC_PEER_ACCESS, IpcHandle, POINTER_BUFFER};
 use crate::device::{Device, Event};
-use crate::driver::CudaError;
+use crate::error::CudaError;
 
 /// Handles that an owner remembers: torch's allocator has some hundred allocations.
 const EXPORTS: usize = 1024;

@@ -7,8 +7,8 @@ use std::ffi::{CString, c_int, c_void};
 use paceline_kernels::dtype::{Dtype, ReduceOp};
 
 use crate::abi::{MULTIPROCESSORS, Opaque};
-use crate::device::{Device, Stream};
-use crate::driver::CudaError;
+use crate::device::{Device, Module, Stream};
+use crate::error::CudaError;
 
 /// PTX in zlib's format: 175 kB for 1 MB.
 const COMPRESSED: &[u8] = include_bytes!("../kernels/combine.ptx.zlib");
@@ -112,14 +112,6 @@ fn name(op: ReduceOp, dtype: Dtype) -> String {
     format!("combine_{}_{dtype}", op.name())
 }
 
-/// The kernels of a device, compiled by its driver.
-pub(crate) struct Module {
-    raw: Opaque,
-    multiprocessors: u32,
-    /// By operation and type, once they have been used.
-    functions: [[Option<Opaque>; Dtype::ALL.len()]; ReduceOp::ALL.len()],
-}
-
 /// The PTX, with a zero at the end, as the driver wants it.
 ///
 /// # Panics
@@ -164,12 +156,6 @@ impl Module {
         let found = unsafe { (device.driver.call.module_get_function)(&raw mut function, self.raw, name.as_ptr()) };
         device.check("cuModuleGetFunction", found)?;
         Ok(*slot.insert(function))
-    }
-
-    /// The device's context is current, and no kernel runs.
-    pub(crate) fn unload(&self, device: &Device) {
-        // SAFETY: loaded by `load`.
-        unsafe { (device.driver.call.module_unload)(self.raw) };
     }
 }
 

@@ -3,7 +3,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `abi` | the driver's functions and constants |
-//! | `driver` | finds and loads the library; errors as text |
+//! | `driver` | finds and loads the library |
+//! | `error` | errors as text |
 //! | `device` | a device's primary context, its streams, events and memory |
 //! | `flags` | counters that streams and processes of a host wait for |
 //! | `ipc` | sharing of device memory between the processes of a host |
@@ -19,6 +20,7 @@
 mod abi;
 mod device;
 mod driver;
+mod error;
 mod flags;
 mod ipc;
 mod kernels;
@@ -28,12 +30,13 @@ mod nccl;
 mod pinned;
 mod staging;
 
-pub use device::{Device, Event, Stream};
-pub use driver::{CudaError, Driver};
+pub use device::{CallerStream, Device, Event, Stream};
+pub use driver::Driver;
+pub use error::CudaError;
 pub use flags::{Flags, FlagsAddress};
 pub use ipc::{CacheCounters, Exported, Exports, Imports};
 pub use kernels::Combine;
 pub use memory::DeviceMemory;
 pub use nccl::{ID_BYTES, Nccl, NcclCall, NcclComm, NcclOp, NcclType, UniqueId};
 pub use pinned::{Pinned, Pool};
-pub use staging::{CallerStream, Copies, Counters, Region, Stage, Staged, overlap};
+pub use staging::{Copies, Counters, Region, Stage, Staged, overlap};

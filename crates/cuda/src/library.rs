@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::driver::CudaError;
+use crate::error::CudaError;
 
 /// The symbols of a library as functions of a struct `Functions`, with `Functions::load`; `$needs`: what has all of them.
 macro_rules! functions {

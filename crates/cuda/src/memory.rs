@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::abi::Address;
 use crate::device::Device;
-use crate::driver::CudaError;
+use crate::error::CudaError;
 
 /// Device memory, which the driver frees when this is dropped; it then waits for all that the device still does.
 pub struct DeviceMemory {

@@ -12,10 +12,9 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 use parking_lot::Mutex;
 
 use crate::abi::Opaque;
-use crate::device::{Device, Event, Stream};
-use crate::driver::CudaError;
+use crate::device::{CallerStream, Device, Event, Stream};
+use crate::error::CudaError;
 use crate::library::{self, functions};
-use crate::staging::CallerStream;
 
 /// The name under which the system's loader, or torch's wheels, know it.
 const NAME: &str = "libnccl.so.2";

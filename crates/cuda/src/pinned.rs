@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::abi::HOST_PORTABLE;
 use crate::device::{Device, Event};
-use crate::driver::CudaError;
+use crate::error::CudaError;
 
 /// The smallest piece.
 const LEAST: usize = 4 << 10;

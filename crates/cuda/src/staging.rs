@@ -9,23 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::abi::Opaque;
-use crate::device::{Device, Event, Stream};
-use crate::driver::CudaError;
+use crate::device::{CallerStream, Device, Event, Stream};
+use crate::error::CudaError;
 use crate::pinned::{Pinned, Pool};
 
 /// Page-locked memory that is kept although nothing uses it.
 const IDLE_BYTES: usize = 256 << 20;
-
-/// A stream of the caller: a `CUstream`; 0 (or 1) is the legacy default stream, 2 that of the thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallerStream(pub u64);
-
-impl CallerStream {
-    pub(crate) fn raw(self) -> Opaque {
-        self.0 as Opaque
-    }
-}
 
 /// Device memory of a caller: an address and bytes.
 pub type Region = (u64, u64);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use paceline_transport::error::RunError;
 use paceline_transport::header::{FragmentHeader, Signature};
 
-use super::step::GroupView;
+use super::group_view::GroupView;
 
 /// Complete operations that a communicator remembers.
 const REMEMBERED: usize = 512;

@@ -4,14 +4,16 @@ use std::collections::{HashMap, VecDeque};
 use paceline_transport::error::{Naming, RunError};
 use paceline_transport::header::{Collective, FragmentHeader};
 
+use super::barrier;
 use super::call::Past;
+use super::group_view::GroupView;
 use super::lane::{State, ZeroCopySend};
-use super::offload::{self, Stage};
-use super::operation::{Depth, Operation, OperationSpec, Part, PointToPoint};
-use super::step::{self, BARRIER_SLOT, BarrierMessage, GroupView};
+use super::offload;
+use super::operation::{BarrierMessage, Depth, Operation, OperationSpec, Part, PointToPoint, Stage};
+use super::step;
 use super::unexpected::UnexpectedQueue;
 use super::wires::Wires;
-use super::{Completion, Failure};
+use crate::handle::{Completion, Failure};
 use crate::program::SendRecv;
 
 /// How a fragment relates to this group.
@@ -129,7 +131,7 @@ impl Group {
         let queued = unexpected.of_operation(self.id, seq);
         let stranger = queued.filter(|header| operation.expects(header) != header.signature).min_by_key(|h| h.from);
         let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
-        let error = stranger.map(|header| step::mismatch(&operation, header, &view));
+        let error = stranger.map(|header| operation.mismatch(header, &view));
         self.ops.push_back(Slot { operation: Some(operation), bytes, opened: false });
         error.map_or(Ok(()), Err)
     }
@@ -216,7 +218,7 @@ impl Group {
             At::PointToPoint(index) => (&mut self.point_to_point[index], 0, 0),
         };
         if operation.expects(header) != header.signature || part == usize::MAX {
-            return Err(step::mismatch(operation, header, &view));
+            return Err(operation.mismatch(header, &view));
         }
         step::deliver(operation, part, header, lane, (rank, &view), wires)
     }
@@ -278,7 +280,7 @@ impl Group {
             *opened = true;
             let view = GroupView { group: self.id, ranks: &self.ranks, naming: &self.naming };
             for part in 0..operation.parts.len() {
-                any |= step::take_unexpected_barrier_messages(operation, part, &view, unexpected);
+                any |= barrier::take_unexpected(operation, part, &view, unexpected);
                 any |= run_part(operation, part, &view, wires, unexpected)?;
                 lanes += operation.parts[part].lanes.len();
             }
@@ -346,7 +348,7 @@ impl Group {
                 operations.filter(|operation| operation.step.is_some()).flat_map(|operation| &mut operation.parts)
             {
                 if released.contains(&part.role) && part.lanes.iter().any(|lane| lane.state == State::Parked) {
-                    step::release(part);
+                    barrier::release(part);
                     any = true;
                 }
             }
@@ -513,7 +515,7 @@ fn meet(operation: &mut Operation, view: &GroupView<'_>, wires: &mut Wires, stan
             group: view.group,
             seq: operation.seq,
             lane: message as u32,
-            slot: BARRIER_SLOT,
+            slot: barrier::SLOT,
             from: from as u16,
             to: role as u16,
             bytes: 0,

@@ -1,4 +1,7 @@
-//! The caller's view of an operation in flight.
+//! The caller's view of an operation in flight, and its end.
+use std::any::Any;
+
+use paceline_os::sync::Arc;
 use paceline_os::sync::Mutex;
 use paceline_os::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use paceline_transport::error::{Result, RunError};
@@ -79,4 +82,25 @@ impl Handle {
         *self.error.lock() = Some(error);
         self.state.store(FAILED, Ordering::Release);
     }
+}
+
+/// A group that has failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The communicator.
+    pub group: u32,
+    /// The cause.
+    pub error: RunError,
+}
+
+/// An operation that has completed or failed.
+pub struct Completion {
+    /// The caller's handle.
+    pub handle: Arc<Handle>,
+    /// The communicator.
+    pub group: u32,
+    /// Its number; `None` for a send or receive.
+    pub seq: Option<u32>,
+    /// The owner of its memory.
+    pub keep: Option<Box<dyn Any + Send>>,
 }

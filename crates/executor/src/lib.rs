@@ -5,19 +5,23 @@
 //! | `operation` | an operation in flight: its parts (one per role) and their lanes |
 //! | `lane` | the progress of a lane in its step |
 //! | `step` | executing the steps of a lane, and receiving their fragments |
+//! | `barrier` | the barrier of an operation |
 //! | `send` | sending the fragments of a step |
 //! | `call` | what this process called, to be compared with what others called |
 //! | `unexpected` | fragments that arrived before their receive was ready |
 //! | `limits` | limits on buffering and on beginning ahead |
 //! | `group` | the operations of a communicator in their order |
+//! | `group_view` | a communicator as its operations see it |
 //! | `offload` | operations that the offload library of the transport runs |
 //! | `wires` | the channels by rank, and which of them are lost |
 //! | [`program`] | what a rank does in an operation: a strategy's schedule, broadcast, all-gather, … |
 //! | [`in_stream`] | a program as commands for the streams of devices that reach each other's memory |
 //! | [`handle`] | the caller's view of an operation in flight |
 //! | [`timeline`] | records what a rank did, and when |
+mod barrier;
 mod call;
 mod group;
+mod group_view;
 pub mod handle;
 pub mod in_stream;
 mod lane;
@@ -31,42 +35,19 @@ pub mod timeline;
 mod unexpected;
 mod wires;
 
-use std::any::Any;
 use std::collections::HashSet;
 
 use group::{Found, Group, Opened};
 pub use limits::Limits;
 use operation::Depth;
 pub use operation::{Finish, InStep, OperationSpec, PointToPoint};
-use paceline_os::sync::Arc;
 use paceline_os::time::Instant;
 use paceline_transport::error::{Naming, RunError};
 use paceline_transport::header::FragmentHeader;
 use unexpected::UnexpectedQueue;
 pub use wires::Wires;
 
-use crate::handle::Handle;
-
-/// A group that has failed.
-#[derive(Debug)]
-pub struct Failure {
-    /// The communicator.
-    pub group: u32,
-    /// The cause.
-    pub error: RunError,
-}
-
-/// An operation that has completed or failed.
-pub struct Completion {
-    /// The caller's handle.
-    pub handle: Arc<Handle>,
-    /// The communicator.
-    pub group: u32,
-    /// Its number; `None` for a send or receive.
-    pub seq: Option<u32>,
-    /// The owner of its memory.
-    pub keep: Option<Box<dyn Any + Send>>,
-}
+pub use crate::handle::{Completion, Failure};
 
 /// All groups of this process, and the channels they share.
 pub struct Executor {

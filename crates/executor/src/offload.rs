@@ -1,19 +1,8 @@
 //! Operations that the offload library runs once all ranks have met.
-use super::operation::{Operation, Part};
+use super::operation::{Operation, Part, Stage};
 use super::wires::Wires;
 use crate::program::OffloadRequest;
 use paceline_transport::error::{RunError, of};
-use paceline_transport::offload::OffloadTicket;
-
-/// Progress of an offloaded operation.
-pub(super) enum Stage {
-    /// Waits for the other ranks, or for an earlier operation: the library must be called in the same order on all ranks.
-    Waits(OffloadRequest),
-    /// Running in the library.
-    Runs(OffloadTicket),
-    /// Not offloaded, or done.
-    Done,
-}
 
 /// Advances the operation; returns whether anything was done. `earlier`: one before it in the group still waits.
 pub(super) fn advance(

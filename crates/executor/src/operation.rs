@@ -5,16 +5,18 @@ use std::collections::VecDeque;
 use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, kernel, scale};
 use paceline_os::sync::Arc;
+use paceline_transport::error::RunError;
 use paceline_transport::header::{FragmentHeader, Signature};
+use paceline_transport::offload::OffloadTicket;
 use paceline_transport::space::Space;
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
 use super::call::Call;
+use super::group_view::GroupView;
 use super::lane::{Lane, State, ZeroCopySend};
-use super::offload::Stage;
 use crate::handle::Handle;
-use crate::program::Program;
+use crate::program::{OffloadRequest, Program};
 
 /// How much work of a communicator is in flight at once.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,26 @@ impl Depth {
     pub fn within(self, limits: &Limits) -> Depth {
         Depth { window: self.window.min(limits.window).max(1), lanes: self.lanes.min(limits.lanes) }
     }
+}
+
+/// A barrier message; its number is the lane in the header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum BarrierMessage {
+    /// All lanes of the sender have arrived.
+    Arrived = 0,
+    /// All lanes of all roles have arrived.
+    Release = 1,
+}
+
+/// Progress of an offloaded operation.
+pub(super) enum Stage {
+    /// Waits for the other ranks, or for an earlier operation: the library must be called in the same order on all ranks.
+    Waits(OffloadRequest),
+    /// Running in the library.
+    Runs(OffloadTicket),
+    /// Not offloaded, or done.
+    Done,
 }
 
 /// Work to do once all lanes are done.
@@ -165,7 +187,7 @@ pub(super) struct Operation {
     pub meeting: Vec<u32>,
     /// Of the barrier: roles that have arrived (at the role that counts), and messages still to be sent.
     pub arrived: u32,
-    pub barrier_messages: Vec<(u32, super::step::BarrierMessage)>,
+    pub barrier_messages: Vec<(u32, BarrierMessage)>,
     /// For the last operation of a step: the lanes at the barrier have been released.
     pub step_released: bool,
     pub offload: Stage,
@@ -293,6 +315,12 @@ impl Operation {
     /// Signature that a fragment's header must have, if its sender called the same as this process.
     pub fn expects(&self, header: &FragmentHeader) -> Signature {
         self.between(header.from.into(), header.to.into())
+    }
+
+    /// The error for two ranks that called different operations.
+    pub fn mismatch(&self, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
+        paceline_os::reached!("executor: ranks called different operations");
+        self.call().mismatch(&self.expects(header), header, view)
     }
 
     pub fn call(&self) -> Call {

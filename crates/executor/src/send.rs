@@ -1,9 +1,9 @@
 //! Sends the fragments of a lane's step: one copy to each receiver, or a single one that the network copies.
 use paceline_schedule::{Peers, Piece, Step};
 
+use super::group_view::{GroupView, Shown};
 use super::lane::{ALL, Refused, ZeroCopySend};
 use super::operation::{Operation, Part};
-use super::step::{GroupView, Shown};
 use super::wires::Wires;
 use paceline_transport::header::{EVERYBODY, FragmentHeader};
 

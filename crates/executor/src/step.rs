@@ -1,85 +1,20 @@
 //! Executes the steps of a lane and receives their fragments.
 use paceline_schedule::{Op, Peers, Piece, Step};
 
-use super::lane::{ALL, Lane, Moved, State};
+use super::barrier;
+use super::group_view::{GroupView, Shown};
+use super::lane::{ALL, Lane, State};
 use super::operation::{Operation, Part};
 use super::send::send;
 use super::unexpected::{Key, UnexpectedQueue};
 use super::wires::Wires;
-use crate::timeline::{self, Party, Timeline};
+use crate::timeline::Timeline;
 use paceline_kernels::dtype::Dtype;
 use paceline_kernels::reduce::{Kernel, scale};
 use paceline_transport::channel::Sink;
-use paceline_transport::error::{Naming, RunError};
-use paceline_transport::header::{EVERYBODY, FragmentHeader, Signature};
+use paceline_transport::error::RunError;
+use paceline_transport::header::{FragmentHeader, Signature};
 use paceline_transport::space::Space;
-
-/// Slot of barrier messages; programs have far fewer slots.
-pub(super) const BARRIER_SLOT: u16 = u16::MAX;
-
-/// A barrier message; its number is the lane in the header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum BarrierMessage {
-    /// All lanes of the sender have arrived.
-    Arrived = 0,
-    /// All lanes of all roles have arrived.
-    Release = 1,
-}
-
-/// Properties of a group that are constant during its lifetime.
-pub(super) struct GroupView<'a> {
-    pub group: u32,
-    /// Ranks of the job, by worker role.
-    pub ranks: &'a [u32],
-    /// How messages call its operations.
-    pub naming: &'a Naming,
-}
-
-impl GroupView<'_> {
-    /// The rank of the job that plays a role. Servers and switches are spread over the workers.
-    pub fn host(&self, role: u32) -> u32 {
-        self.ranks[role as usize % self.ranks.len()]
-    }
-}
-
-/// A role as the timeline shows it.
-fn party(role: u32, ranks: &[u32]) -> Party {
-    if role == u32::from(EVERYBODY) {
-        return Party::Workers;
-    }
-    ranks.get(role as usize).map_or_else(|| Party::Helper(role - ranks.len() as u32), |&rank| Party::Worker(rank))
-}
-
-/// A message as the timeline shows it.
-pub(super) struct Shown<'a> {
-    pub out: bool,
-    pub from: u32,
-    pub to: u32,
-    pub ranks: &'a [u32],
-    pub number: u64,
-    pub bytes: u64,
-}
-
-impl Shown<'_> {
-    /// The start time of a message, if this is its first fragment and a timeline is recorded.
-    pub fn begins(timeline: &Timeline, offset: u64) -> Option<u64> {
-        (timeline.on() && offset == 0).then(timeline::now)
-    }
-
-    /// Records that the fragment has moved.
-    pub fn moved(self, moved: &mut Moved, peer: u32, began: Option<u64>, timeline: &Timeline) {
-        if let Some(began) = began {
-            moved.begin(peer, began);
-        }
-        if moved.get(peer) == ALL
-            && let Some(since) = moved.since(peer)
-        {
-            let between = (party(self.from, self.ranks), party(self.to, self.ranks));
-            timeline.message(self.out, between, self.number, self.bytes, since);
-        }
-    }
-}
 
 /// The next piece that a lane can take from the sender with index `peer`.
 struct Wanted {
@@ -249,8 +184,8 @@ pub(super) fn deliver(
     (rank, view): (u32, &GroupView<'_>),
     wires: &mut Wires,
 ) -> Result<bool, RunError> {
-    if header.slot == BARRIER_SLOT {
-        return Ok(wires.discard(rank) && receive_barrier_message(operation, part, header.lane));
+    if header.slot == barrier::SLOT {
+        return Ok(wires.discard(rank) && barrier::receive(operation, part, header.lane));
     }
     let Some(at) = number.checked_sub(operation.parts[part].first).map(|at| at as usize) else { return Ok(false) };
     let Some(lane) = operation.parts[part].lanes.get(at) else { return Ok(false) };
@@ -286,50 +221,6 @@ pub(super) fn deliver(
         operation.arriving = wires.arrived(rank) as u64;
     }
     Ok(taken)
-}
-
-/// Takes barrier messages that arrived before the operation began here.
-pub(super) fn take_unexpected_barrier_messages(
-    operation: &mut Operation,
-    part: usize,
-    view: &GroupView<'_>,
-    unexpected: &mut UnexpectedQueue,
-) -> bool {
-    let (mut any, to) = (false, operation.parts[part].role as u16);
-    if unexpected.is_empty() || !operation.meets(&operation.parts[part]) {
-        return false;
-    }
-    for kind in [BarrierMessage::Arrived, BarrierMessage::Release] {
-        for from in 0..operation.program.roles() as u16 {
-            let (group, seq, lane, slot) = (view.group, operation.seq, kind as u32, BARRIER_SLOT);
-            while unexpected.pop(&Key { group, seq, lane, slot, from, to, point_to_point: false }, 0, 0).is_some() {
-                paceline_os::reached!("executor: barrier message came before its operation");
-                any |= receive_barrier_message(operation, part, lane);
-            }
-        }
-    }
-    any
-}
-
-/// Handles a barrier message.
-fn receive_barrier_message(operation: &mut Operation, part: usize, kind: u32) -> bool {
-    if kind == BarrierMessage::Arrived as u32 {
-        operation.arrived += 1;
-    } else if operation.step.is_some() {
-        operation.parts[part].released = true; // and the step's operations are released together
-    } else {
-        release(&mut operation.parts[part]);
-    }
-    true
-}
-
-pub(super) fn release(part: &mut Part) {
-    part.released = true;
-    part.settled = None;
-    for lane in part.lanes.iter_mut().filter(|lane| lane.state == State::Parked) {
-        lane.state = State::Running;
-        lane.pc += 1;
-    }
 }
 
 /// Advances a lane as far as possible; returns whether anything moved.
@@ -448,7 +339,7 @@ fn take_unexpected(
         };
         while let Some(header) = unexpected.front(&key) {
             if header.signature != operation.expects(header) {
-                return Err(mismatch(operation, header, view));
+                return Err(operation.mismatch(header, view));
             }
             let (here, lane) = (&operation.parts[part], &operation.parts[part].lanes[at]);
             let Some(wanted) = wanted(operation, here, number, lane, header) else { break };
@@ -472,10 +363,4 @@ fn take_unexpected(
         }
     }
     Ok(any)
-}
-
-/// The error for two ranks that called different operations.
-pub(super) fn mismatch(operation: &Operation, header: &FragmentHeader, view: &GroupView<'_>) -> RunError {
-    paceline_os::reached!("executor: ranks called different operations");
-    operation.call().mismatch(&operation.expects(header), header, view)
 }

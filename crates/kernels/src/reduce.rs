@@ -16,29 +16,24 @@ mod op;
 mod path;
 mod portable;
 mod scale;
+mod selection;
 #[cfg(test)]
 mod tests;
 
 use crate::dtype::{Dtype, ReduceOp};
 
 pub use copy::{copy, copy_streaming};
+pub use path::{Kernel, Kernel3};
 pub use scale::scale;
-
-/// `dst = dst op src`. Panics unless both have the same length, a whole number of elements.
-pub type Kernel = fn(&mut [u8], &[u8]);
-
-/// `dst = dst op src`, then `out = dst`: arguments in the order dst, out, src. Panics unless all have the same length,
-/// a whole number of elements.
-pub type Kernel3 = fn(&mut [u8], &mut [u8], &[u8]);
 
 /// The fastest kernel that this machine can run. Look it up once per operation, not once per chunk.
 #[must_use]
 pub fn kernel(dtype: Dtype, op: ReduceOp) -> Kernel {
-    path::best(dtype, op).combine
+    selection::best(dtype, op).combine
 }
 
 /// Like [`kernel`], for a rank that reduces and forwards: one pass over memory instead of two.
 #[must_use]
 pub fn kernel_and_copy(dtype: Dtype, op: ReduceOp) -> Kernel3 {
-    path::best(dtype, op).combine_and_copy
+    selection::best(dtype, op).combine_and_copy
 }

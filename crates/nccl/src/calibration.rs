@@ -4,8 +4,6 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::machine::Generation;
-
 /// A constant, in SI units: seconds, bytes, or a share.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,14 +39,57 @@ pub struct Evidence {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Document {
-    pub generations: Vec<Generation>,
+struct Document {
+    generations: Vec<Generation>,
     checked: Evidence,
     constants: Vec<Constant>,
 }
 
-pub(crate) static DOCUMENT: LazyLock<Document> =
+static DOCUMENT: LazyLock<Document> =
     LazyLock::new(|| serde_json::from_str(include_str!("../data/calibration.json")).expect("valid constants"));
+
+/// GPUs that NCCL treats alike.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Generation {
+    /// `volta`, `ampere`, …
+    pub name: String,
+    /// Parts of the names of its GPUs, in lower case.
+    pub gpus: Vec<String>,
+    /// Rings inside a node, each with a share of the links.
+    pub channels: u32,
+    /// The share of the links' rate that NCCL's model gives NVLS; 0: no NVLS.
+    pub nvls_share: f64,
+    /// Factor on a ring's latency for large buffers over several nodes.
+    pub plateau: f64,
+}
+
+/// Rates inside the node, in bits per second, from which GPUs without a name are taken for those of a generation.
+const LINKS_BPS: [(&str, f64); 4] = [("blackwell", 4e12), ("hopper", 2.4e12), ("ampere", 1.5e12), ("volta", 0.0)];
+
+impl Generation {
+    /// All generations, oldest first.
+    #[must_use]
+    pub fn all() -> &'static [Generation] {
+        &DOCUMENT.generations
+    }
+
+    /// The generation of a GPU by its name (`H100 80GB`); `None` if the name does not tell.
+    #[must_use]
+    pub fn of(gpu: &str) -> Option<&'static Generation> {
+        let words = gpu.to_lowercase().replace('-', " ");
+        Generation::all().iter().rev().find(|it| it.gpus.iter().any(|name| words.contains(name.as_str())))
+    }
+
+    /// The generation whose nodes have links of this rate, bits per second.
+    ///
+    /// # Panics
+    /// If the tables lack a generation.
+    #[must_use]
+    pub fn of_links(bps: f64) -> &'static Generation {
+        let name = LINKS_BPS.iter().find(|(_, least)| bps >= *least).map_or("volta", |it| it.0);
+        Generation::all().iter().find(|it| it.name == name).expect("a generation of the tables")
+    }
+}
 
 /// The values that forecasts use.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -19,9 +19,9 @@ pub mod release;
 pub mod time;
 pub mod tuning;
 
-pub use calibration::{Calibration, Constant, Evidence};
-pub use machine::{Generation, Group, IntraLink, Machine};
-pub use names::{Algorithm, Choice, Kind, Protocol};
+pub use calibration::{Calibration, Constant, Evidence, Generation};
+pub use machine::{Group, IntraLink, Machine};
+pub use names::{Algorithm, Choice, Kind, NcclError, Protocol};
 pub use release::Release;
-pub use time::{Caller, CollectiveTime, NcclError, Request, bus_factor, collective_time};
+pub use time::{Caller, CollectiveTime, Request, bus_factor, collective_time};
 pub use tuning::Estimate;

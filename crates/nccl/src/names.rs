@@ -1,4 +1,4 @@
-//! The names of collectives, algorithms and protocols.
+//! The names of collectives, algorithms and protocols, and the error of what NCCL cannot do.
 
 macro_rules! named {
     ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
@@ -84,3 +84,12 @@ named! {
 
 /// A combination of algorithm and protocol: `tuning.cc` has a line for each.
 pub type Choice = (Algorithm, Protocol);
+
+/// A request that NCCL cannot carry out, by the argument to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NcclError(pub String);
+
+pub(crate) fn counted(number: u32, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

@@ -6,8 +6,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use crate::machine::{Group, IntraLink};
-use crate::names::{Algorithm, Choice, Protocol};
-use crate::time::NcclError;
+use crate::names::{Algorithm, Choice, NcclError, Protocol};
 
 /// A release of NCCL whose figures are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -283,7 +282,7 @@ static TABLES: LazyLock<HashMap<String, Tables>> = LazyLock::new(|| {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Generation;
+    use crate::calibration::Generation;
 
     #[test]
     fn tables_of_each_release_have_their_combinations() {

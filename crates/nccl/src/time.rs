@@ -5,7 +5,7 @@
 //! rings with Simple for large ones.
 use crate::calibration::Calibration;
 use crate::machine::{Group, IntraLink, Machine};
-use crate::names::{Algorithm, Choice, Kind, Protocol, named};
+use crate::names::{Algorithm, Choice, Kind, NcclError, Protocol, counted, named};
 use crate::release::Release;
 use crate::tuning::{Estimate, PAT, TREE_LL, TREE_LL128, ring_ratio};
 
@@ -57,15 +57,6 @@ pub struct CollectiveTime {
     pub seconds: f64,
     /// Algorithm and protocol; `None`: a group of one rank sends nothing.
     pub choice: Option<Choice>,
-}
-
-/// A request that NCCL cannot carry out, by the argument to change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NcclError(pub String);
-
-pub(crate) fn counted(number: u32, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Bus bandwidth over algorithm bandwidth (nccl-tests doc/PERFORMANCE.md).

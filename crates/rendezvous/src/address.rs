@@ -7,8 +7,6 @@ use paceline_os::thread;
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
-use super::listener::ips_of;
-
 /// Splits `host:port` or `[v6]:port`. The host may be a name. Port 0 is refused, because the other ranks could not
 /// learn the actual port.
 pub(super) fn split(address: &str) -> Result<(&str, u16)> {
@@ -82,27 +80,6 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Refuses to listen where other machines can connect if the user gave no secret: the ranks would have none in common,
-/// or one that is easy to guess. `address` is an IP address, an interface or a host, possibly with a port.
-///
-/// # Errors
-/// It is not a loopback address and `has_secret` is false, or the interface or host does not exist.
-pub fn check_exposure(address: &str, has_secret: bool) -> Result<()> {
-    if has_secret {
-        return Ok(());
-    }
-    // `::1` has colons and no port, so try the whole text as an address first.
-    let host =
-        if address.parse::<IpAddr>().is_ok() { address } else { split(address).map_or(address, |(host, _)| host) };
-    if ips_of(host)?.iter().all(|ip| ip.to_canonical().is_loopback()) {
-        return Ok(());
-    }
-    Err(RunError::Usage(format!(
-        "{address} can be reached from other machines, but the job has no secret that keeps strangers out: set \
-         PACELINE_SECRET or PACELINE_SECRET_FILE to the same value on all ranks (`paceline run` makes one)"
-    )))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,19 +92,6 @@ mod tests {
             let message = split(wrong).unwrap_err().to_string();
             assert!(message.contains("write host:port"), "{wrong}: {message}");
         }
-    }
-
-    #[test]
-    fn exposed_without_a_secret() {
-        for closed in ["127.0.0.1", "127.9.9.9:80", "::1", "[::1]:80", "lo", "localhost:80", "::ffff:127.0.0.1"] {
-            check_exposure(closed, false).unwrap();
-        }
-        for open in ["0.0.0.0:80", "::", "10.0.0.5:29400", "[fd00::5]:29400", "fd00::5"] {
-            let message = check_exposure(open, false).unwrap_err().to_string();
-            assert!(message.contains("PACELINE_SECRET") && message.contains(open), "{message}");
-            check_exposure(open, true).unwrap();
-        }
-        assert!(check_exposure("no-such-host.invalid", false).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub fn feed(data: &[u8]) {
     let mut session = Transcript::new(&[0; HELLO], &[0; CHALLENGE]).session(&secret, End::Host);
     let frame = Reader::new(Frame::GATHERED, 1 << 20).read(&mut &data[..], &mut session);
     assert!(!matches!(frame, Ok(Some(_))), "a frame signed without the key");
-    let _ = super::exchange::blobs_of(data, 3);
+    let _ = super::blobs::blobs_of(data, 3);
 }
 
 fn copy(piece: &[u8], space: &mut [u8]) -> usize {

@@ -22,6 +22,7 @@
 //! | `stranger_log`, `text`, `wait` | what strangers did; texts for messages; waiting for sockets |
 mod acceptor;
 mod address;
+mod blobs;
 mod call;
 mod exchange;
 mod frame;
@@ -41,10 +42,10 @@ pub mod text;
 mod wait;
 mod wire;
 
-pub use address::check_exposure;
 pub use address::plain;
-pub use exchange::{MAX_BLOB, exchange};
-pub use listener::Listener;
+pub use blobs::MAX_BLOB;
+pub use exchange::exchange;
+pub use listener::{Listener, check_exposure};
 pub use mesh::{MAX_STREAMS, Mesh, connect_mesh};
 pub use proof::{grpc_key, multicast_key};
 pub use secret::Secret;

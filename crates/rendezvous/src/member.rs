@@ -4,12 +4,11 @@ use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
+use super::blobs::{blobs_of, longest};
 use super::call::{Answered, Call, Missed};
-use super::exchange::{blobs_of, longest};
 use super::frame::{Broken, Frame, Reader, Writer};
-use super::root::MAY_RETURN;
 use super::secret::{Secret, random_bytes};
-use super::wait::{keep_alive, wait};
+use super::wait::{MAY_RETURN, keep_alive, wait};
 use super::wire::{ConnectionKind, Hello, Stranger};
 use super::{address, text};
 

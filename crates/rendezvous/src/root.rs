@@ -9,17 +9,15 @@ use paceline_transport::error::{Result, RunError};
 use paceline_transport::waiting::{Reports, START_TIMEOUT};
 
 use super::acceptor::{Acceptor, Arrival};
-use super::exchange::{MAX_BLOB, bytes_of};
+use super::blobs::{MAX_BLOB, bytes_of};
 use super::frame::{Frame, Reader, Writer};
 use super::listener::listen;
 use super::proof::Session;
 use super::secret::Secret;
-use super::wait::{keep_alive, wait};
+use super::wait::{MAY_RETURN, keep_alive, wait};
 use super::wire::{ConnectionKind, Hello, Verdict};
 use super::{address, text};
 
-/// A rank that left may come back within this time, for example after a broken connection.
-pub const MAY_RETURN: Duration = Duration::from_secs(5);
 /// Time limit for telling the ranks why the exchange failed.
 const FAREWELL: Duration = Duration::from_secs(1);
 

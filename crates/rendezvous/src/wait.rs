@@ -6,6 +6,9 @@ use paceline_os::net::{SockRef, TcpKeepalive, TcpStream};
 use paceline_os::time::{Duration, Instant};
 use paceline_transport::error::{Result, RunError};
 
+/// A rank that left may come back within this time, for example after a broken connection.
+pub const MAY_RETURN: Duration = Duration::from_secs(5);
+
 /// Sleeps until one of these is ready, the time has come, or a signal arrives.
 pub fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<()> {
     let left = until.saturating_duration_since(Instant::now());

@@ -6,7 +6,7 @@
 //! memory optimizations toward training trillion parameter models", SC 2020).
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Chunk;
+use crate::chunk::Chunk;
 use crate::step::{Bucket, Piece};
 
 /// The operation on a bucket.

@@ -5,7 +5,9 @@
 //! | --- | --- |
 //! | [`step`] | the vocabulary: send, receive, barrier; pieces and peers |
 //! | [`schedule`] | the [`Schedule`] trait: a strategy for a given topology |
-//! | [`plan`] | topology and knobs, the registry of strategies, [`plan::build`] |
+//! | [`chunk`] | how buckets are cut into messages |
+//! | [`plan`] | topology and knobs, and what an entry of the registry is |
+//! | [`registry`] | the registry of strategies, [`build`] |
 //! | [`collective`] | all-reduce and its halves; which rank owns which shard |
 //! | [`buckets`] | groups gradients into buckets |
 //! | [`strategies`] | one strategy per file |
@@ -18,16 +20,17 @@
 //!
 //! Nothing here depends on time, sockets or threads.
 pub mod buckets;
+pub mod chunk;
 pub mod collective;
 pub mod plan;
+pub mod registry;
 pub mod schedule;
 pub mod step;
 pub mod strategies;
 
+pub use chunk::{Chunk, ChunkBytes};
 pub use collective::{Collective, shard};
-pub use plan::{
-    Chunk, ChunkBytes, Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Refusal, Topology, build,
-    build_collective, find, look_up, registry,
-};
+pub use plan::{Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Refusal, Topology};
+pub use registry::{build, build_collective, find, look_up, registry};
 pub use schedule::{Least, Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 pub use step::{Bucket, Op, Peers, Piece, Step};

@@ -1,4 +1,4 @@
-//! Topology and knobs, the registry of strategies, and building a schedule.
+//! Topology and knobs, and what an entry of the registry of strategies is.
 use std::fmt;
 use std::sync::Arc;
 
@@ -6,10 +6,9 @@ use paceline_nccl::Release;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::chunk::Chunk;
 use crate::collective::Collective;
 use crate::schedule::Schedule;
-use crate::step::{Bucket, Piece};
-use crate::strategies;
 
 /// The number of roles and their nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,76 +74,6 @@ impl Topology {
 fn in_parts(whole: u32, each: u32) -> Arc<[u32]> {
     let each = each.max(1);
     (0..whole).step_by(each as usize).map(|first| each.min(whole - first)).collect()
-}
-
-/// How a bucket is cut into messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunk {
-    /// One message.
-    Whole,
-    /// As many nearly equal pieces as there are workers.
-    PerWorker,
-    /// Pieces of this many elements.
-    Elements(u64),
-}
-
-impl Chunk {
-    /// Number of pieces, none of them empty; 0 for an empty bucket.
-    #[must_use]
-    pub fn count(self, len: u64, workers: u32) -> u32 {
-        match self {
-            Chunk::Whole => u32::from(len > 0),
-            Chunk::PerWorker => len.min(u64::from(workers)) as u32,
-            Chunk::Elements(size) => u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX),
-        }
-    }
-
-    /// Piece `index` of the bucket.
-    #[must_use]
-    pub fn piece(self, bucket: &Bucket, workers: u32, index: u32) -> Piece {
-        match self {
-            Chunk::Whole => bucket.whole(),
-            Chunk::PerWorker => bucket.whole().part(index, self.count(bucket.len, workers)),
-            Chunk::Elements(size) => {
-                let off = u64::from(index) * size;
-                Piece { off, len: size.min(bucket.len - off) }
-            }
-        }
-    }
-
-    /// Decides which rank a lane starts at: with one piece per rank, by piece, otherwise by bucket.
-    #[must_use]
-    pub fn turn(self, bucket: &Bucket, lane: u32) -> u32 {
-        match self {
-            Chunk::PerWorker => lane,
-            Chunk::Whole | Chunk::Elements(_) => lane.wrapping_add(bucket.id),
-        }
-    }
-}
-
-/// How a bucket is cut into messages, in bytes as users write it: `whole`, `per-worker` or a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChunkBytes {
-    /// One message.
-    Whole,
-    /// One piece per worker.
-    PerWorker,
-    /// Pieces of this many bytes.
-    #[serde(untagged)]
-    Size(u64),
-}
-
-impl ChunkBytes {
-    /// The same in elements of this many bytes; `None` if a piece has no whole element.
-    #[must_use]
-    pub fn in_elements(self, element_bytes: u64) -> Option<Chunk> {
-        match self {
-            ChunkBytes::Whole => Some(Chunk::Whole),
-            ChunkBytes::PerWorker => Some(Chunk::PerWorker),
-            ChunkBytes::Size(bytes) => Some(Chunk::Elements(bytes / element_bytes)).filter(|_| bytes >= element_bytes),
-        }
-    }
 }
 
 /// Which server owns which bucket.
@@ -345,99 +274,6 @@ impl fmt::Display for Refusal {
         match self.setting {
             None => f.write_str(&self.reason),
             Some(setting) => write!(f, "{}: {}", setting.replace('_', "-"), self.reason),
-        }
-    }
-}
-
-/// All strategies, in the order in which tables list them.
-#[must_use]
-pub fn registry() -> &'static [&'static Entry] {
-    strategies::ALL
-}
-
-/// The strategy with this name or alias.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Entry> {
-    registry().iter().copied().find(|entry| entry.name == name || entry.aliases.contains(&name))
-}
-
-/// Like [`find`], with an error message.
-///
-/// # Errors
-/// An unknown name; the message lists the known ones.
-pub fn look_up(name: &str) -> Result<&'static Entry, PlanError> {
-    find(name).ok_or_else(|| {
-        let names: Vec<_> = registry().iter().map(|entry| entry.name).collect();
-        PlanError::new(format!("unknown strategy '{name}'; known are {}", names.join(", ")))
-    })
-}
-
-/// Most workers of one schedule: slots count messages in 16 bits.
-pub const MAX_WORKERS: u32 = 1_000_000;
-
-/// Builds the schedule of an all-reduce.
-///
-/// # Errors
-/// An unknown name, no workers, or incompatible knobs; the message says what to do.
-pub fn build(name: &str, topology: &Topology, knobs: &Knobs) -> Result<Box<dyn Schedule>, PlanError> {
-    build_collective(Collective::AllReduce, name, topology, knobs)
-}
-
-/// Builds the schedule of a collective. In a reduce-scatter or all-gather, worker r owns [`shard`](crate::shard) r.
-///
-/// # Errors
-/// As [`build`], and a strategy that cannot do without the rest of the all-reduce.
-pub fn build_collective(
-    collective: Collective,
-    name: &str,
-    topology: &Topology,
-    knobs: &Knobs,
-) -> Result<Box<dyn Schedule>, PlanError> {
-    let entry = look_up(name)?;
-    let wrong = |setting, reason: &str| Err(PlanError::about(setting, reason));
-    if topology.workers == 0 {
-        return wrong("workers", "0 is too few; at least one worker trains");
-    }
-    if topology.workers > MAX_WORKERS || topology.servers > MAX_WORKERS {
-        return Err(PlanError::about(
-            "workers",
-            format!(
-                "{} workers and {} servers are more than the {MAX_WORKERS} that can be scheduled",
-                topology.workers, topology.servers
-            ),
-        ));
-    }
-    if topology.ranks_per_node == 0 {
-        return wrong("gpus_per_node", "0 is too few; a node has at least one rank");
-    }
-    if topology.servers == 0 && entry.uses(Knob::Servers) {
-        return Err(PlanError::about("servers", format!("{name} needs at least one server")));
-    }
-    if topology.racks.as_ref().is_some_and(|racks| racks.contains(&0) || racks.iter().sum::<u32>() != topology.nodes())
-    {
-        return Err(PlanError::new("racks: a rack has at least one node, and every node is in one"));
-    }
-    let racks = topology.racks.as_ref().map_or(0, |racks| racks.len() as u32);
-    if topology.pods.as_ref().is_some_and(|pods| pods.contains(&0) || pods.iter().sum::<u32>() != racks) {
-        return Err(PlanError::new("pods: a pod has at least one rack, and every rack is in one"));
-    }
-    if topology.switch_radix.is_some_and(|radix| radix < 2) {
-        return Err(PlanError::new(
-            "switch.radix: an aggregation of fewer than 2 workers adds nothing; give 2 or more",
-        ));
-    }
-    if knobs.chunk == Some(Chunk::Elements(0)) {
-        return wrong("chunk", "a piece has at least one element");
-    }
-    match (collective, entry.halves) {
-        (Collective::AllReduce, _) => (entry.build)(topology, knobs),
-        (_, Some(halves)) => halves(collective, topology, knobs),
-        (_, None) => {
-            let able: Vec<_> = registry().iter().filter(|entry| entry.offers(collective)).map(|e| e.name).collect();
-            Err(PlanError::about(
-                "strategy",
-                format!("{} has no {}; use {}", entry.name, collective.name(), able.join(", ")),
-            ))
         }
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from paceline.catalog.strategies import GRAPH
 from paceline.errors import InvalidArgumentError, JobError, PacelineError
@@ -13,10 +13,6 @@ from paceline.hvd.environment import Knobs
 from paceline.hvd.members import Members
 from paceline.hvd.partition import partition, restore
 from paceline.job.job import Job
-
-if TYPE_CHECKING:
-    from paceline.hvd.process_sets import ProcessSet
-
 
 HorovodInternalError = JobError
 """A rank died, left, is silent or called a different operation; Horovod scripts catch this."""
@@ -47,6 +43,15 @@ class Places:
     """Whether all nodes have the same number of ranks."""
 
 
+class Numbered(Protocol):
+    """A process set as its world sees it."""
+
+    process_set_id: int | None
+
+    def invalidate(self) -> None:
+        """Mark the set as removed."""
+
+
 @dataclass
 class Registered:
     """A process set that has been added."""
@@ -54,7 +59,7 @@ class Registered:
     ranks: tuple[int, ...]
     members: Members | None
     """None if this rank is not a member."""
-    objects: list[ProcessSet] = field(default_factory=list)
+    objects: list[Numbered] = field(default_factory=list)
     """The script's objects for this set."""
 
 
@@ -80,7 +85,7 @@ class World:
         """Return the settings that all ranks must have in common to agree on an order, by environment variable."""
         return {"PACELINE_COORDINATOR": self.policy, "HOROVOD_FUSION_THRESHOLD": self.knobs.threshold}
 
-    def register(self, ranks: Sequence[int], process_set: ProcessSet) -> int:
+    def register(self, ranks: Sequence[int], process_set: Numbered) -> int:
         """Add a process set and return its number. All ranks do so in the same order; members wait for each other."""
         number = self._next
         members = self._members(ranks, number) if self.rank in ranks else None
@@ -146,7 +151,7 @@ def enter(world: World | None) -> None:
     _world = world
 
 
-def registered(process_set: ProcessSet) -> Registered:
+def registered(process_set: Numbered) -> Registered:
     """Return the record of a process set. Raises ValueError if it was not added, or was removed."""
     world = current()
     number = process_set.process_set_id
@@ -159,12 +164,12 @@ def registered(process_set: ProcessSet) -> Registered:
     return found
 
 
-def ranks_of(process_set: ProcessSet) -> tuple[int, ...]:
+def ranks_of(process_set: Numbered) -> tuple[int, ...]:
     """Return the ranks of a process set."""
     return registered(process_set).ranks
 
 
-def members_of(process_set: ProcessSet) -> Members:
+def members_of(process_set: Numbered) -> Members:
     """Return this rank's view of a process set. Raises ValueError if this rank is not in it."""
     members = registered(process_set).members
     if members is None:
@@ -175,7 +180,7 @@ def members_of(process_set: ProcessSet) -> Members:
     return members
 
 
-def root_in(members: Members, root_rank: int, name: str | None, process_set: ProcessSet) -> int:
+def root_in(members: Members, root_rank: int, name: str | None, process_set: Numbered) -> int:
     """Return the number within a process set of a rank of the job. Raises ValueError if it is not in the set."""
     if root_rank not in members.ranks:
         which = "broadcast" if name is None else f"broadcast of '{name}'"

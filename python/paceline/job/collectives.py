@@ -8,7 +8,7 @@ ranks of the group, not of the job.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from paceline._core import Communicator, Operation
 from paceline.catalog import names
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from paceline.job.job import Job
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Array")
@@ -91,6 +90,13 @@ class Reduced(Labelled, total=False):
     bucket: int | None
 
 
+class Joined(Protocol):
+    """The job of a group."""
+
+    def check(self) -> None:
+        """Raise JobError if the job cannot be used any more."""
+
+
 class Handle(Generic[T]):
     """An operation in flight, returned by every operation called with `async_=True`.
 
@@ -99,7 +105,7 @@ class Handle(Generic[T]):
 
     __slots__ = ("_from_anybody", "_job", "_operation", "_result")
 
-    def __init__(self, operation: Operation, result: T, job: Job, from_anybody: bool = False) -> None:
+    def __init__(self, operation: Operation, result: T, job: Joined, from_anybody: bool = False) -> None:
         """Made by operations called with `async_=True`."""
         self._operation, self._result, self._job, self._from_anybody = operation, result, job, from_anybody
 
@@ -135,7 +141,7 @@ class Handle(Generic[T]):
 class GroupBase:
     """A group of ranks without its operations."""
 
-    def __init__(self, job: Job, communicator: Communicator, name: str) -> None:
+    def __init__(self, job: Joined, communicator: Communicator, name: str) -> None:
         """Made by `Job.group`."""
         self._job = job
         self._communicator: Communicator | None = communicator

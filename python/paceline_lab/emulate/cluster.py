@@ -165,7 +165,7 @@ class Cluster:
             ClusterError: The cluster does not answer.
             InvalidArgumentError: `repeats` is invalid.
         """
-        from paceline_lab.emulate.fidelity import measure
+        from paceline_lab.emulate.measurement import measure
 
         return measure(self, repeats)
 

@@ -1,10 +1,14 @@
-//! Selects the kernels for this machine: one implementation per kind of machine.
-use super::avx2::Avx2;
+//! What an implementation of the kernels is: there is one per kind of machine.
 use super::block::{Bfloat16Pair, Block, Float16};
 use super::op::{Max, Min, Op, Product, Sum};
-use super::portable::Portable;
-use super::{Kernel, Kernel3};
 use crate::dtype::{Dtype, ReduceOp};
+
+/// `dst = dst op src`. Panics unless both have the same length, a whole number of elements.
+pub type Kernel = fn(&mut [u8], &[u8]);
+
+/// `dst = dst op src`, then `out = dst`: arguments in the order dst, out, src. Panics unless all have the same length,
+/// a whole number of elements.
+pub type Kernel3 = fn(&mut [u8], &mut [u8], &[u8]);
 
 /// `data = data * factor`.
 pub type Scale = fn(&mut [u8], f64);
@@ -31,22 +35,6 @@ pub trait Path {
     /// Multiplies binary16.
     fn scale_float16(&self) -> Scale {
         self.scale::<2, Float16>()
-    }
-}
-
-/// The kernels for this machine.
-pub fn best(dtype: Dtype, op: ReduceOp) -> Kernels {
-    match Avx2::detect() {
-        Some(path) => kernels(&path, dtype, op),
-        None => kernels(&Portable, dtype, op),
-    }
-}
-
-/// Like [`best`].
-pub fn best_scale(dtype: Dtype) -> Scale {
-    match Avx2::detect() {
-        Some(path) => scale(&path, dtype),
-        None => scale(&Portable, dtype),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Multiplies a buffer by a factor, which turns a sum into an average.
-use super::path::{self, Scale};
+use super::path::Scale;
+use super::selection::best_scale;
 use crate::dtype::Dtype;
 
 /// `data = data * factor`. Panics unless `data` is a whole number of elements; unaligned data is fine.
@@ -13,7 +14,7 @@ pub fn scale(dtype: Dtype, data: &mut [u8], factor: f64) {
     if factor == 1.0 {
         return;
     }
-    let kernel = path::best_scale(dtype);
+    let kernel = best_scale(dtype);
     match (1..=10).find(|&power| factor == f64::from(power).exp2().recip()) {
         Some(power) if dtype == Dtype::Float16 => shrink(data, power as u16, kernel),
         _ => kernel(data, factor),
@@ -59,7 +60,7 @@ mod tests {
                 let mut mine: Vec<u8> = (0..all.len() / 2).flat_map(order).collect();
                 let mut kernels = mine.clone();
                 scale(Dtype::Float16, &mut mine, factor);
-                path::best_scale(Dtype::Float16)(&mut kernels, factor);
+                best_scale(Dtype::Float16)(&mut kernels, factor);
                 assert!(mine == kernels, "2^-{power}");
             }
         }

@@ -11,8 +11,9 @@
 //! upper half of the workers, pairs are neighbours (as in MPICH's `MPI_Reduce_scatter_block`), and the keeper hands the
 //! helper its shard at the end of a reduce-scatter, and takes it at the start of an all-gather. By default a message is all
 //! that one worker has for another; with smaller pieces, lanes are binomial trees to the owner of each piece of a shard.
+use crate::chunk::Chunk;
 use crate::collective::{Collective, ShardLanes, shard, shards};
-use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
+use crate::plan::{Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 

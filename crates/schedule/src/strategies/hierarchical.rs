@@ -10,8 +10,9 @@
 //! A reduce-scatter ends where the all-reduce has its sums: the ring of shard r between the nodes ends at the owner's node,
 //! at the rank with the owner's position. An all-gather starts there. With `inside = root` the sum is at the root of that
 //! node, which hands it to the owner, or takes it from there.
+use crate::chunk::Chunk;
 use crate::collective::{Collective, ShardLanes, shard};
-use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
+use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 use crate::strategies::node::{NodePart, hops};

@@ -7,8 +7,9 @@
 //! 2019). A reduce-scatter and an all-gather are always a ring.
 use paceline_nccl::{Algorithm, Choice, Group, Kind, Machine, Release};
 
+use crate::chunk::Chunk;
 use crate::collective::Collective;
-use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
+use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Rates, Topology};
 use crate::schedule::{Least, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Step, at};
 use crate::strategies::node::{NodePart, hops};

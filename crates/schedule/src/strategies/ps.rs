@@ -8,7 +8,8 @@
 //! Servers only add; the optimiser runs on the workers. A push without gradient (`pull_only`) is an empty message.
 use std::sync::Arc;
 
-use crate::plan::{Chunk, Distribution, Entry, Knob, Knobs, Placement, PlanError, Topology};
+use crate::chunk::Chunk;
+use crate::plan::{Distribution, Entry, Knob, Knobs, Placement, PlanError, Topology};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 

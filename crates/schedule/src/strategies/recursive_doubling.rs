@@ -3,7 +3,8 @@
 //! R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19
 //! (2005), section 4.5. Best for small messages. If W is not a power of two, the workers beyond the largest power P
 //! first send their vector to a partner, and receive the sum from it at the end.
-use crate::plan::{Chunk, Entry, Knob};
+use crate::chunk::Chunk;
+use crate::plan::{Entry, Knob};
 use crate::schedule::{Link, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Step, at};
 

@@ -13,8 +13,9 @@
 //! Learning", 2017; repository baidu-research/baidu-allreduce): one piece per worker, every tensor separately, over
 //! MPI's point-to-point messages, without a coordinator. Here it is the ring with these defaults; its callers handle
 //! the rest.
+use crate::chunk::Chunk;
 use crate::collective::{Collective, ShardLanes};
-use crate::plan::{Chunk, Entry, Knob, Knobs, PlanError, Topology};
+use crate::plan::{Entry, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 

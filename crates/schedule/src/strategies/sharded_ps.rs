@@ -7,7 +7,8 @@
 //!
 //! Every bucket is cut into a piece for each server (and shard), so that all servers share the load; with
 //! `Chunk::Whole`, whole buckets are assigned to servers in turn. Servers have their own nodes or are colocated.
-use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
+use crate::chunk::Chunk;
+use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 use crate::strategies::node::{NodePart, hops};

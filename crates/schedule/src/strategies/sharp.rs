@@ -10,7 +10,8 @@
 //! the racks' switches, its root the spine; between them stand those of the pods, if there are any. A switch that takes
 //! fewer children than it has (its radix) becomes several, one level more. Up and down are separate roles of a switch,
 //! because its ports are full duplex: a piece on its way down never waits for one on its way up.
-use crate::plan::{Chunk, Entry, Inside, Knob, Knobs, PlanError, Topology};
+use crate::chunk::Chunk;
+use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 use crate::strategies::node::{NodePart, hops};

@@ -4,7 +4,8 @@
 //! P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
 //! Computing 35 (2009); NCCL uses the same trees (S. Jeaugey, "Massively scale your deep learning training with NCCL
 //! 2.4", 2019). Latency grows with log W, and the bandwidth is close to a ring's once many pieces are in flight.
-use crate::plan::{Chunk, Entry, Knob};
+use crate::chunk::Chunk;
+use crate::plan::{Entry, Knob};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
 

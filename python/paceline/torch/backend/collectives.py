@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,11 +14,8 @@ from paceline.torch.backend.buffers import REDUCIBLE, Memory, Region, check, des
 from paceline.torch.backend.group import Group, Loose, one, parts
 from paceline.torch.backend.monitored_barrier import meet
 from paceline.torch.backend.reductions import AT_ONCE, lowered
-from paceline.torch.backend.sparse import all_reduce_sparse, is_sparse
+from paceline.torch.backend.sparse import Gathering, all_reduce_sparse, is_sparse
 from paceline.torch.backend.work import CombinedWork, Work
-
-if TYPE_CHECKING:
-    from paceline.torch.backend.process_group import Operations
 
 
 def root_of(options: Loose, root: int | None) -> int:
@@ -61,7 +58,7 @@ class Collectives(Group):
         call, tensor = "all_reduce", one("all_reduce", tensors)
         if is_sparse(tensor):
             return all_reduce_sparse(
-                cast("Operations", self), tensor, operator_of(opts, op), opts, timeout, prescale=prescale
+                cast("Gathering", self), tensor, operator_of(opts, op), opts, timeout, prescale=prescale
             )
         check(call, "tensor", [tensor])
         reduction = lowered(call, operator_of(opts, op), tensor.dtype, self._comm.size)

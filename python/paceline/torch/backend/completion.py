@@ -14,13 +14,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from paceline._core import Engine
 from paceline.errors import InvalidArgumentError, JobError
-
-if TYPE_CHECKING:
-    from paceline.torch.backend.work import Work
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,6 +92,26 @@ def _alive(threads: set[threading.Thread]) -> set[threading.Thread]:
     return {thread for thread in threads if thread.is_alive()}
 
 
+class Awaited(Protocol):
+    """An operation in flight, whose notice is awaited."""
+
+    lineage: Lineage
+
+    def land(self) -> None:
+        """Have the result copied to its device."""
+
+    def has_future(self) -> bool:
+        """Return whether a future has been requested."""
+        ...
+
+    def settle(self) -> None:
+        """Complete the future."""
+
+    def exception_after_wait(self) -> Exception | None:
+        """Wait, and return the error with which the operation failed, if it has."""
+        ...
+
+
 class Completion:
     """The threads that complete futures."""
 
@@ -109,7 +126,7 @@ class Completion:
         and when the wait began, by time.monotonic_ns()."""
         self._engine = engine
         self._numbers = itertools.count(1)
-        self._expected: dict[int, Work] = {}
+        self._expected: dict[int, Awaited] = {}
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._waiting: set[threading.Thread] = set()
@@ -131,7 +148,7 @@ class Completion:
         for listener in tuple(self.wait_listeners) if began else ():
             listener(name, began)
 
-    def expect(self, token: int, work: Work) -> None:
+    def expect(self, token: int, work: Awaited) -> None:
         """Expect the notice `token` for `work`."""
         self._expected[token] = work
 
@@ -159,7 +176,7 @@ class Completion:
             except RuntimeError as error:
                 raise JobError(f"cannot complete a future: no thread can be started for it ({error})") from error
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Awaited) -> None:
         """Complete the future of an operation that started before any future was requested, and so sends no notice."""
         self.start()
 
@@ -263,7 +280,7 @@ class Completion:
                     break
                 self._listening += 1
 
-    def _settle(self, work: Work) -> None:
+    def _settle(self, work: Awaited) -> None:
         callbacks.lineage = work.lineage
         try:
             work.settle()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +17,29 @@ from paceline.torch.backend.buffers import assign, describe
 from paceline.torch.backend.work import CombinedWork
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Work as C10dWork
+
     from paceline.torch.backend.group import Loose
-    from paceline.torch.backend.process_group import Operations
 
 _DEFINED = (ReduceOp.SUM, ReduceOp.AVG)
+
+
+class Gathering(Protocol):
+    """Group of ranks whose tensors can be gathered."""
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        ...
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Loose, timeout: timedelta | None) -> C10dWork:
+        """Gather every rank's input into `output`."""
+        ...
+
+    def allgather(
+        self, output_tensors: Loose, input_tensors: Loose, opts: Loose, timeout: timedelta | None
+    ) -> C10dWork:
+        """Send every rank's tensor to every rank."""
+        ...
 
 
 def is_sparse(tensor: object) -> bool:
@@ -29,7 +48,7 @@ def is_sparse(tensor: object) -> bool:
 
 
 def all_reduce_sparse(
-    group: Operations,
+    group: Gathering,
     tensor: Tensor,
     operator: Loose,
     options: Loose,

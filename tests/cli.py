@@ -1,0 +1,67 @@
+"""Ways to run what is tested: the command line in this process, and programs in processes of their own."""
+
+import json
+import subprocess
+import sys
+
+from click.testing import CliRunner, Result
+from paceline.cli.main import main
+
+PACELINE = (sys.executable, "-m", "paceline.cli")
+
+
+def call(*words: object, **environment: str | None) -> Result:
+    """Run `paceline WORDS` in this process."""
+    return CliRunner(env=environment).invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+def output(*words: object, code: int = 0) -> str:
+    """Return all that the command prints; it must exit with `code`."""
+    result = call(*words)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def said(*words: object, code: int = 0) -> str:
+    """Return all that the command prints, as one line."""
+    return " ".join(output(*words, code=code).split())
+
+
+def printed(*words: object) -> str:
+    """Return what the command prints on standard output; it must succeed."""
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def answer(*words: object):
+    """Return what the command prints with --json."""
+    return json.loads(printed(*words, "--json"))
+
+
+def refused(*words: object, **environment: str | None) -> str:
+    """Return the one line with which the command refuses its input, and prints nothing else."""
+    result = call(*words, **environment)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("paceline: error: "), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert len(result.stderr) < 600, result.stderr
+    return result.stderr
+
+
+def ended(*command: object, check: bool = False, **settings) -> subprocess.CompletedProcess:
+    """Run a command to its end; what it prints is text."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=check, **{"capture_output": True, "text": True, **settings})
+
+
+def program(*words: object, **settings) -> subprocess.CompletedProcess:
+    """Run `paceline WORDS` as a program."""
+    return ended(*PACELINE, *words, **settings)
+
+
+def snippet(code: str, *words: object, **settings) -> str:
+    """Return what Python prints for this code; it must succeed."""
+    done = ended(sys.executable, "-c", code, *words, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
