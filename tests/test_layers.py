@@ -216,8 +216,8 @@ BY_NATURE = {
     "rendezvous: mesh": "the connections of a rank, and who may take which",
     "engine: assemble": "the driving thread and the failure detector wake each other; both work on the engine",
     "runtime: communicator": "a communicator, and the ways in which it runs an operation on a device",
-    "runtime: coordination/begun": "one state machine: an operation before and after it has begun",
-    "runtime: coordination": "the coordinator, its thread and its state machine",
+    "runtime: negotiation/begun": "one state machine: an operation before and after it has begun",
+    "runtime: negotiation": "the coordinator, its thread and its state machine",
     "paceline-py: cluster": "the functions of the native module, and what they have in common, in lib.rs",
 }
 """Circles of files that stay, by one of their files, and why."""
