@@ -331,6 +331,11 @@ def test_two_jobs_do_not_share_a_gpu():
 def test_the_example_of_sharded_jobs():
     found = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
     assert {one.name: one.is_planned for one in found.jobs} == {"grouped": True, "pretraining": True, "vision": False}
+
+
+@pytest.mark.slow
+def test_sharded_jobs_of_the_example_slow_each_other_down():
+    found = spec.read(EXAMPLE.with_name("gpu-jobs.toml"))
     assert model.simulate_jobs(replace(found, iterations=1)).jobs[1].slowdown > 2
 
 

@@ -13,28 +13,29 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
+from paceline.cli.record import _print_summary
 from test_record_format import check_trace, layers
 
 run = partial(cli.call, "record")
 
 
-def test_a_model_of_torchvision(tmp_path):
+def test_a_model_of_torchvision(tmp_path, capsys):
     pytest.importorskip("torchvision")
     path = tmp_path / "T.json"
-    arguments = ["--batch", 2, "--image-size", 64, "--warmup", 1, "--steps", 2]
-    result = run("--model", "ResNet-18", "-o", path, *arguments)
+    sizes = ["--batch", 2, "--image-size", 64, "--warmup", 1, "--steps", 1]
+    result = run("--model", "ResNet-18", "-o", path, *sizes, "--json", "--name", "mine")
     assert result.exit_code == 0, result.output
-    trace = json.loads(path.read_text())
-    worker = check_trace(trace)
-    assert (trace["name"], trace["batch"], len(worker["gradients"])) == ("resnet18", 2, 62)
-    assert layers(worker)["fc"] == ["fc.weight", "fc.bias"]
-    for row in ("forward", "backward", "optimizer", "11,689,512", "samples/s", "recording changed the step by"):
-        assert row in result.stdout
-    result = run("--model", "resnet18", "-o", path, "--json", "--name", "mine", *arguments)
     summary = json.loads(result.stdout)
     assert (summary["name"], summary["parameters"], summary["gradients"]) == ("mine", 11_689_512, 62)
-    assert json.loads(path.read_text())["name"] == "mine"
     assert summary["overhead_ratio"] > 0
+    trace = json.loads(path.read_text())
+    worker = check_trace(trace)
+    assert (trace["name"], trace["batch"], len(worker["gradients"])) == ("mine", 2, 62)
+    assert layers(worker)["fc"] == ["fc.weight", "fc.bias"]
+    _print_summary(summary, path, as_json=False, to_stderr=False)
+    printed = capsys.readouterr().out
+    for row in ("forward", "backward", "optimizer", "11,689,512", "samples/s", "recording changed the step by"):
+        assert row in printed
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ from paceline.cli.record import _print_summary, _without_launcher
 
 pytest.importorskip("torch")
 
-# One recording serves three tests; the others run beside them.
+# One recording serves three tests.
 shared = pytest.mark.xdist_group("record_on")
+# Each is a process of its own, with torch and its compiler: four seconds.
+recorded_in_ci = pytest.mark.process
 ROOT = Path(__file__).parent.parent
 GPT = ROOT / "examples" / "gpt.py"
 
@@ -145,6 +147,7 @@ raise SystemExit("was not ended when the steps were recorded")
 """
 
 
+@recorded_in_ci
 def test_a_script_for_nccl_with_loaders_and_scaling(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     summary, trace = recorded(tmp_path, "train.py", options=("--gpu", "a100-40gb"))
@@ -196,6 +199,7 @@ for _ in range(5):
 @pytest.mark.parametrize(
     "again", [pytest.param((), id="kept", marks=pytest.mark.slow), pytest.param(("again",), id="recomputed")]
 )
+@recorded_in_ci
 def test_what_exists_only_in_the_backward_pass(again, tmp_path):
     (tmp_path / "train.py").write_text(CHECKPOINTED)
     _, trace = recorded(tmp_path, "train.py", *again, options=("--gpu", "h100"))
@@ -300,6 +304,7 @@ BLOCKS = ["blocks", "blocks in place", "blocks' forwards", "blocks decorated"]
 EAGER = ["as it is", "not fused", "something else"]
 
 
+@recorded_in_ci
 def test_ways_to_compile():
     script = COMPILING.replace("HOWS", repr([*EAGER, *WHOLE, *BLOCKS]))
     done = cli.ended(sys.executable, "-c", script)
@@ -324,6 +329,7 @@ def test_mistakes(tmp_path):
         assert not output.exists()
 
 
+@recorded_in_ci
 def test_what_depends_on_data_is_named(tmp_path):
     (tmp_path / "train.py").write_text("import torch\ntorch.nonzero(torch.ones(4))\n")
     result, output = record(tmp_path, "train.py", options=("--gpu", "h100"))
@@ -442,6 +448,7 @@ for _ in range(9):
 """
 
 
+@recorded_in_ci
 @pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_fsdp_is_left_out(version, tmp_path, monkeypatch):
     import torch

@@ -147,7 +147,7 @@ def unchanged(_, bucket):
     return future
 
 
-both = pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
+EVERYDAY = {((1, 2, None), True), ((2, 3, False), False)}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -165,9 +165,12 @@ def forecast(path, sharding, world, passes, accumulate_sync, **options):
     ).sharded.memory
 
 
-@both
 @pytest.mark.parametrize(
-    ("world", "passes", "accumulate_sync"), [(1, 1, None), (1, 2, None), (2, 1, None), (2, 3, False)]
+    ("world", "passes", "accumulate_sync", "shared"),
+    [
+        pytest.param(*case, shared, marks=() if (case, shared) in EVERYDAY else pytest.mark.slow)
+        for case, shared in product([(1, 1, None), (1, 2, None), (2, 1, None), (2, 3, False)], (True, False))
+    ],
 )
 def test_the_peak_of_ddp_is_torchs(tmp_path, world, passes, accumulate_sync, shared):
     net = Net(shared)
@@ -193,8 +196,8 @@ PAIRS = [("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "bf16")]
 
 
 def fsdp2():
-    """Every combination; each case, pair of types and kind of weights is in an everyday one."""
-    everyday = {(case, PAIRS[place % len(PAIRS)], place % 2 == place // 4 % 2) for place, case in enumerate(CASES)}
+    """Every combination; each pair of types, kind of weights and number of ranks is in an everyday one."""
+    everyday = {(CASES[case], PAIRS[pair], bool(pair % 2)) for pair, case in enumerate((1, 3, 4, 6))}
     for one in product(CASES, PAIRS, (True, False)):
         (case, types, shared), marks = one, () if one in everyday else pytest.mark.slow
         name = "-".join(map(str, (*types, *case, "shared" if shared else "apart")))

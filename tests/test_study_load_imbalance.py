@@ -22,9 +22,13 @@ def result():
     return load_imbalance.run(iterations=200)
 
 
+def by_setting(result):
+    return {(row["network"], row["coordinator"], row["gpus"], row["scaling"]): row for row in result.rows()}
+
+
 @pytest.fixture(scope="module")
 def rows(result):
-    return {(row["network"], row["coordinator"], row["gpus"], row["scaling"]): row for row in result.rows()}
+    return by_setting(result)
 
 
 def gain(rows, network, coordinator, gpus, scaling="weak"):
@@ -32,7 +36,8 @@ def gain(rows, network, coordinator, gpus, scaling="weak"):
     return base / rows[network, coordinator, gpus, scaling]["iteration_s"] - 1
 
 
-def test_rows_are_those_published(rows):
+def test_rows_are_those_published():
+    rows = by_setting(load_imbalance.run(iterations=2))
     weak = {(network, name, gpus, "weak") for network in networks() for name in NAMES for gpus in GPUS}
     strong = {("resnet-50", name, gpus, "strong") for name in NAMES for gpus in GPUS[1:]}
     assert set(rows) == weak | strong
@@ -43,6 +48,7 @@ def test_rows_are_those_published(rows):
         assert row["images_per_s"] == pytest.approx(batch * row["gpus"] / row["iteration_s"])
 
 
+@pytest.mark.slow
 def test_json_holds_rows_with_their_bounds(result):
     text = json.loads(json.dumps(result.to_dict()))
     bounded = [row for row in text["compared"] if "bounds" in row]
@@ -53,6 +59,7 @@ def test_json_holds_rows_with_their_bounds(result):
     }
 
 
+@pytest.mark.slow
 def test_every_figure_is_near_its_bounds(result):
     out = [
         row for row in result.study.rows if row.bounds and not row.bounds[0] - 1 <= row.simulated <= row.bounds[1] + 1
@@ -63,12 +70,14 @@ def test_every_figure_is_near_its_bounds(result):
     assert all(abs(row.error) < 0.02 for row in inferred)
 
 
+@pytest.mark.slow
 def test_what_is_not_reproduced_is_said_so(result):
     open_ends = ("GoogLeNet gains up to 35 %", "Inception-v3 gains at least", "VGG-16 gains at least", "AlexNet loses")
     for claim in result.study.claims:
         assert claim.holds == (not claim.claim.startswith(open_ends)), claim
 
 
+@pytest.mark.slow
 def test_computation_stays_as_it_is(rows):
     for network, known in networks().items():
         for key, row in rows.items():
@@ -76,6 +85,7 @@ def test_computation_stays_as_it_is(rows):
                 assert row["breakdown"]["compute_s"] == pytest.approx(known.compute_ms * 1e-3)
 
 
+@pytest.mark.slow
 def test_the_gain_follows_the_share_of_contention(rows):
     """The authors' cause: cores are scarce while input pipeline and scheduling are both active, and only then."""
     shares = {name: it.contention_share for name, it in networks().items() if it.contention_share is not None}
@@ -85,6 +95,7 @@ def test_the_gain_follows_the_share_of_contention(rows):
     assert 1 - 6 * distance / (len(shares) * (len(shares) ** 2 - 1)) > 0.8  # Spearman's rank correlation
 
 
+@pytest.mark.slow
 def test_under_the_graphs_order_waiting_is_in_the_collective(rows):
     for network in networks():
         parts = {name: rows[network, name, 24576, "weak"]["breakdown"] for name in ("negotiate", "graph")}
@@ -99,6 +110,7 @@ def test_one_set_of_constants_holds_for_all():
         assert set(coordination.constants) <= {"contention_share"}
 
 
+@pytest.mark.slow
 def test_output(result, tmp_path):
     text = "\n".join(result.text(100))
     assert "24576 GPUs, negotiate, used for calibration" in text

@@ -169,7 +169,7 @@ def measured(ways, checkpointing, words, path):
     return kept, peak
 
 
-EVERYDAY = {(2048, 4, "full"), (16, 4, "none"), (16, 4, "selective")}
+EVERYDAY = {(16, 4, "selective")}
 
 
 @pytest.mark.parametrize(

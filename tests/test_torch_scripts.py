@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from paceline._internal.ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--no-python"]
+
+
+# One process imports torch for them all.
+one_process = pytest.mark.xdist_group("torch_scripts")
 
 
 def torchrun(*command, env=None):
@@ -50,19 +55,52 @@ def test_a_group_may_be_made_again_under_the_launcher():
     assert done.stdout.count("3.0") == 3
 
 
-REGISTERED = """
-import json, os, sys
+FORKING = """
+import json, os, sys, tempfile
 import torch.distributed
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-for environ in json.loads(sys.argv[1]):
-    # torch is imported once; a process registers once, when it imports paceline.torch.
+for line in sys.stdin:
+    script, words, environ = json.loads(line)
+    out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
     if child := os.fork():
-        assert os.waitpid(child, 0)[1] == 0
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps([code, *(os.pread(file.fileno(), 1 << 20, 0).decode() for file in (out, err))]), flush=True)
         continue
+    os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
+    os.environ.clear()
     os.environ.update(environ)
-    import paceline.torch
-    print(*(os.environ.get(name, "-") for name in names), flush=True)
-    os._exit(0)
+    sys.argv[1:] = words
+    code = 0
+    try:
+        exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
+"""
+UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs scripts in processes that have torch, but nothing of Paceline's: returns exit code, output and errors."""
+    clean = {name: value for name, value in os.environ.items() if name not in UNSET}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": clean}
+    with subprocess.Popen([sys.executable, "-c", FORKING], **pipes) as process:
+
+        def run(script, environ, words=()):
+            print(json.dumps([script, words, {**clean, **environ}]), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield run
+        process.stdin.close()
+
+
+REGISTERED = """
+import os, paceline.torch
+print(*(os.environ.get(name, "-") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
 """
 
 
@@ -76,8 +114,10 @@ STEP = {
 }
 
 
-def test_torch_learns_its_rank_from_other_launchers():
-    expected = [
+@one_process
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, "1 3 -"),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "2 4 -"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "RANK": "0", "WORLD_SIZE": "1"}, "0 1 -"),
@@ -89,14 +129,13 @@ def test_torch_learns_its_rank_from_other_launchers():
         # Refused when a group is made: see below.
         ({**STEP, "WORLD_SIZE": "8"}, "- 8 -"),
         ({}, "- - -"),
-    ]
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    clean = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-c", REGISTERED, json.dumps([environ for environ, _ in expected])]
-    done = cli.ended(*command, env=clean, check=True)
-    assert done.stdout.splitlines() == [told for _, told in expected]
+    ],
+)
+def test_torch_learns_its_rank_from_other_launchers(run, environ, rank):
+    assert run(REGISTERED, environ) == [0, f"{rank}\n", ""]
 
 
+@one_process
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -105,13 +144,12 @@ def test_torch_learns_its_rank_from_other_launchers():
         ({"RANK": "0"}, "RANK=0 is set and WORLD_SIZE is not; set both"),
     ],
 )
-def test_variables_that_contradict_a_launcher_are_refused_when_they_are_needed(variables, said):
+def test_variables_that_contradict_a_launcher_are_refused_when_they_are_needed(run, variables, said):
     script = "import torch.distributed as dist, paceline.torch; dist.init_process_group('paceline')"
-    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | variables
-    done = cli.ended(sys.executable, "-c", script, env=environ, timeout=120)
-    assert done.returncode == 1
-    assert re.search(said, done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, err = run(script, variables)
+    assert code == 1
+    assert re.search(said, err), err
+    assert "Traceback" not in err
 
 
 WARNED = """
@@ -128,6 +166,7 @@ make()
 """
 
 
+@one_process
 @pytest.mark.parametrize(
     ("launcher", "words", "said"),
     [
@@ -140,18 +179,16 @@ make()
         (STEP, ["starts its ranks"], None),
     ],
 )
-def test_a_rank_that_differs_from_the_launchers_is_named(launcher, words, said):
+def test_a_rank_that_differs_from_the_launchers_is_named(run, launcher, words, said):
     environ = {
-        **os.environ,
         "RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_ports("127.0.0.1", 1)[0]),
     }
-    command = [sys.executable, "-c", WARNED, *words]
-    environ |= launcher
-    done = cli.ended(*command, env=environ, timeout=120, check=True)
-    assert re.search(said, done.stderr) if said else "warning: RANK" not in done.stderr, done.stderr
+    code, _, err = run(WARNED, environ | launcher, words)
+    assert code == 0, err
+    assert re.search(said, err) if said else "warning: RANK" not in err, err
 
 
 LISTENS = """
@@ -271,9 +308,9 @@ def test_torch_finds_the_backend_by_its_entry_point(tmp_path):
     assert said.count("sum 4") == 2
 
 
-def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs():
-    code = "import sys, torch, torch.distributed; print(*sorted(name for name in sys.modules if 'paceline' in name))"
-    done = cli.ended(sys.executable, "-c", code, timeout=120, check=True)
+@one_process
+def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs(run):
+    _, out, _ = run("import sys; print(*sorted(name for name in sys.modules if 'paceline' in name))", {})
     own = (
         "_internal",
         "_internal.lazy",
@@ -282,4 +319,4 @@ def test_importing_torch_imports_no_more_of_paceline_than_its_entry_point_needs(
         "as_gloo",
         "store_address",
     )
-    assert done.stdout.split() == ["paceline", *(f"paceline.{name}" for name in own)]
+    assert out.split() == ["paceline", *(f"paceline.{name}" for name in own)]

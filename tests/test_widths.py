@@ -1,5 +1,6 @@
 """What people read keeps to the width of their terminal, and no cell of a table is cut off."""
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -52,8 +53,14 @@ def too_wide(text, width):
     return [line for line in lines if len(line) > width and len(line.split()) > 1]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize(
+    ("command", "width"),
+    [
+        # Everything at the narrowest; at the others, what takes no simulation of several jobs.
+        pytest.param(command, width, marks=pytest.mark.slow if "--jobs" in command and width > 60 else ())
+        for command, width in itertools.product(OUTPUTS, (60, 80, 120))
+    ],
+)
 def test_outputs_keep_to_the_width(tmp_path, monkeypatch, command, width):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.json").write_text(PLAN)
