@@ -81,7 +81,7 @@ test-process: setup
 	$(PYTEST) -m 'process and not slow'
 
 test-all: setup
-	PACELINE_TEST_ALL=1 cargo test --locked --quiet
+	PROPTEST_CASES=1000 PACELINE_TEST_ALL=1 cargo test --locked --quiet
 	PROPTEST_CASES=5000 PACELINE_TEST_ALL=1 cargo test --locked --quiet -p paceline-model -p paceline-schedule
 	cargo run --locked --quiet -p paceline-protobuf -- --check
 	$(MAKE) loom

@@ -7,17 +7,17 @@ from hvd_workers.launch import run
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_reductions_of_every_dtype_give_what_torch_gives(ranks):
     run(ranks, reductions.everything)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_tensors_and_objects_of_every_dtype_are_moved(ranks):
     run(ranks, movements.everything)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_gradients_are_those_of_horovod(ranks):
     run(ranks, derivatives.everything)
 

@@ -7,12 +7,12 @@ from hvd_workers.launch import run
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_training_gives_the_parameters_of_one_process_with_all_batches(ranks):
     run(ranks, training.everything)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_gradients_arguments_and_state_of_optimizers(ranks):
     run(ranks, optimizers.everything)
 

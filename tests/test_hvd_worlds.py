@@ -48,6 +48,6 @@ def test_a_process_that_ends_with_operations_in_flight():
     run(2, worlds.scripts, init=False)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_batch_normalisation_is_that_of_the_joined_batch(ranks):
     run(ranks, norms.everything)

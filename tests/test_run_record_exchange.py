@@ -5,18 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 from paceline.torch.recorder.clock import CpuClock  # noqa: E402
 from paceline.torch.recorder.communication_hooks import RankStepHooks, take_rank_apart, without_exchange  # noqa: E402
-from paceline.torch.recorder.modules import survey  # noqa: E402
 from paceline.torch.recorder.recorder import Recorder  # noqa: E402
-from paceline.torch.recorder.step import Event, EventKind, take_apart  # noqa: E402
+from paceline.torch.recorder.step import EventKind, take_apart  # noqa: E402
+from test_record_timeline import FORWARD, TABLE, events  # noqa: E402
 from torch import nn  # noqa: E402
 
-TABLE, _, _ = survey(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)))
-FORWARD = (
-    (EventKind.FORWARD_START, 8, 1.0),
-    (EventKind.CALL, 0, 1.0),
-    (EventKind.CALL, 1, 1.25),
-    (EventKind.CALL, 2, 2.0),
-)
 ALONE = (
     *FORWARD,
     (EventKind.FORWARD_END, 0, 2.5),
@@ -57,10 +50,6 @@ HOROVOD = (
     (EventKind.OPTIMIZER_START, 0, 21.0),
     (EventKind.OPTIMIZER_END, 0, 22.5),
 )
-
-
-def events(*marks):
-    return [Event(*mark) for mark in marks]
 
 
 def later(marks, seconds):

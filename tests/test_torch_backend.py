@@ -10,7 +10,7 @@ from torch_workers.launch import run
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_every_collective_on_every_dtype_gives_what_numpy_gives(ranks):
     run(ranks, collectives.everything)
 
