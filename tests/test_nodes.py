@@ -2,22 +2,24 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import cli
 import paceline
 import pytest
-from paceline._core import written_rate
+from paceline._core import parse_rate, written_rate
 from paceline._internal.nearest import like_gpu
-from paceline.catalog.devices import NODES, all_rates
+from paceline.catalog import channels
+from paceline.catalog.devices import all_rates
 from paceline.catalog.hardware import all_hardware, find_hardware
-from paceline.catalog.library import cluster_names
-from paceline.catalog.nodes import GPUS_PER_NODE, nodes_of, nodes_of_device
+from paceline.catalog.nodes import GPUS_PER_NODE, inside_of, node_fields, nodes_of, nodes_of_device
 from paceline.errors import InvalidArgumentError
 
 verdict = partial(cli.said, "simulate", "--strategy", "native")
 
 forecast = partial(cli.answer, "simulate")
 
+FOLDER = Path(paceline.__file__).parent / "catalog" / "devices"
 WITHOUT_NODES = [device.name for device in all_hardware() if device.node is None]
 NAMES = {device.name: (device.name, device.title, *device.aliases, *device.like) for device in all_hardware()}
 
@@ -107,11 +109,39 @@ def test_who_says_what_is_inside(tmp_path):
 
 
 def test_every_device_of_a_rate_has_known_nodes():
-    assert {rate.device for rate in all_rates()} == set(NODES)
-    assert set(NODES.values()) <= set(cluster_names())
-    for device, cluster in NODES.items():
-        assert nodes_of_device(device).cluster.name == cluster
-    assert nodes_of_device("GTX 1080").cluster.gpus_per_node == GPUS_PER_NODE
+    names = {rate.device: nodes_of_device(rate.device).cluster.name for rate in all_rates()}
+    assert names == {
+        "K80": "p2.8xlarge",
+        "P100": "dgx-1-p100",
+        "V100": "p3.16xlarge",
+        "A100": "dgx-a100",
+        "H100": "dgx-h100",
+    }
+    # What a node with such GPUs is assumed to be is what these are.
+    for device in names:
+        inside = nodes_of_device(device).cluster
+        assert parse_rate(node_fields(device)["intra_bandwidth"]) == inside.intra_bandwidth_bps
+
+
+def test_each_gpu_says_what_connects_it(tmp_path):
+    for path in FOLDER.glob("*.json"):
+        assert json.loads(path.read_text())["link"] in channels.inside()
+    assert [inside_of(name) for name in ("V100 DGX-1", "K80", "NVIDIA H100 80GB HBM3", "A100 PCIe", "24-core CPU")] == [
+        "nvlink-v100",
+        "pcie-shared",
+        "nvlink-h100",
+        "pcie-4",
+        None,
+    ]
+    fields = json.loads((FOLDER / "h100-pcie.json").read_text())
+    own = tmp_path / "own.json"
+    for link, problem in (("nvlink-h100", "link: nvlink-h100 needs link_bandwidth"), ("usb", "link: give one of pcie")):
+        own.write_text(json.dumps(fields | {"link": link}))
+        with pytest.raises(InvalidArgumentError, match=problem):
+            find_hardware(str(own))
+    del fields["link"]  # As older files have none.
+    own.write_text(json.dumps(fields))
+    assert find_hardware(str(own)).link == "pcie-5"
 
 
 def test_a_device_shares_a_node():

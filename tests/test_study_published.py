@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.catalog import channels
 from paceline.catalog.libraries import all_libraries, find_library
 from paceline.catalog.library import load_trace
+from paceline.catalog.nodes import node_fields
 from paceline.errors import InvalidArgumentError
 from paceline_lab.studies import run_study
 from paceline_lab.studies.published import run
@@ -327,7 +328,7 @@ def asked(row):
     if named := cluster_named(row):
         words += ["--cluster", named]
     elif row.gpus_per_node > 1:
-        words += ["--intra-bandwidth", channels.node_fields(row.gpu)["intra_bandwidth"]]
+        words += ["--intra-bandwidth", node_fields(row.gpu)["intra_bandwidth"]]
     trace = {"inception3": "inception-v3"}.get(row.model, row.model)
     return ["simulate", trace, *map(str, words), "--json"]
 

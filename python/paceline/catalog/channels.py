@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from paceline._core import Cluster
-from paceline.catalog.constants import Constant, as_rate, checked_constants, read_document, value_of
+from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 
 _FILE = Path(__file__).parent / "channels.json"
 Channel = Literal["none", "tcp", "rdma"]
@@ -41,20 +41,6 @@ _UNITS = {
     "inside.qpi": _RATE,
     "contention.pcie-shared": "share of the computation",
 }
-# The path inside a node by GPU name: that of the first words that match.
-_INSIDE = (
-    (("k80", "k40", "m40"), "pcie-shared"),
-    (("b200", "b100", "b300"), "nvlink-b200"),
-    (("h100", "h200", "gh200"), "nvlink-h100"),
-    (("a100", "a800"), "nvlink-a100"),
-    (("v100 pcie", "v100-pcie", "p100 pcie", "p100-pcie"), "pcie"),
-    (("v100",), "nvlink-v100"),
-    (("p100", "dgx-1"), "nvlink-p100"),
-)
-
-
-# Nodes of 8 are hybrid cube meshes: each GPU has links to 4 others.
-_MESHES = ("nvlink-p100", "nvlink-v100")
 
 
 @lru_cache(maxsize=1)
@@ -96,21 +82,9 @@ def auto(link_bps: float) -> Channel:
     return "tcp" if link_bps <= constant("auto.tcp-to") else "rdma"
 
 
-def inside_of(gpu: str) -> str | None:
-    """Return the path inside a node with these GPUs (`nvlink-v100`); None if the name does not tell."""
-    words = gpu.lower()
-    return next((path for names, path in _INSIDE if any(name in words for name in names)), None)
-
-
-def node_fields(gpu: str) -> dict[str, Any]:
-    """Return the fields of a cluster for a node with several of these GPUs, PCI Express if the name does not tell."""
-    path = inside_of(gpu) or "pcie"
-    fields: dict[str, Any] = {"intra_bandwidth": as_rate(constant(f"inside.{path}"))}
-    if f"contention.{path}" in all_constants():
-        fields["node_contention"] = constant(f"contention.{path}")
-    if path in _MESHES:
-        fields["mesh"] = {"peers": 4, "bridge": as_rate(constant("inside.qpi"))}
-    return fields
+def inside() -> list[str]:
+    """Return the paths between the GPUs of a node: `nvlink-v100`, `pcie-4`, …."""
+    return [name.removeprefix("inside.") for name in all_constants() if name.startswith("inside.")]
 
 
 def with_channel(

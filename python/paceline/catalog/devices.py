@@ -13,8 +13,6 @@ from paceline.catalog.dtypes import SHORT_DTYPES
 from paceline.errors import InvalidArgumentError
 
 _RATES = Path(__file__).parent / "rates.json"
-NODES = {"K80": "p2.8xlarge", "P100": "dgx-1-p100", "V100": "p3.16xlarge", "A100": "dgx-a100", "H100": "dgx-h100"}
-"""The built-in clusters whose nodes have these devices."""
 
 
 @dataclass(frozen=True)

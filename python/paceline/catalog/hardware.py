@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from paceline._internal.nearest import like_gpu, named_gpus
-from paceline.catalog import names
+from paceline.catalog import channels, names
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
@@ -30,7 +30,15 @@ _PLAUSIBLE = {
     "launch_s": (1e-12, 1.0, "seconds"),
 }
 """Least, most and unit of a device's numbers: far beyond any hardware's, so that what is outside is a wrong unit."""
-_ARCHITECTURES = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+_LINKS = {
+    "volta": ("pcie", "nvlink-v100"),
+    "turing": ("pcie", "nvlink-v100"),
+    "ampere": ("pcie-4", "nvlink-a100"),
+    "ada": ("pcie-4", "nvlink-a100"),
+    "hopper": ("pcie-5", "nvlink-h100"),
+    "blackwell": ("pcie-5", "nvlink-b200"),
+}
+"""By architecture, the link of a file that names none: without and with NVLink."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Hardware:
     title: str
     architecture: str
     """`volta`, …, `blackwell`: efficiencies differ between architectures."""
+    link: str
+    """What connects the GPUs of a node, a path of `channels.inside()`: `nvlink-v100`, `pcie-4`."""
     peak_flops: Mapping[str, float]
     """Dense peak of matrix products by precision, in FLOP/s."""
     memory_bandwidth: float
@@ -148,8 +158,8 @@ def read_hardware(path: Path) -> Hardware:
     if title is not None and not (isinstance(title, str) and title.isprintable()):
         raise wrong("title", "give text without control characters, or leave it out")
     architecture = document.pop("architecture", None)
-    if architecture not in _ARCHITECTURES:
-        raise wrong("architecture", f"give one of {', '.join(_ARCHITECTURES)}")
+    if architecture not in _LINKS:
+        raise wrong("architecture", f"give one of {', '.join(_LINKS)}")
     peaks = document.pop("peak_flops", None)
     if not (isinstance(peaks, dict) and peaks):
         raise wrong("peak_flops", 'give FLOP/s by precision, such as {"bf16": 312e12}')
@@ -158,6 +168,12 @@ def read_hardware(path: Path) -> Hardware:
     peak_flops = {key: plausible(f"peak_flops.{key}", value) for key, value in peaks.items()}
     bandwidth, memory, launch = number("memory_bandwidth"), number("memory_bytes"), number("launch_s")
     link, bus = optional("link_bandwidth"), optional("bus_bandwidth")
+    has_nvlink = link is not None and bus is not None
+    inside = document.pop("link", _LINKS[architecture][has_nvlink])
+    if inside not in channels.inside():
+        raise wrong("link", f"give one of {', '.join(channels.inside())}")
+    if inside.startswith("nvlink") and not has_nvlink:
+        raise wrong("link", f"{inside} needs link_bandwidth and bus_bandwidth")
     node = document.pop("node", None)
     if node is not None and not (isinstance(node, str) and node):
         raise wrong("node", "give the name of a cluster, such as dgx-h100, or leave it out")
@@ -170,6 +186,7 @@ def read_hardware(path: Path) -> Hardware:
         name=name,
         title=title or name,
         architecture=architecture,
+        link=inside,
         peak_flops=peak_flops,
         memory_bandwidth=bandwidth,
         memory_bytes=int(memory),

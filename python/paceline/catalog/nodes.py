@@ -6,31 +6,27 @@ models and of recordings, ask here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from paceline._core import Cluster, written_rate
 from paceline._internal import units
 from paceline.catalog import channels, nccl
-from paceline.catalog.constants import as_rate
-from paceline.catalog.devices import NODES
-from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.catalog.constants import as_rate, read_document
+from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.library import fields_given, load_cluster
 from paceline.errors import InvalidArgumentError
 
 GPUS_PER_NODE = 8
 """Of a GPU that no built-in cluster has: servers and cloud instances have up to 8. A job of fewer has one node."""
-_PCIE = {
-    "volta": "pcie",
-    "turing": "pcie",
-    "ampere": "pcie-4",
-    "ada": "pcie-4",
-    "hopper": "pcie-5",
-    "blackwell": "pcie-5",
-}
-"""The slot of a GPU without NVLink by its architecture: PCI Express 3.0, 4.0 and 5.0 x16."""
+_OTHERS = Path(__file__).parent / "other-gpus.json"
+"""GPUs with published rates, or of published measurements, whose times cannot be computed."""
+_MESHES = ("nvlink-p100", "nvlink-v100")
+"""Nodes of 8 are hybrid cube meshes: each GPU has links to 4 others."""
 
 
 _INSIDE = {
@@ -145,18 +141,40 @@ def nodes_of(gpu: Hardware) -> Nodes:
 
 def nodes_of_device(device: str) -> Nodes:
     """Return the nodes of a device of the published rates (`V100`)."""
-    if (known := NODES.get(device)) is not None:
-        return Nodes(device, load_cluster(known), known)
-    is_pcie = (channels.inside_of(device) or "pcie").startswith("pcie")
-    fields = channels.node_fields(device) | ({"intra_link": "pcie"} if is_pcie else {})
-    return Nodes(device, load_cluster(None, gpus_per_node=GPUS_PER_NODE, **fields))
+    other = _others().get(device.lower())
+    known = find_hardware(device).node if other is None else other.get("node")
+    assert known is not None, f"{device} has no node"
+    return Nodes(device, load_cluster(known), known)
+
+
+@lru_cache(maxsize=1)
+def _others() -> dict[str, dict[str, str]]:
+    return {one["name"]: one for one in read_document(_OTHERS, "other-gpus")["gpus"]}
+
+
+def inside_of(gpu: str) -> str | None:
+    """Return the path inside a node with these GPUs (`nvlink-v100`); None if no word of the name is a GPU's."""
+    words = f"-{'-'.join(re.findall('[a-z0-9]+', gpu.lower()))}-"
+    known = {name: device.link for device in all_hardware() for name in device.like}
+    known |= {name: device.link for device in all_hardware() for name in (device.name, *device.aliases)}
+    known |= {name: other["link"] for name, other in _others().items()}
+    return next((known[name] for name in sorted(known, key=len, reverse=True) if f"-{name}-" in words), None)
+
+
+def node_fields(gpu: str) -> dict[str, Any]:
+    """Return the fields of a cluster for a node with several of these GPUs, PCI Express if the name does not tell."""
+    path = inside_of(gpu) or "pcie"
+    fields: dict[str, Any] = {"intra_bandwidth": as_rate(channels.constant(f"inside.{path}"))}
+    if f"contention.{path}" in channels.all_constants():
+        fields["node_contention"] = channels.constant(f"contention.{path}")
+    if path in _MESHES:
+        fields["mesh"] = {"peers": 4, "bridge": as_rate(channels.constant("inside.qpi"))}
+    return fields
 
 
 def slot_bps(gpu: Hardware) -> float | None:
     """Return what NCCL gets of a GPU's PCI Express slot, in bits per second; None for one with NVLink."""
-    if gpu.link_bandwidth is not None and gpu.bus_bandwidth is not None:
-        return None
-    return channels.constant(f"inside.{_PCIE[gpu.architecture]}")
+    return channels.constant(f"inside.{gpu.link}") if gpu.link.startswith("pcie") else None
 
 
 def _inside(gpu: Hardware) -> dict[str, Any]:

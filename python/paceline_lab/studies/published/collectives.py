@@ -17,10 +17,11 @@ import click
 from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
-from paceline.catalog import channels, nccl
+from paceline.catalog import nccl
 from paceline.catalog.constants import Constant, assuming, value_of
 from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind
+from paceline.catalog.nodes import node_fields
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl.model import Caller, CollectiveTime, Group, Machine, bus_factor, collective_time
 
@@ -159,7 +160,7 @@ def machine_of(row: Row) -> Machine:
     """Return the nodes of a row. Raises CannotForecastError."""
     if nccl.generation_of(row.gpu) is None:
         raise CannotForecastError(f"gpu '{row.gpu[:80]}' is not one of NCCL's generations that are known")
-    fields: dict[str, Any] = {"bandwidth": "100Gbps"} | channels.node_fields(row.gpu)
+    fields: dict[str, Any] = {"bandwidth": "100Gbps"} | node_fields(row.gpu)
     if row.gpus > row.gpus_per_node:
         if nics := _NICS.search(row.inter):
             count, rate = int(nics[1]), float(nics[2])

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from paceline.catalog import channels
 from paceline.catalog.libraries import find_library
+from paceline.catalog.nodes import inside_of
 from paceline.errors import PacelineError
 
 from paceline_lab.studies.published.data import SERVERS_AT_NODES, Row
@@ -189,7 +190,7 @@ def _guesses(row: Row, engine: Engine) -> list[str]:
         and not row.servers.startswith("=")
     ):
         made.append(f"a server a node (ps '{row.servers[:40]}' says no number)")
-    if row.gpus_per_node > 1 and channels.inside_of(row.gpu) is None:
+    if row.gpus_per_node > 1 and inside_of(row.gpu) is None:
         made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
     return made
 

@@ -11,6 +11,7 @@ from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, rates_of
 from paceline.catalog.libraries import find_library
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
+from paceline.catalog.nodes import inside_of, node_fields
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.result import Result
@@ -192,7 +193,7 @@ def cluster_named(row: Row) -> str | None:
 def _machines(row: Row) -> str | Cluster:
     """Return the built-in cluster that the row names, or nodes with its GPUs."""
     named = cluster_named(row)
-    return named or load_cluster(None, **(channels.node_fields(row.gpu) if row.gpus_per_node > 1 else {}))
+    return named or load_cluster(None, **(node_fields(row.gpu) if row.gpus_per_node > 1 else {}))
 
 
 def _run(row: Row, engine: Engine, step: _Step) -> Result:
@@ -226,7 +227,7 @@ def _without_computation(trace: Trace) -> Trace:
 
 def _bounds(row: Row, step: _Step) -> tuple[float, float]:
     """Return iteration times without and with full overlap, by the ring's closed form at the link's nominal rate."""
-    inside = channels.constant(f"inside.{channels.inside_of(row.gpu) or 'pcie'}")
+    inside = channels.constant(f"inside.{inside_of(row.gpu) or 'pcie'}")
     link = (row.link_bps if row.nodes > 1 else None) or inside
     ring = 2 * (row.gpus - 1) / row.gpus * step.gradient_bytes * 8 / link
     if row.metric is not None and row.metric.collectives_only:
