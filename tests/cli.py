@@ -1,13 +1,16 @@
 """Ways to run what is tested: the command line in this process, and programs in processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 from paceline.cli.main import main
 
 PACELINE = (sys.executable, "-m", "paceline.cli")
+TESTS = Path(__file__).parent
 
 
 def call(*words: object, **environment: str | None) -> Result:
@@ -65,3 +68,19 @@ def snippet(code: str, *words: object, **settings) -> str:
     done = ended(sys.executable, "-c", code, *words, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def clean() -> dict[str, str]:
+    """Return the environment of a user who has not set any variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
+
+
+def launched(*words: object, env: dict[str, str] | None = None, **settings) -> subprocess.CompletedProcess:
+    """Run `paceline run WORDS` to its end, for a user who has not set any variables but these."""
+    return program("run", *words, env={**clean(), **(env or {})}, **{"cwd": TESTS, "timeout": 90, **settings})
+
+
+def begun(*words: object, env: dict[str, str] | None = None) -> subprocess.Popen:
+    """Begin `paceline run WORDS`."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*PACELINE, "run", *map(str, words)], cwd=TESTS, env={**clean(), **(env or {})}, **pipes)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 
@@ -46,9 +45,7 @@ def timeline_of(script, folder):
     pytest.importorskip("torch")
     file, path = folder / "train.py", folder / "run.json"
     file.write_text(script)
-    words = ["run", "-np", "2", "--timeline", path, "--", sys.executable, file]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
-    subprocess.run([sys.executable, "-m", "paceline.cli", *words], check=True, timeout=120, env=clean)
+    cli.launched("-np", 2, "--timeline", path, "--", sys.executable, file, check=True, timeout=120)
     return path
 
 

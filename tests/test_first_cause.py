@@ -5,7 +5,7 @@ import sys
 
 import cli
 import pytest
-from job_workers.launch import TESTS, Ranks, clean
+from job_workers.launch import Ranks
 
 pytestmark = [
     pytest.mark.process,
@@ -30,9 +30,8 @@ def test_a_rank_outside_of_the_group_is_the_first_cause(tmp_path, how, words):
 
 
 def test_a_parameter_server_is_the_first_cause():
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", "2", "--strategy", "ps", "--servers", "1"]
-    command += ["--grace", "10", "--", sys.executable, "-m", "job_workers.partners", "server_dies"]
-    result = cli.ended(*command, timeout=60, env=clean(), cwd=TESTS)
+    worker = (sys.executable, "-m", "job_workers.partners", "server_dies")
+    result = cli.launched("-np", 2, "--strategy", "ps", "--servers", 1, "--grace", 10, "--", *worker)
     for rank in (0, 1):
         said = rf'^\[rank {rank}\] {{"kind": "JobError", "error": "server 0 \(rank 2, .*\) died: .*'
         assert re.search(said, result.stdout, re.M), result.stdout + result.stderr
@@ -41,8 +40,7 @@ def test_a_parameter_server_is_the_first_cause():
 def test_the_first_cause_is_a_rank_that_ended_before_it_joined(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import os, paceline\nif os.environ['RANK'] != '1':\n    paceline.job.join()\n")
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", "3", "--", sys.executable, script]
-    result = cli.ended(*command, timeout=30, env=clean())
+    result = cli.launched("-np", 3, "--", sys.executable, script)
     assert result.returncode == 1
     error = r"^paceline: error: rank 1 \(pid \d+\) exited with code 0 before it had joined the job, for which rank [02]"
     assert re.search(error, result.stderr, re.M), result.stderr

@@ -5,14 +5,14 @@ import re
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from os import kill
 
 import pytest
-from job_workers.launch import TESTS, Ranks, clean, left_over, run
+from cli import begun as launch
+from job_workers.launch import Ranks, left_over, run
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = [
@@ -53,12 +53,6 @@ def test_long_sums_have_the_bits_that_they_have_over_tcp(tmp_path, transports):
 @pytest.mark.parametrize(("size", "transport"), [(3, "grpc"), pytest.param(5, "grpc+tcp", marks=slow)])
 def test_every_other_operation(tmp_path, size, transport):
     same_everywhere(run(tmp_path, size, "calls", transport))
-
-
-def launch(*words, env=None):
-    command = [sys.executable, "-m", "paceline.cli", "run", *map(str, words)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=TESTS, env={**clean(), **(env or {})}, text=True, **pipes)
 
 
 def ended(process, code=0):

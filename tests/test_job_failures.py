@@ -8,7 +8,7 @@ import time
 
 import cli
 import pytest
-from job_workers.launch import TESTS, Ranks, clean, left_over
+from job_workers.launch import Ranks, left_over
 
 pytestmark = [
     pytest.mark.process,
@@ -244,10 +244,9 @@ def test_ctrl_c_ends_a_wait(tmp_path, way):
 
 
 def test_the_launcher_names_the_rank_that_was_killed():
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", "3", "--strategy", "ring", "--"]
-    command += [sys.executable, "-m", "job_workers.failures", "die_while_training", "SIGKILL"]
-    env = {**clean(), "JOB_TEST_MARK": "killed-under-the-launcher"}
-    result = cli.ended(*command, timeout=60, env=env, cwd=TESTS)
+    worker = (sys.executable, "-m", "job_workers.failures", "die_while_training", "SIGKILL")
+    env = {"JOB_TEST_MARK": "killed-under-the-launcher"}
+    result = cli.launched("-np", 3, "--strategy", "ring", "--", *worker, env=env)
     assert result.returncode == 1
     pid = re.search(r"paceline: error: rank 1 \(pid (\d+)\) was killed by SIGKILL", result.stderr)[1]
     for rank in (0, 2):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import cli
 import pytest
+from cli import clean
 from paceline import InvalidArgumentError
 from paceline._internal.system import out_of_memory_kills
 from paceline.job import failure, timeline_files
@@ -22,6 +23,8 @@ from paceline.launch.frames import MAGIC, Decoder, FrameKind, Lines, encode
 from paceline.launch.hosts import Host, Place, parse_hosts, place, read_hostfile, spread
 from paceline.launch.outcomes import Notes, runs
 from paceline.launch.output import prefixed
+
+run = partial(cli.launched, cwd=None, timeout=60)
 
 refused = partial(cli.refused, "run")
 
@@ -103,23 +106,6 @@ def test_a_rank_reports_to_the_launchers_pipe_only(monkeypatch):
             assert reports.read(0)[0] == ["done"]
         os.write(int(number), b"[" * 4000 + b"\n")
         assert reports.read(0) == ([], False)
-
-
-def clean():
-    """The environment of a user who has not set any variables."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
-
-
-def run(*words, env=None, **settings):
-    return subprocess.run(
-        [*RUN, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**clean(), **(env or {})},
-        **settings,
-    )
 
 
 @pytest.fixture

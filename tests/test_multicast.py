@@ -4,9 +4,9 @@ import json
 import re
 import sys
 
-import cli
 import pytest
-from job_workers.launch import TESTS, Ranks, clean, run
+from cli import launched as start
+from job_workers.launch import Ranks, run
 
 pytestmark = [
     pytest.mark.process,
@@ -93,11 +93,6 @@ def test_ranks_that_were_told_of_different_groups(tmp_path):
     for outcome in outcomes.values():
         assert outcome.code != 0
         assert "have different settings" in outcome.err and group(9) in outcome.err and group(10) in outcome.err
-
-
-def start(*words):
-    command = [sys.executable, "-m", "paceline.cli", "run", *map(str, words)]
-    return cli.ended(*command, cwd=TESTS, env=clean(), timeout=90)
 
 
 def test_servers_of_their_own_send_once_and_the_launcher_says_so(tmp_path):

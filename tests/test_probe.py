@@ -9,7 +9,7 @@ from functools import partial
 import cli
 import paceline
 import pytest
-from job_workers.launch import TESTS, Ranks, clean, end, run
+from job_workers.launch import Ranks, clean, end, run
 from paceline import cluster_names
 from paceline.catalog.strategies import find_strategy
 from paceline.job.settings import Settings
@@ -30,8 +30,8 @@ NO_STRATEGY = {"PACELINE_STRATEGY": ""}
 
 
 def launch(ranks, *words, options=(), limit_s=100):
-    command = [sys.executable, "-m", "paceline.cli", "run", "-np", str(ranks), "--no-prefix", *options, "--"]
-    return cli.ended(*command, sys.executable, "-m", "paceline.cli", *words, cwd=TESTS, env=clean(), timeout=limit_s)
+    command = ("-np", ranks, "--no-prefix", *options, "--", *cli.PACELINE, *words)
+    return cli.launched(*command, timeout=limit_s)
 
 
 @pytest.mark.parametrize(

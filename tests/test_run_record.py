@@ -2,23 +2,19 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import cli
 import paceline
 import pytest
 
 WORKERS = Path(__file__).parent / "run_record_workers"
-RUN = [sys.executable, "-m", "paceline.cli", "run"]
 
 
 def run(*words, script=None, arguments=(), **settings):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
     command = [] if script is None else ["--", sys.executable, WORKERS / f"{script}.py", *arguments]
-    settings = {"env": clean, **settings}
-    command = [*RUN, *map(str, (*words, *command))]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, **settings)
+    return cli.launched(*words, *command, **{"cwd": None, "timeout": 200, **settings})
 
 
 @pytest.fixture

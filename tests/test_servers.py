@@ -5,12 +5,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 
 import pytest
-from job_workers.launch import TESTS, clean
+from cli import begun as start
 from job_workers.launch import run as run_ranks
 from paceline._core import Engine
 from paceline.errors import JobError
@@ -20,13 +19,6 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]
-
-
-def start(*words, env=None):
-    command = [sys.executable, "-m", "paceline.cli", "run", *map(str, words)]
-    environ = {**clean(), **(env or {})}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=TESTS, env=environ, text=True, **pipes)
 
 
 def run(*words, env=None):

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tiers
+from cli import TESTS, clean
 from paceline._internal.ports import free_ports
 
-TESTS = Path(__file__).parents[1]
 LIMIT_S = 100
 
 
@@ -30,11 +29,6 @@ class Outcome:
     def said(self):
         """The JSON documents that it printed, one per line."""
         return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
-
-
-def clean():
-    """The environment of a user who has not set any variables."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_"))}
 
 
 def free_port():
