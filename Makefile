@@ -76,9 +76,10 @@ test-rust: $(VENV)/.tests
 test-python: setup
 	$(PYTEST) $(PARALLEL) -m 'not process and not slow'
 
-# One after the other: the ranks of a test have the machine to themselves.
+# Those that mostly wait run beside each other; the ranks of the others have the machine to themselves.
 test-process: setup
-	$(PYTEST) -m 'process and not slow'
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and waits and not slow'
+	$(PYTEST) -m 'process and not waits and not slow'
 
 test-all: setup
 	PROPTEST_CASES=1000 PACELINE_TEST_ALL=1 cargo test --locked --quiet
@@ -91,7 +92,8 @@ test-all: setup
 	@$(UV) --quiet --requirements pyproject.toml --group trainers || echo "skipped: the trainers cannot be installed here"
 	@DS_BUILD_OPS=0 $(UV) --quiet --no-build-isolation 'deepspeed>=0.18,<1' || echo "skipped: DeepSpeed cannot be installed here"
 	$(PYTEST) $(PARALLEL) -m 'not process' --hypothesis-profile full
-	$(PYTEST) -m process --hypothesis-profile full
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'process and waits' --hypothesis-profile full
+	$(PYTEST) -m 'process and not waits' --hypothesis-profile full
 	@if command -v cargo-fuzz >/dev/null && cargo +nightly --version >/dev/null 2>&1; then \
 		cd fuzz && for target in $(FUZZ); do cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done; \
 	else echo "skipped: fuzzing needs a nightly toolchain and cargo-fuzz"; fi

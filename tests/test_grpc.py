@@ -16,6 +16,7 @@ from job_workers.launch import Ranks, left_over, run
 from job_workers.values import LENGTHS, LONG
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]

@@ -25,7 +25,7 @@ from paceline.hvd.operators import Operator
     ],
 )
 def test_how_dtypes_are_reduced(op, dtype, planned):
-    assert arrays.plan(op, dtype, 4) == planned
+    assert arrays.lowered(op, dtype, 4) == planned
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_how_dtypes_are_reduced(op, dtype, planned):
 )
 def test_what_has_no_reduction_is_refused_with_a_remedy(op, dtype, remedy):
     with pytest.raises(TypeError, match=f"{op.name} of {dtype} is not defined; .*{remedy}"):
-        arrays.plan(op, dtype, 2)
+        arrays.lowered(op, dtype, 2)
     with pytest.raises(TypeError, match="bool cannot be scaled"):
-        arrays.plan(Operator.Sum, "bool", 2, 0.5)
+        arrays.lowered(Operator.Sum, "bool", 2, 0.5)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (300, 400)])

@@ -4,7 +4,7 @@ import pytest
 from hvd_workers import failures, optimizers, plans, training
 from hvd_workers.launch import RankError, run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.waits]
 
 POLICIES = ["negotiate", "global-sleep", "nonblocking", "partitioned", "graph"]
 

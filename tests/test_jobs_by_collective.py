@@ -6,11 +6,12 @@ import signal
 import threading
 import time
 
-import cli
 import paceline
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.cli.simulate import simulate
 from paceline.forecast.jobs import model, spec, table
 from paceline.forecast.run import result_of
 from paceline.forecast.wording import jobs as words
@@ -173,7 +174,8 @@ def test_the_command_prints_what_there_is_after_ctrl_c(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model, "wait", press)
-    done = cli.call("simulate", "--jobs", file, "--json")
+    # Not of `main`, which ends this process as Ctrl-C does.
+    done = CliRunner().invoke(simulate, ["--jobs", str(file), "--json"])
     assert done.exit_code != 0
     assert json.loads(done.stdout)["partial"] is True
     assert "interrupted" in done.stderr

@@ -12,6 +12,7 @@ from job_workers.launch import Ranks
 from paceline_lab import emulate
 
 pytestmark = [
+    pytest.mark.waits,
     pytest.mark.process,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and memfd"),
 ]
