@@ -108,10 +108,9 @@ def test_each_flag_is_an_option_of_the_commands_that_have_it(place):
         option = options[setting.name]
         spellings = "/".join([*option.opts, *option.secondary_opts])
         assert spellings == setting.flag
-        if setting.name != "detail":  # --json's
-            assert setting.help_of(place) in option.help
-            default = setting.default_text(place)
-            assert not default or setting.kind.is_switch or f"[default: {default}]" in option.help
+        assert setting.help_of(place) in option.help
+        default = setting.default_text(place)
+        assert not default or setting.kind.is_switch or f"[default: {default}]" in option.help
     # No command defines one of its own.
     flags = {setting.flag for setting in ALL if setting.flag} - {"--timeline", "--seed"}
     for option in options.values():

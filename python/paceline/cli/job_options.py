@@ -11,6 +11,7 @@ import click
 
 from paceline.cli import param_types as types
 from paceline.launch.hosts import MOST_RANKS, Host, Place, place
+from paceline.settings.table import JOIN, of_place
 
 if TYPE_CHECKING:
     from paceline.job.settings import Settings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.launch.request import Request
 
 
+_STRATEGY, _OUTPUT = ("strategy", "transport", "chunk"), ("as_gloo", "verbose")
 RANKS = types.whole(1, MOST_RANKS)
 _PATH = click.Path(path_type=Path)
 
@@ -35,23 +37,13 @@ switch = click.option(
 
 def strategy(place: str) -> types.Decorator:
     """The strategy and the transport."""
-    return types.options(place, "strategy", "transport", "chunk", checked=False)
+    return types.options(place, *_STRATEGY, checked=False)
 
 
 def knobs(place: str) -> types.Decorator:
-    """Knobs of the strategy and of the network."""
-    names = (
-        "placement",
-        "distribution",
-        "pull",
-        "coordinator",
-        "inside",
-        "streams",
-        "multicast",
-        "tls",
-        "cuda",
-        "timeout_s",
-    )
+    """All other settings of the job: knobs of the strategy and of the network."""
+    own = (*_STRATEGY, *_OUTPUT, "servers", "interface", "timeline")
+    names = [one.name for one in of_place(place) if JOIN in one.uses and one.flag and one.name not in own]
     return types.options(place, *names, checked=False)
 
 
@@ -69,7 +61,7 @@ def output(place: str) -> types.Decorator:
         ),
         click.option("--record-steps", type=types.COUNT, help="Steps to record.  [default: 10]"),
         click.option("--record-warmup", type=types.COUNT_OR_NONE, help="Steps to skip before recording.  [default: 3]"),
-        types.options(place, "as_gloo", "verbose"),
+        types.options(place, *_OUTPUT),
     )
 
 

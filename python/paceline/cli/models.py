@@ -12,6 +12,7 @@ from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming
+from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline.catalog.hardware import Hardware
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
     from paceline.catalog.models.workload import Workload
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_OPTIONS = ("gpu", "seq", "batch", "dtype", "checkpointing", "attention", "kernels")
 
 
 @click.command()
 @click.argument("name", required=False, shell_complete=complete)
-@types.options("models", *_OPTIONS)
+@types.options("models", *(one.name for one in of_place("models")))
 @click.option("--gpus", type=types.COUNT, metavar="N", help="Ranks that share a copy, for the memory with sharding.")
 @click.option("--constants", is_flag=True, help="Print the efficiencies by class of operator, with sources.")
 @_json

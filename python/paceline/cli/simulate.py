@@ -74,7 +74,7 @@ class _Sectioned(click.Command):
 @click.option("--all", "everything", is_flag=True, help="List all strategies, not just the five fastest.")
 @click.option("--explain", is_flag=True, help="Explain what limits scaling, and which change would help most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per scenario.")
-@click.option("--detail", is_flag=True, default=None, help="With --json: add the busy time of every worker and link.")
+@types.option("simulate", "detail")
 @click.option("--csv", is_flag=True, help="Print CSV with units in the headers.")
 @click.option(
     "--plan-json", type=_PATH, metavar="FILE", help="Write the plan of an iteration of one scenario, as JSON."

@@ -39,7 +39,7 @@ def simulate(
         timeline: A file to which the run is written as a Chrome trace.
         **options: Settings of a forecast (docs/reference/settings.md), such as `servers=2`, `bucket_size="25MB"` or
             `pull="step"`; the `library` whose costs it has (docs/reference/libraries.md); changes to the trace
-            (`device`, `samples_per_s`, `batch`, `dtype`); and fields of the cluster, such as `bandwidth="10Gbps"`,
+            (`gpu`, `samples_per_s`, `batch`, `dtype`); and fields of the cluster, such as `bandwidth="10Gbps"`,
             `latency="10us"` or `gpus_per_node=4`. Sizes are bytes, or text with a unit. None stands for the default.
 
     Returns:

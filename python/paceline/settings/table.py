@@ -996,7 +996,9 @@ _ALL: tuple[Setting, ...] = (
         help="List the busy time of every worker and link.",
         default=False,
         part="core",
-        uses=_in(SIMULATE, SWEEP, "simulate"),
+        uses=_in(
+            SIMULATE, SWEEP, simulate=Use(help="With --json: add the busy time of every worker and link.", default=None)
+        ),
     ),
     # Only of jobs.
     Setting(
