@@ -9,6 +9,7 @@ from paceline._internal.console import say
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.plan import Plan
 from paceline_lab.bench.result import Row
+from paceline_lab.bench.runner import Watcher
 from paceline_lab.bench.statistics import timing
 
 _RULE = "-" * 64
@@ -32,7 +33,7 @@ def header(plan: Plan, engine: Engine, workers: int) -> list[str]:
     ]
 
 
-class Steps:
+class Steps(Watcher):
     """Prints a line every `display_every` steps while an engine runs."""
 
     def __init__(self, plan: Plan, display_every: int) -> None:
@@ -59,12 +60,6 @@ class Steps:
             found = timing(self._images, self._seconds)
             rate = f"images/sec: {found.images_per_s:.1f} +/- {found.uncertainty:.1f} (jitter = {found.jitter:.1f})"
             say([f"{step}\t{rate}\t{event['loss']:.3f}"])
-
-    def expects(self, runs: int) -> None:
-        """Print nothing."""
-
-    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """Print nothing."""
 
 
 def closing(row: Row) -> list[str]:

@@ -13,12 +13,13 @@ from paceline._internal.units import count, digits
 
 from paceline_lab.bench.engines import Engine
 from paceline_lab.bench.plan import Plan
+from paceline_lab.bench.runner import Watcher
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Shown:
+class Shown(Watcher):
     """A progress bar on a terminal, or one line per run elsewhere. A context manager."""
 
     def __init__(self, plan: Plan) -> None:
@@ -94,19 +95,3 @@ class Shown:
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, completed=self._done + min(1.0, share), description=f"{self._name}: {what}")
-
-
-class Silent:
-    """Shows nothing, on hosts other than the first."""
-
-    def expects(self, runs: int) -> None:
-        """Do nothing."""
-
-    def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """Do nothing."""
-
-    def hears(self, event: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """Do nothing."""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paceline_lab.bench import weights
 from paceline_lab.bench.engines import Engine
@@ -22,20 +22,20 @@ from paceline_lab.bench.result import Measured, Result, Row, Skipped, compare
 _TRACE = "trace.json"
 
 
-class Watcher(Protocol):
-    """Receives progress."""
+class Watcher:
+    """Sees a benchmark as it runs; this one shows nothing."""
 
     def expects(self, runs: int) -> None:
-        """The number of runs is known: the runs of engines that can run."""
+        """Take the total number of runs."""
 
     def begins(self, engine: Engine, workers: int, number: int) -> None:
-        """A run starts."""
+        """Begin a run of an engine, the `number`-th from 0."""
 
     def hears(self, event: dict[str, Any]) -> None:
-        """Rank 0 reports a step: `step` (negative in the warm-up), `seconds`, `loss`."""
+        """Take a step of rank 0: `step` (negative in the warm-up), `seconds`, `loss`."""
 
     def ended(self, why: str | None, images_per_s: float | None = None) -> None:
-        """The run ended, with its rate or with the reason for its failure."""
+        """End the run; `why`: the reason of a failure."""
 
 
 class Runner:

@@ -21,7 +21,7 @@ from paceline_lab.bench.engines import Engine, Options, chosen
 from paceline_lab.bench.host_group import Alone, HostGroup, Ranks
 from paceline_lab.bench.places import LOOPBACK
 from paceline_lab.bench.plan import WEAK, Plan
-from paceline_lab.bench.progress import Shown, Silent
+from paceline_lab.bench.progress import Shown
 from paceline_lab.bench.ranks.models import SMALL
 from paceline_lab.bench.result import Result
 from paceline_lab.bench.runner import Runner, Watcher
@@ -51,7 +51,7 @@ class Session:
     def run(self) -> None:
         """Measure and forecast. Raises InvalidArgumentError, JobError."""
         if self.group.host:
-            self._measure(Silent())
+            self._measure(Watcher())
             return
         if self.live is not None:
             self._measure(Steps(self.plan, self._every))
