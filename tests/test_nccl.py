@@ -20,6 +20,7 @@ from paceline.forecast.nccl import Group, Machine, collective_time, estimates
 from paceline.forecast.nccl.model import bus_factor
 from paceline.forecast.nccl.request import parse
 from paceline_lab.studies.published import collectives, run
+from paceline_lab.studies.published.data import SHARDED
 
 simulate = partial(cli.call, "simulate")
 
@@ -336,7 +337,7 @@ def test_the_constants_are_those_that_fit_best():
 
 
 def test_published_rows_that_are_no_collectives_say_so(tmp_path):
-    head = ",".join(collectives.COLUMNS)
+    head = ",".join(SHARDED)
     rows = [
         "A,s,torch,FSDP,gpt,1,2048,1M,bf16,H100,64,8,n/s,n/s,throughput per GPU,1000,tokens/s/GPU,",
         "B,s,nccl-tests,all-reduce,,,,16GiB,,H200,32,8,x,n/s,bus bandwidth,365,GB/s,",
