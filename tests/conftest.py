@@ -16,6 +16,8 @@ settings.register_profile("full", max_examples=150, deadline=None)
 settings.load_profile("few")
 
 os.environ["COLUMNS"] = "120"  # pytest-xdist sets 80.
+# Several workers share the cores: torch's threads would wait for each other, busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.addaudithook(tiers.audit)
 

@@ -91,7 +91,7 @@ def test_ranks_that_end_do_not_wait_for_what_neither_begins(tmp_path):
 
 
 def test_a_rank_at_its_end_waits_within_the_limit_and_says_for_whom(tmp_path):
-    with Ranks(tmp_path, 2, "partners", "never_begun", 20, env={"PACELINE_TIMEOUT": "3"}) as ranks:
+    with Ranks(tmp_path, 2, "partners", "never_begun", 9, env={"PACELINE_TIMEOUT": "3"}) as ranks:
         outcomes = ranks.outcomes(60)
     assert 2 < ended_in(outcomes[0]) < 15, outcomes
     said = r"rank 0: send #1 to rank 1 of group default .* has waited \d s for rank 1 \(.*\), which has not received it"
