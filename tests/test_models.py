@@ -620,7 +620,7 @@ def test_results_have_tokens_and_mfu_only_for_models():
         ("llama-3-8b", {}, "is a configuration, not a recording.*llama-3-8b@h100"),
         ("llama-3-8b", {"gpu": "h101"}, "unknown GPU 'h101' .did you mean 'h100'"),
         ("llama-3-8c@h100", {}, "unknown model 'llama-3-8c' .did you mean 'llama-3-8b'"),
-        ("resnet-50", {"gpu": "h100"}, "has no effect on resnet-50, which was recorded"),
+        ("resnet-50", {"gpu": "t4"}, "no rate of resnet-50, which was recorded, is published for it"),
         ("lama-3-8b", {"gpu": "h100"}, "unknown model .lama-3-8b. .did you mean .llama-3-8b"),
         ("resnet-50", {"checkpointing": "full"}, "has no effect on resnet-50"),
         ("resnet-50", {"dtype": "tf32"}, "tf32 is a precision of computation"),
