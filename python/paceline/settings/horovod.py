@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.errors import InvalidArgumentError, Source
@@ -126,7 +126,7 @@ _ALL = (
         help="Timeline file; DYNAMIC: `start_timeline` names it.",
     ),
 )
-HOROVOD: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
+HOROVOD: Mapping[str, Setting] = {setting.name: replace(setting, flag="") for setting in _ALL}
 """By name."""
 
 

@@ -19,6 +19,7 @@ from paceline.settings import kinds
 from paceline.settings.kinds import Kind
 
 _UNSET: Final[Any] = object()
+_BY_NAME: Final = "--"
 SEARCHED = "searched"
 """How the default of a setting begins that a command searches unless it is given."""
 
@@ -53,8 +54,8 @@ class Setting:
     default: Any = None
     default_words: str = ""
     """If there is no default value, what happens without one."""
-    flag: str = ""
-    """In click's notation; empty if no command has one."""
+    flag: str = _BY_NAME
+    """In click's notation; empty if no command has one. By default the name's: `--bucket-size`."""
     also: str = ""
     """Another name for it, on the command line and in a report: `gpus` for `workers`."""
     variable: str = ""
@@ -67,6 +68,11 @@ class Setting:
     """It is never printed."""
     idle_with: Sequence[str] = ()
     """Transports with which it has no effect."""
+
+    def __post_init__(self) -> None:
+        """Derive the flag from the name."""
+        if self.flag == _BY_NAME:
+            object.__setattr__(self, "flag", f"--{self.name.replace('_', '-')}")
 
     def kind_of(self, place: str | None = None) -> Kind:
         """Return what `place`, a command or function, accepts."""
@@ -161,6 +167,11 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _lists(several: Use) -> dict[str, Use]:
+    """Return uses: commands and sweeps take several values, where `paceline.simulate` takes one."""
+    return dict.fromkeys(("simulate", "report", SWEEP), several)
+
+
 def _in(*places: str, **own: Use) -> dict[str, Use]:
     """Return uses: `places` take a setting unchanged, `own` override it under the names in `_PLACES`."""
     return {place: Use() for place in places} | {_PLACES.get(name, name): use for name, use in own.items()}
@@ -243,7 +254,6 @@ _COORDINATOR, _ITERATION = "The coordinator", "The iteration"
 _ALL: tuple[Setting, ...] = (
     Setting(
         name="workers",
-        flag="--workers",
         also="gpus",
         kind=kinds.SEVERAL_WORKERS,
         help="Ranks that train, one per GPU.",
@@ -270,7 +280,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="strategy",
-        flag="--strategy",
         variable="PACELINE_STRATEGY",
         kind=kinds.JOB_STRATEGY,
         help="A name from `paceline list strategies`.",
@@ -288,16 +297,14 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="library",
-        flag="--library",
         kind=kinds.LIBRARY,
         help="Whose costs and habits are forecast (`paceline list libraries`); none: the bare schedule.",
         default_words="the trace's; ddp",
         section=_WHAT,
-        uses=_in(SIMULATE, simulate=_LIBRARIES, report=_LIBRARIES, sweep=_LIBRARIES),
+        uses=_in(SIMULATE, **_lists(_LIBRARIES)),
     ),
     Setting(
         name="servers",
-        flag="--servers",
         variable="PACELINE_SERVERS",
         kind=kinds.SERVERS,
         help="Parameter servers.",
@@ -307,9 +314,7 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(
             JOIN,
             SIMULATE,
-            simulate=_SEVERAL_SERVERS,
-            report=_SEVERAL_SERVERS,
-            sweep=_SEVERAL_SERVERS,
+            **_lists(_SEVERAL_SERVERS),
             validate=Use(kind=kinds.SEVERAL_SERVERS, help="Parameter servers, each on its own host."),
             bench=Use(help="Parameter servers, on the first ranks' hosts."),
             run=Use(help="Parameter servers, each a separate process."),
@@ -324,22 +329,15 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="compute_speedup",
-        flag="--compute-speedup",
         kind=kinds.SPEEDUP,
         help="Divide all computation times by this factor.",
         default=1.0,
         section=_WHAT,
         part="swept",
-        uses=_in(
-            SIMULATE,
-            simulate=Use(kind=kinds.SPEEDUPS),
-            report=Use(kind=kinds.SPEEDUPS),
-            sweep=Use(kind=kinds.SPEEDUPS),
-        ),
+        uses=_in(SIMULATE, **_lists(Use(kind=kinds.SPEEDUPS))),
     ),
     Setting(
         name="device",
-        flag="--device",
         kind=kinds.choice(("cpu", "cuda")),
         help="Where to run.",
         section=_WHAT,
@@ -361,7 +359,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="samples_per_s",
-        flag="--samples-per-s",
         kind=kinds.RATE_OF_SAMPLES,
         help="Rescale the trace to this rate, as measured on one device.",
         section=_WHAT,
@@ -370,7 +367,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="batch",
-        flag="--batch",
         kind=kinds.BATCH,
         help="Samples per worker and iteration: 1024, or 1k.",
         default_words="the trace's; of a model 1",
@@ -391,7 +387,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="dtype",
-        flag="--dtype",
         kind=kinds.DTYPE,
         help="Element type of gradients on the wire; for a model, the precision of its computation.",
         default_words="the trace's; of a model bf16, or fp16",
@@ -417,7 +412,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="gpu",
-        flag="--gpu",
         kind=kinds.TEXT,
         help="GPU: computes a model's times (`paceline list gpus`), or takes a recording's published rate on it.",
         section=_MODEL,
@@ -430,7 +424,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="seq",
-        flag="--seq",
         kind=kinds.SEQUENCE,
         help="Tokens of a sequence: 8192, or 8k.",
         default_words="the model's context, at most 8192",
@@ -440,7 +433,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="checkpointing",
-        flag="--checkpointing",
         kind=kinds.CHECKPOINTING,
         help="Activations that are recomputed in the backward pass.",
         default_words="none",
@@ -457,7 +449,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="attention",
-        flag="--attention",
         kind=kinds.ATTENTION,
         help="Whether attention is one kernel that stores no scores.",
         default_words="flash",
@@ -467,7 +458,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="kernels",
-        flag="--kernels",
         kind=kinds.KERNELS,
         help="How far pointwise operators and the optimizer are fused.",
         default_words="fused",
@@ -477,7 +467,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="tensor_parallel",
-        flag="--tensor-parallel",
         kind=kinds.whole(1, 1024),
         help="GPUs that share every layer of a model, inside a node; --gpus counts all of them.",
         default_words="1",
@@ -487,7 +476,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="expert_parallel",
-        flag="--expert-parallel",
         kind=kinds.whole(1, 4096),
         help="GPUs that have a part each of a mixture's experts, of several data-parallel ranks.",
         default_words="1",
@@ -497,7 +485,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="context_parallel",
-        flag="--context-parallel",
         kind=kinds.whole(1, 1024),
         help="Data-parallel ranks that share every sample, each with a part of its tokens.",
         default_words="1",
@@ -507,7 +494,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="pipeline_parallel",
-        flag="--pipeline-parallel",
         kind=kinds.whole(1, 1024),
         help="Stages of a pipeline (1F1B); --gpus counts all of their GPUs.",
         default_words="1",
@@ -517,7 +503,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="microbatches",
-        flag="--microbatches",
         kind=kinds.whole(1, 100_000),
         help="Microbatches of an iteration of a pipeline, each of --batch samples.",
         default_words="required with a pipeline",
@@ -527,7 +512,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="virtual_stages",
-        flag="--virtual-stages",
         kind=kinds.whole(1, 1024),
         help="Parts of the model that each stage of a pipeline has: the interleaved schedule.",
         default_words="1",
@@ -537,7 +521,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="add_module",
-        flag="--add-module",
         kind=kinds.Kind("KIND:N", kinds.text),
         help="Add N compute-heavy or network-heavy modules: compute:25 or network:25.",
         section=_WHAT,
@@ -545,7 +528,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="cluster",
-        flag="--cluster",
         kind=kinds.NAMED_FILE,
         help="Cluster, by name or file; other options override its fields.",
         default="flat",
@@ -560,7 +542,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="bandwidth",
-        flag="--bandwidth",
         kind=kinds.RATES,
         help="Bandwidth of a node in each direction, shared by its GPUs; in a fabric of rails, of a GPU.",
         default_words="the cluster's; 25Gbps for flat",
@@ -580,7 +561,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="channel",
-        flag="--channel",
         kind=kinds.CHANNEL,
         help="What carries messages between nodes; none: they get the whole bandwidth.",
         default_words="the cluster's; for flat tcp up to 25 Gbit/s, rdma above",
@@ -589,7 +569,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="latency",
-        flag="--latency",
         kind=kinds.TIME,
         help="One-way latency between two nodes.",
         default_words="the cluster's; the channel's for flat",
@@ -597,28 +576,22 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(
             "advise",
             *FORECASTS,
-            simulate=_TIMES,
-            report=_TIMES,
-            sweep=_TIMES,
+            **_lists(_TIMES),
             validate=Use(help="Latency of the simulated network.", default_words="none"),
         ),
     ),
     Setting(
         name="message_overhead",
-        flag="--message-overhead",
         kind=kinds.TIME,
         help="Fixed cost of a message at its sender.",
         default_words="the cluster's; the channel's for flat",
         part="cluster",
         uses=_in(
-            SIMULATE,
-            SWEEP,
-            validate=Use(help="Fixed cost of a simulated message at its sender.", default_words="none"),
+            SIMULATE, SWEEP, validate=Use(help="Fixed cost of a simulated message at its sender.", default_words="none")
         ),
     ),
     Setting(
         name="gpus_per_node",
-        flag="--gpus-per-node",
         kind=kinds.whole(1, 1024),
         help="Ranks that share one NIC.",
         default_words="the cluster's; else those of the GPU's nodes, 8 if they are unknown; 1 without a GPU",
@@ -628,7 +601,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="intra_bandwidth",
-        flag="--intra-bandwidth",
         kind=kinds.RATE,
         help="Bandwidth of a rank inside its node, in each direction.",
         default_words="the cluster's; 100Gbps for flat",
@@ -658,7 +630,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="network",
-        flag="--network",
         kind=kinds.NETWORK,
         help="How flows share a link.",
         default="fifo",
@@ -668,7 +639,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="bucket_size",
-        flag="--bucket-size",
         kind=kinds.BUCKET_SIZE,
         help="Fuse gradients into buckets of up to SIZE; none: no fusion.",
         default_words="the library's",
@@ -677,9 +647,7 @@ _ALL: tuple[Setting, ...] = (
         uses=_in(
             SIMULATE,
             "advise",
-            simulate=_BUCKET_SIZES,
-            report=_BUCKET_SIZES,
-            sweep=_BUCKET_SIZES,
+            **_lists(_BUCKET_SIZES),
             validate=Use(kind=kinds.typed(kinds.BUCKET_SIZE), default="none"),
             replay=Use(default="none"),
             bench=Use(kind=kinds.SIZE, default_words="each engine's own", former="--fusion"),
@@ -694,7 +662,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="chunk",
-        flag="--chunk",
         variable="PACELINE_CHUNK",
         kind=kinds.CHUNK,
         help="Cut buckets into messages of this size.",
@@ -705,7 +672,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="placement",
-        flag="--placement",
         variable="PACELINE_PLACEMENT",
         kind=kinds.PLACEMENT,
         help='Assignment of tensors to servers; FILE is JSON: {"tensor": server}.',
@@ -722,7 +688,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="distribution",
-        flag="--distribution",
         variable="PACELINE_DISTRIBUTION",
         kind=kinds.DISTRIBUTION,
         help="Order in which servers send: tensor by tensor or worker by worker.",
@@ -733,7 +698,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="pull",
-        flag="--pull",
         variable="PACELINE_PULL",
         kind=kinds.PULL,
         help="Whether the forward pass waits for parameters layer by layer, or for all at its start.",
@@ -741,15 +705,10 @@ _ALL: tuple[Setting, ...] = (
         default_words="the library's: step; layer for none and TensorFlow",
         section=_HOW,
         part="core",
-        uses=_in(
-            *FORECASTS,
-            *JOBS,
-            replay=Use(default="layer", default_words="layer: the bare schedule"),
-        ),
+        uses=_in(*FORECASTS, *JOBS, replay=Use(default="layer", default_words="layer: the bare schedule")),
     ),
     Setting(
         name="inside",
-        flag="--inside",
         variable="PACELINE_INSIDE",
         kind=kinds.INSIDE,
         help="Algorithm inside the node.",
@@ -760,7 +719,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="sharding",
-        flag="--sharding",
         kind=kinds.SHARDING,
         help="What is sharded: none, zero1, zero2, zero3 (fsdp), hsdp; in groups hsdp:8, zero1:8, zero2:8.",
         default_words="none",
@@ -768,16 +726,13 @@ _ALL: tuple[Setting, ...] = (
         part="swept",
         uses=_in(
             *(SIMULATE, "replay"),
-            simulate=_SHARDINGS,
-            report=_SHARDINGS,
-            sweep=_SHARDINGS,
+            **_lists(_SHARDINGS),
             validate=replace(_SHARDINGS, help="Replay and simulate sharded iterations: zero1, zero3, hsdp, …."),
             advise=Use(kind=kinds.SEVERAL_SHARDINGS, default_words="searched"),
         ),
     ),
     Setting(
         name="reshard_after_forward",
-        flag="--reshard-after-forward",
         kind=kinds.RESHARD,
         help="Free a gathered unit after its forward pass, keep it, or keep it sharded over N ranks.",
         default_words="yes",
@@ -787,7 +742,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="prefetch",
-        flag="--prefetch",
         kind=kinds.whole(0, 10_000),
         help="Units that are gathered ahead in the forward pass.",
         default_words="1; with zero1 and zero2, parameters are gathered in the optimizer's step",
@@ -797,17 +751,12 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="accumulate",
-        flag="--accumulate",
         kind=kinds.whole(1, 10_000),
         help="Passes through the model before the optimizer's step, each of --batch samples.",
         default_words="1",
         section=_SHARDING,
         part="core",
-        uses=_in(
-            *FORECASTS,
-            "replay",
-            advise=Use(default_words="searched with --global-batch; 1"),
-        ),
+        uses=_in(*FORECASTS, "replay", advise=Use(default_words="searched with --global-batch; 1")),
     ),
     Setting(
         name="accumulate_sync",
@@ -821,7 +770,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="unit",
-        flag="--unit",
         kind=kinds.Kind("PATTERN", kinds.text),
         help="Names of layers that form a unit, such as transformer.h.*; what matches no unit is the root.",
         default_words="numbered blocks",
@@ -831,7 +779,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="param_dtype",
-        flag="--param-dtype",
         kind=kinds.ONE_DTYPE,
         help="Element type of parameters, in which they are gathered; bf16, fp16 and fp32 are accepted, too.",
         default_words="the trace's",
@@ -841,7 +788,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="reduce_dtype",
-        flag="--reduce-dtype",
         kind=kinds.ONE_DTYPE,
         help="Element type in which gradients are reduced; bf16, fp16 and fp32 are accepted, too.",
         default_words="the trace's",
@@ -851,7 +797,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="optimizer",
-        flag="--optimizer",
         kind=kinds.OPTIMIZER,
         help="Optimizer, for the memory of its states.",
         default_words="adam",
@@ -861,7 +806,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="compression",
-        flag="--compression",
         kind=kinds.COMPRESSION,
         help="How gradients are compressed: none, fp16, bf16, int8, powersgd:RANK, topk:DENSITY.",
         default_words="none",
@@ -869,9 +813,7 @@ _ALL: tuple[Setting, ...] = (
         part="swept",
         uses=_in(
             *(SIMULATE, "replay"),
-            simulate=_COMPRESSIONS,
-            report=_COMPRESSIONS,
-            sweep=_COMPRESSIONS,
+            **_lists(_COMPRESSIONS),
             validate=replace(_COMPRESSIONS, help="Replay and simulate compressed gradients: int8, powersgd:4, …."),
             probe=Use(
                 kind=kinds.MEASURED_COMPRESSIONS,
@@ -881,22 +823,15 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="sync_every",
-        flag="--sync-every",
         kind=kinds.SYNC_EVERY,
         help="Iterations between two exchanges of parameters (local SGD, DiLoCo); 1: gradients, in each.",
         default_words="1",
         section=_SHARDING,
         part="swept",
-        uses=_in(
-            *(SIMULATE, "replay"),
-            simulate=_SYNCS,
-            report=_SYNCS,
-            sweep=_SYNCS,
-        ),
+        uses=_in(*(SIMULATE, "replay"), **_lists(_SYNCS)),
     ),
     Setting(
         name="memory",
-        flag="--memory",
         kind=kinds.MEMORY,
         help="Memory of a GPU: says whether the job fits.",
         default_words="that of --gpu",
@@ -906,7 +841,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="coordinator",
-        flag="--coordinator",
         variable="PACELINE_COORDINATOR",
         kind=kinds.COORDINATOR,
         help="How ranks of hvd jobs agree on the order of tensors.",
@@ -924,7 +858,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="coordinator_constants",
-        flag="--coordinator-constants",
         kind=kinds.CONSTANTS,
         help="summit, horovod, or JSON that overrides constants of docs/explanation/coordinator-model.md.",
         default_words="summit on summit, else horovod",
@@ -954,7 +887,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="iterations",
-        flag="--iterations",
         kind=kinds.whole(1, 100_000),
         help="Iterations to measure.",
         default_words="1; 2 without the barrier",
@@ -964,7 +896,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="seed",
-        flag="--seed",
         kind=kinds.SEED,
         help="Seed of the cluster's jitter.",
         default=0,
@@ -974,7 +905,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="executor",
-        flag="--executor",
         kind=kinds.EXECUTOR,
         help="Where the scenarios of a sweep run.",
         default="local",
@@ -983,6 +913,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="critical_path",
+        flag="",
         kind=kinds.SWITCH,
         help="Compute the critical path, which takes a fifth of the run time.",
         default=True,
@@ -991,7 +922,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="detail",
-        flag="--detail",
         kind=kinds.SWITCH,
         help="List the busy time of every worker and link.",
         default=False,
@@ -1003,7 +933,6 @@ _ALL: tuple[Setting, ...] = (
     # Only of jobs.
     Setting(
         name="transport",
-        flag="--transport",
         variable="PACELINE_TRANSPORT",
         kind=kinds.TRANSPORT,
         help="Transport between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).",
@@ -1012,6 +941,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="mpi_library",
+        flag="",
         variable="PACELINE_MPI_LIBRARY",
         kind=kinds.MPI_LIBRARY,
         help="An MPI library, or its folder (docs/how-to/mpi.md).",
@@ -1021,6 +951,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="cuda_library",
+        flag="",
         variable="PACELINE_CUDA_LIBRARY",
         kind=kinds.CUDA_LIBRARY,
         help="The library of a CUDA driver (docs/how-to/cuda.md).",
@@ -1029,7 +960,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="cuda",
-        flag="--cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
         help="What moves CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).",
@@ -1038,6 +968,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="cuda_pointer_cache",
+        flag="",
         variable="PACELINE_CUDA_POINTER_CACHE",
         kind=kinds.SWITCH,
         help="Remember handles of device memory, and keep others' memory open (docs/how-to/cuda.md).",
@@ -1046,6 +977,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="nccl_library",
+        flag="",
         variable="PACELINE_NCCL_LIBRARY",
         kind=kinds.NCCL_LIBRARY,
         help="The library of NCCL (docs/how-to/cuda.md).",
@@ -1054,7 +986,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="streams",
-        flag="--streams",
         variable="PACELINE_STREAMS",
         kind=kinds.whole(1, kinds.MOST_STREAMS),
         help="TCP connections between each pair of ranks.",
@@ -1064,7 +995,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="multicast",
-        flag="--multicast",
         variable="PACELINE_MULTICAST",
         kind=kinds.MULTICAST,
         help="Use IP multicast for data that many ranks receive; one group per job, such as 239.77.0.0:47700.",
@@ -1084,6 +1014,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="single_copy",
+        flag="",
         variable="PACELINE_SINGLE_COPY",
         kind=kinds.SWITCH,
         help="Let ranks on one host read each other's memory.",
@@ -1105,6 +1036,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="placement_group_timeout_s",
+        flag="",
         kind=kinds.SECONDS,
         help="Seconds for Ray to find room for the actors.",
         default=100.0,
@@ -1120,6 +1052,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="nics",
+        flag="",
         kind=kinds.NICS,
         help="The network that all nodes have: an interface (eth0) or a subnet (10.0.0.0/24).",
         default_words="Ray's",
@@ -1127,6 +1060,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="start_timeout_s",
+        flag="",
         variable="PACELINE_START_TIMEOUT",
         kind=kinds.SECONDS,
         help="Seconds that ranks wait for each other at startup.",
@@ -1135,7 +1069,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="interface",
-        flag="--interface",
         variable="PACELINE_INTERFACE",
         kind=kinds.INTERFACE,
         help="Network between ranks: an interface, a subnet (10.0.0.0/24), or an address of this machine.",
@@ -1144,6 +1077,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="secret",
+        flag="",
         variable="PACELINE_SECRET",
         kind=kinds.SECRET,
         help="Secret that all ranks share; at least 16 characters.",
@@ -1153,6 +1087,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="secret_file",
+        flag="",
         variable="PACELINE_SECRET_FILE",
         kind=kinds.SECRET_FILE,
         help="File that holds the secret, readable only by its owner.",
@@ -1160,6 +1095,7 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="rendezvous",
+        flag="",
         variable="PACELINE_RENDEZVOUS",
         kind=kinds.RENDEZVOUS,
         help="Address on which rank 0 listens; `paceline run` sets it.",
@@ -1169,7 +1105,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="timeline",
-        flag="--timeline",
         variable="PACELINE_TIMELINE",
         kind=kinds.NEW_FILE,
         help="Record a timeline of all ranks, for `paceline doctor`.",
@@ -1177,7 +1112,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="as_gloo",
-        flag="--as-gloo",
         variable="PACELINE_AS_GLOO",
         kind=kinds.SWITCH,
         help='Run process groups of the backend "gloo" on Paceline, for trainers that hard-code it.',
@@ -1186,7 +1120,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="verbose",
-        flag="--verbose",
         variable="PACELINE_VERBOSE",
         kind=kinds.SWITCH,
         help="Print which rank runs where, and which strategies were chosen.",
@@ -1196,14 +1129,12 @@ _ALL: tuple[Setting, ...] = (
     # Only of commands: of recordings, measurements and the search of `advise`.
     Setting(
         name="model",
-        flag="--model",
         kind=kinds.TEXT,
         help="A torchvision classification model, on random images.",
         uses=_in("record", bench=Use(help="A torchvision model, or mlp or cnn.", default_words="resnet50")),
     ),
     Setting(
         name="name",
-        flag="--name",
         kind=kinds.PRINTABLE,
         help="The trace's name.",
         uses=_in(
@@ -1215,18 +1146,15 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="warmup",
-        flag="--warmup",
         kind=kinds.whole(0, 100_000),
         help="Steps before the recorded ones.",
         default_words="3; with --gpu: 2",
         uses=_in(
-            "record",
-            replay=Use(kind=kinds.whole(1, 1000), help="Iterations before the measured ones.", default=2),
+            "record", replay=Use(kind=kinds.whole(1, 1000), help="Iterations before the measured ones.", default=2)
         ),
     ),
     Setting(
         name="steps",
-        flag="--steps",
         kind=kinds.whole(1, 100_000),
         help="Steps to record; the trace has their medians.",
         default_words="10; with --gpu: 1, as all are alike",
@@ -1234,7 +1162,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="threads",
-        flag="--threads",
         kind=kinds.whole(1, 100_000),
         help="With --model: CPU threads.",
         default_words="torch's",
@@ -1242,7 +1169,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="image_size",
-        flag="--image-size",
         kind=kinds.whole(1, 100_000),
         help="With --model: pixels.",
         default_words="224; inception_v3: 299",
@@ -1253,7 +1179,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="stop_when_recorded",
-        flag="--stop-when-recorded",
         kind=kinds.SWITCH,
         help="End the script as soon as the trace is complete.",
         default=False,
@@ -1261,7 +1186,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="forward",
-        flag="--forward",
         kind=kinds.DURATION,
         help="Duration of the forward pass, such as 176ms.",
         uses=_in(
@@ -1271,7 +1195,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="repeats",
-        flag="--repeats",
         kind=kinds.whole(1, 1000),
         help="Repeats of each transfer.",
         default_words="5; 3 with --quick",
@@ -1283,7 +1206,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="racks",
-        flag="--racks",
         kind=kinds.whole(1, MOST_EMULATED),
         help="Racks that the workers are divided among.",
         default=1,
@@ -1299,7 +1221,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="shrink",
-        flag="--shrink",
         kind=_SHRINK,
         help="Divide tensor sizes by this.",
         default=1.0,
@@ -1307,7 +1228,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="scale",
-        flag="--scale",
         kind=_SCALE,
         help="Multiply times by this.",
         default=1.0,
@@ -1315,7 +1235,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="global_batch",
-        flag="--global-batch",
         kind=kinds.GLOBAL_BATCH,
         help="Samples of an iteration of all GPUs: 1024, or 1k.",
         default_words="free",
@@ -1323,7 +1242,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="objective",
-        flag="--objective",
         kind=kinds.choice(("throughput", "cost")),
         help="What is best among several numbers of GPUs.",
         default="throughput",
@@ -1331,28 +1249,24 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="price",
-        flag="--price",
         kind=kinds.MONEY,
         help="Price of a GPU for an hour: adds the cost of a billion tokens.",
         uses=_in("advise"),
     ),
     Setting(
         name="mtbf",
-        flag="--mtbf",
         kind=kinds.LONG_TIME,
         help="Mean time to failure of the whole job, such as 8h: adds goodput.",
         uses=_in("advise"),
     ),
     Setting(
         name="checkpoint_seconds",
-        flag="--checkpoint-seconds",
         kind=kinds.POSITIVE_SECONDS,
         help="For which training waits for a checkpoint.",
         uses=_in("advise"),
     ),
     Setting(
         name="restart_seconds",
-        flag="--restart-seconds",
         kind=kinds.number(0, 30 * 86_400.0, "a number of seconds from 0 to 30 days", "SECONDS"),
         help="From a failure until training goes on.",
         default_words="as long as a checkpoint",
@@ -1360,7 +1274,6 @@ _ALL: tuple[Setting, ...] = (
     ),
     Setting(
         name="top",
-        flag="--top",
         kind=kinds.whole(1, 1000),
         help="Rows for each number of GPUs.",
         default=5,
