@@ -18,7 +18,8 @@ from paceline_lab.bench.engines.tensorflow import Mirrored
 from paceline_lab.bench.environments import TENSORFLOW, install_line
 from paceline_lab.bench.report import ALIKE
 
-pytest.importorskip("torchvision")
+if importlib.util.find_spec("torchvision") is None:  # which takes seconds to import
+    pytest.skip("needs torchvision", allow_module_level=True)
 
 BENCH = (sys.executable, "-m", "paceline.cli", "bench")
 SMALL = ("--model", "mlp", "--batch-size", "2", "-np", "2", "--rounds", "1", "--num-warmup-batches", "1")
