@@ -115,8 +115,7 @@ def test_a_file_without_architectures_says_what_is_assumed(tmp_path, architectur
     file = tmp_path / "config.json"
     file.write_text(json.dumps(LLAMA_3_8B | {"architectures": architectures}), encoding="utf-8")
     for words in (["models", str(file)], ["simulate", str(file), "--gpu", "h100", "--gpus", "8", "--seq", "512"]):
-        told = cli.output(*words)
-        assert "has no `architectures`: assuming LlamaForCausalLM" in " ".join(told.split())
+        assert "has no `architectures`: assuming LlamaForCausalLM" in " ".join(cli.output(*words).split())
     assert model_of(Config("mine", "here", LLAMA_3_8B)).parameters == 8_030_261_248
     assert not model_of(built_in_configs()["llama-3-8b"]).notes
 

@@ -62,9 +62,7 @@ def test_missing_files():
     ],
 )
 def test_a_missing_file_is_named_with_its_option_and_the_remedy(words, message):
-    result = cli.call(*words)
-    assert result.exit_code == 2
-    assert result.stderr == f"paceline: error: {message}there is no such file; check the path\n"
+    assert cli.refused(*words) == f"paceline: error: {message}there is no such file; check the path\n"
 
 
 def test_a_folder_in_place_of_a_file_is_named(tmp_path):

@@ -440,7 +440,6 @@ def test_commands_that_cannot_run_are_the_users_mistake(tmp_path):
 def test_mistakes_name_the_remedy(words, said):
     message = refused(*words)
     assert said in message
-    assert message.count("\n") == 1
 
 
 def test_a_port_in_use_is_named():

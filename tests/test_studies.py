@@ -23,9 +23,8 @@ def results():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json(results, name):
-    done = cli.call("study", name, "--json")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    done = cli.printed("study", name, "--json")
+    told = json.loads(done)
     assert told == results[name].to_dict(), "a second run differs"
     assert told["rows"] and told["claims"] and told["forecasts"]
     for row in told["rows"]:
@@ -65,8 +64,7 @@ def test_every_claim_has_a_condition_and_nothing_unknown():
 
 
 def test_every_study_is_in_the_help():
-    text = cli.output("study", "--help")
-    assert all(name in text for name in STUDIES)
+    assert all(name in cli.output("study", "--help") for name in STUDIES)
 
 
 def test_the_path_inside_a_mesh():
@@ -118,6 +116,4 @@ def test_channels_are_ordered():
 
 
 def test_without_a_name_the_studies_are_listed():
-    result = cli.call("study")
-    assert result.exit_code == 2
-    assert "name a study: network-operator, ray-sgd, " in result.stderr
+    assert "name a study: network-operator, ray-sgd, " in cli.refused("study")
