@@ -246,7 +246,7 @@ def test_a_title_is_a_name(device):
         ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090"),
         # A part of a GPU is not the GPU.
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "a100-40gb"),
-        *[(name, None) for name in ("NVIDIA RTX A6000", "NVIDIA H20", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")],
+        *[(name, None) for name in ("Quadro P6000", "NVIDIA H20", "Tesla P100-SXM2-16GB", "Tesla K80", "96gb")],
         ("NVIDIA GeForce RTX 5090", None),
     ],
 )
