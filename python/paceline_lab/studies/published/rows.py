@@ -137,7 +137,7 @@ def forecast(row: Row) -> Forecast:
         raise CannotForecastError("does not synchronise gradients: a measurement of something else")
     try:
         library = find_library(row.library)
-        channel = _channel(row)
+        channel = channel_of(row)
         step = _step(row)
         found = _run(row, step)
         iteration = found.iteration_s
@@ -161,7 +161,7 @@ def forecast(row: Row) -> Forecast:
     )
 
 
-def _channel(row: Row) -> str:
+def channel_of(row: Row) -> str:
     """Return the channel that the row names, or its library's own; by default the usual one of the link's rate."""
     return row.channel or find_library(row.library).channel or channels.auto(row.link_bps or 0)
 
@@ -181,7 +181,7 @@ def _question(row: Row, library: Library, found: Result) -> Question:
         library=library.name,
         family=library.family,
         strategy=found.strategy,
-        channel=_channel(row),
+        channel=channel_of(row),
         workers=row.gpus,
         nodes=row.nodes,
         link_bps=row.link_bps or found.bandwidth_bps,
@@ -220,7 +220,7 @@ def question(row: Row) -> dict[str, Any]:
     return {
         "cluster": cluster,
         "library": row.library,
-        "channel": _channel(row),
+        "channel": channel_of(row),
         "workers": row.gpus,
         "gpus_per_node": row.gpus_per_node,
         **link,
