@@ -272,11 +272,11 @@ _SECONDS = re.compile(r"(s|ms) per iteration( \(collectives only.*\))?")
 
 def parse_metric(text: str) -> Metric | None:
     """Return a row's metric; None if it is unknown."""
-    if found := _RATE.fullmatch(text):
-        return Metric(Kind.RATE, per_gpu=found[1] is not None)
-    if found := _RELATIVE.fullmatch(text):
-        kind = Kind.FACTOR if found[1] == "x" else Kind.EFFICIENCY
-        return Metric(kind, int(found[2]), found[3] == "node", unit=0.01 if "%" in found[1] else 1.0)
-    if found := _SECONDS.fullmatch(text):
-        return Metric(Kind.SECONDS, collectives_only=found[2] is not None, unit=1e-3 if found[1] == "ms" else 1.0)
+    if match := _RATE.fullmatch(text):
+        return Metric(Kind.RATE, per_gpu=match[1] is not None)
+    if match := _RELATIVE.fullmatch(text):
+        kind = Kind.FACTOR if match[1] == "x" else Kind.EFFICIENCY
+        return Metric(kind, int(match[2]), match[3] == "node", unit=0.01 if "%" in match[1] else 1.0)
+    if match := _SECONDS.fullmatch(text):
+        return Metric(Kind.SECONDS, collectives_only=match[2] is not None, unit=1e-3 if match[1] == "ms" else 1.0)
     return None
