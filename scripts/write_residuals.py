@@ -20,7 +20,7 @@ from paceline.catalog.libraries import find_library
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.crossvalidation import leave_one_source_out
 from paceline_lab.studies.published.data import BUILT_IN, read
-from paceline_lab.studies.published.rows import channel_of
+from paceline_lab.studies.published.engines import engine_of
 
 Cases = list[dict[str, object]]
 FOLDER = Path(__file__).parent.parent / "python/paceline/forecast"
@@ -30,14 +30,14 @@ FILE = FOLDER / "residuals.json"
 def cases() -> Cases:
     found: Cases = []
     for left in leave_one_source_out(read(BUILT_IN)):
-        row = left.forecast.row
+        row, engine = left.forecast.row, engine_of(left.forecast.row)
         if row.metric is not None and row.metric.collectives_only:  # Not comparable with training.
             continue
         found.append(
             {
                 "source": row.id,
-                "family": find_library(row.library).family,
-                "channel": channel_of(row),
+                "family": find_library(engine.library).family,
+                "channel": engine.channel,
                 "gpus": row.gpus,
                 "nodes": row.nodes,
                 "link_bps": row.link_bps or channels.constant("auto.tcp-to"),

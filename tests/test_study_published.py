@@ -1,6 +1,7 @@
 """The study `published`: its reader, how rows become forecasts, and how far off those are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cli
@@ -16,7 +17,8 @@ from paceline.errors import InvalidArgumentError
 from paceline_lab.studies import run_study
 from paceline_lab.studies.published import run
 from paceline_lab.studies.published.data import BUILT_IN, COLUMNS, Kind, parse_metric, read
-from paceline_lab.studies.published.rows import CannotForecastError, cluster_named, forecast, question
+from paceline_lab.studies.published.engines import CannotForecastError, channel_of, engine_of, servers_of
+from paceline_lab.studies.published.rows import cluster_named, forecast
 
 # The study runs once, on one worker.
 pytestmark = pytest.mark.xdist_group("study_published")
@@ -24,8 +26,7 @@ GOAL = 0.08
 ROW = {
     "id": "OWN",
     "system": "Horovod NCCL",
-    "library": "horovod-uncached@2.8",
-    "channel": "rdma",
+    "sync": "nccl-ring-rdma",
     "model": "resnet50",
     "gpu": "V100",
     "gpus": "16",
@@ -39,8 +40,8 @@ ROW = {
 }
 
 
-def written(tmp_path, *rows):
-    header = list(dict.fromkeys(name for row in rows for name in row))
+def written(tmp_path, *rows, header=None):
+    header = header or list(ROW)
     lines = [",".join(header), *(",".join(row.get(name, "") for name in header) for row in rows)]
     path = tmp_path / "own.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -87,9 +88,12 @@ def test_constants_are_calibrated_on_rows_that_exist():
     ("text", "kind", "over", "unit"),
     [
         ("img/s", Kind.RATE, 1, 1.0),
+        ("images per second", Kind.RATE, 1, 1.0),
         ("sequences/s", Kind.RATE, 1, 1.0),
         ("x over 4 GPUs", Kind.FACTOR, 4, 1.0),
-        ("efficiency over 1 GPU", Kind.EFFICIENCY, 1, 1.0),
+        ("speedup over 1 GPU", Kind.FACTOR, 1, 1.0),
+        ("scaling efficiency", Kind.EFFICIENCY, 1, 1.0),
+        ("scaling efficiency (%)", Kind.EFFICIENCY, 1, 0.01),
         ("efficiency % over 8 GPUs", Kind.EFFICIENCY, 8, 0.01),
         ("x over 2 nodes", Kind.FACTOR, 2, 1.0),
         ("img/s/GPU", Kind.RATE, 1, 1.0),
@@ -111,35 +115,50 @@ def test_a_metric_that_is_not_known_is_a_reason(tmp_path, metric):
 
 
 @pytest.mark.parametrize(
-    ("library", "channel", "link", "engine"),
+    ("sync", "system", "name", "channel"),
     [
-        ("horovod@2.8", "tcp", "100", "horovod over TCP"),
-        ("tensorflow-grpc", "", "100", "tensorflow-grpc over RDMA"),
-        ("ddp", "", "25", "ddp over TCP"),
-        ("ray-sgd", "", "100", "ray-sgd over TCP"),
+        ("nccl-ring-tcp", "Horovod NCCL", "horovod-uncached", "tcp"),
+        ("", "Horovod", "horovod-uncached", "rdma"),
+        ("mpi-allreduce-cpu-rdma", "Horovod RDMA CPU", "horovod-mpi", "rdma"),
+        ("", "Distributed TF", "tensorflow-grpc", "rdma"),
+        ("ps-grpc+verbs", "gRPC+Verbs", "tensorflow-verbs", "rdma"),
+        ("ps-grpc+gdr", "gRPC+GDR", "tensorflow-gdr", "rdma"),
+        ("", "Ray", "ray-sgd", "tcp"),
+        ("ddl-multiring", "Horovod DDL", "horovod-ddl", "rdma"),
+        ("ps-byteps", "BytePS 2 CPU servers", "byteps", "rdma"),
+        ("nccl-ring-rdma", "torch DDP NCCL 25 MB buckets", "ddp", "rdma"),
+        ("gloo", "torch DDP", "ddp-gloo", "tcp"),
     ],
 )
-def test_a_channel_that_is_not_named_is_the_librarys_or_the_links(tmp_path, library, channel, link, engine):
-    found = forecast(one(tmp_path, library=library, channel=channel, net_gbps_per_node=link))
-    assert found.engine == engine
-    assert (f"{engine[-4:].strip()} between nodes" in found.assumed) == (not channel)
+def test_what_is_run_is_told_by_the_words(tmp_path, sync, system, name, channel):
+    row = one(tmp_path, sync=sync, system=system)
+    assert engine_of(row).library == name
+    assert engine_of(row).channel == channel
+    if sync:
+        assert channel_of(row) == channel
 
 
-def test_servers_are_as_many_as_the_row_says_or_one_per_node(tmp_path):
-    servers = [forecast(one(tmp_path, library="byteps", servers=count)).value for count in ("", "2", "1")]
-    assert servers[0] == servers[1] > servers[2]
+def test_servers(tmp_path):
+    row = one(tmp_path, gpus="64", nodes="8", model="inception3")
+    assert servers_of(replace(row, servers="3")) == 3
+    assert servers_of(replace(row, servers="")) == 8
+    mixed = "= workers; at 8 nodes 6 (Inc) / 4 (R152)"
+    assert servers_of(replace(row, servers=mixed)) == 6
+    assert servers_of(replace(row, servers=mixed, model="resnet152")) == 4
+    assert servers_of(replace(row, servers=mixed, model="resnet50")) == 8
+    assert servers_of(replace(row, servers=mixed, nodes=2)) == 2
 
 
 def test_metrics_of_one_run_agree(tmp_path):
     rate = forecast(one(tmp_path)).value
-    efficiency = forecast(one(tmp_path, metric="efficiency % over 1 GPU")).value
+    efficiency = forecast(one(tmp_path, metric="scaling efficiency (%)")).value
     factor = forecast(one(tmp_path, metric="x over 1 GPU")).value
     seconds = forecast(one(tmp_path, metric="ms per iteration")).value
     assert efficiency == pytest.approx(100 * rate / 16 / 329)
     assert factor == pytest.approx(rate / 329)
     assert seconds == pytest.approx(1e3 * 16 * 32 / rate)
     assert forecast(one(tmp_path, metric="img/s/GPU")).value == pytest.approx(rate / 16)
-    assert forecast(one(tmp_path, metric="efficiency over 1 GPU")).value == pytest.approx(efficiency / 100)
+    assert forecast(one(tmp_path, metric="scaling efficiency", measured="92")).value == pytest.approx(efficiency)
     eight = forecast(one(tmp_path, gpus="8", nodes="1")).value
     over = forecast(one(tmp_path, metric="x over 8 GPUs")).value
     assert over == pytest.approx(rate / eight)
@@ -147,7 +166,7 @@ def test_metrics_of_one_run_agree(tmp_path):
 
 
 def test_collectives_alone_are_the_rings_closed_form(tmp_path):
-    row = one(tmp_path, model="vgg16", gpus="8", nodes="8", metric="s per iteration (collectives only)", measured="1")
+    row = one(tmp_path, model="vgg16", gpus="8", nodes="8", metric="s (collectives only)", measured="1")
     link = 100e9 * channels.constant("rdma.share")
     buckets = len(load_trace("vgg-16").buckets(int(find_library("horovod").required("fused_per_cycle"))))
     exact = 2 * 7 / 8 * 138_357_544 * 4 * 8 / link + buckets * 14 * find_library("horovod").required(
@@ -177,13 +196,15 @@ def test_more_gpus_faster_networks(tmp_path):
         ({"model": ""}, "line 2, model: is empty"),
         ({"batch_per_gpu": "1.5"}, "line 2, batch_per_gpu: '1.5'"),
         ({"base_1gpu_img_s": "1e-308"}, "line 2, base_1gpu_img_s: '1e-308' is not a number from 1e-09 to"),
-        ({"servers": "0"}, "line 2, servers: '0' is not a whole number from 1 to 1024"),
-        ({"servers": "-3"}, "line 2, servers: '-3' is not a whole number"),
-        ({"servers": "2000"}, "line 2, servers: '2000' is not a whole number"),
+        ({"ps": "0"}, "line 2, ps: '0' is not a whole number from 1 to 1024"),
+        ({"ps": "-3"}, "line 2, ps: '-3' is not a whole number"),
+        ({"ps": "2000"}, "line 2, ps: '2000' is not a whole number"),
+        ({"ps": "at 8 nodes"}, "line 2, ps: 'at 8 nodes' is not a number of servers at a number of nodes"),
+        ({"ps": "= 3"}, "line 2, ps: '= 3' is not '= workers'"),
     ],
 )
 def test_bad_cells_are_named(tmp_path, changes, where):
-    path = written(tmp_path, ROW | changes)
+    path = written(tmp_path, ROW | changes, header=[*ROW, "ps"])
     ran = cli.call("study", "published", "--data", path)
     with pytest.raises(InvalidArgumentError) as error:
         run(data=path)
@@ -197,9 +218,9 @@ def test_bad_cells_are_named(tmp_path, changes, where):
         ("", "is empty"),
         ("a,b\n1,2\n", "unknown column 'a'"),
         ("gpu,gpu\n", "line 1: duplicate column 'gpu'"),
-        ("gpu,gpus\nV100,2\n", "line 1: columns are missing: system, library, model"),
+        ("gpu,gpus\nV100,2\n", "line 1: columns are missing: system, model"),
         (",".join(COLUMNS) + "\n", "has no rows"),
-        (",".join(COLUMNS) + "\n1,2\n", "line 2: has 2 fields, the header 20"),
+        (",".join(COLUMNS) + "\n1,2\n", "line 2: has 2 fields, the header 16"),
         (",".join(COLUMNS) + '\n"1,2\n', "quotation mark"),
     ],
 )
@@ -222,13 +243,13 @@ def test_no_bytes_make_a_traceback(tmp_path_factory, content):
 
 
 def test_own_data_from_the_command_line(tmp_path):
-    rows = [ROW, ROW | {"model": "nobody-net"}, ROW | {"library": "pigeons"}, ROW | {"channel": "pigeons"}]
+    rows = [ROW, ROW | {"model": "nobody-net"}, ROW | {"system": "carrier pigeons", "sync": ""}]
     path = written(tmp_path, *rows)
     ran = cli.call("study", "published", "--data", path, "--json")
     told = json.loads(ran.output)
     assert len(told["rows"]) == 1
-    assert [row["reason"].split("'")[1] for row in told["skipped"]] == ["nobody-net", "pigeons", "pigeons"]
-    assert [row["line"] for row in told["skipped"]] == [3, 4, 5]
+    assert [row["reason"].split("'")[1] for row in told["skipped"]] == ["nobody-net", "carrier pigeons"]
+    assert [row["line"] for row in told["skipped"]] == [3, 4]
     text = cli.call("study", "published", "--data", path).output
     assert "well-posed: 1 rows" in text and "Not forecast" in text
     lines = cli.call("study", "published", "--data", path, "--csv").output.splitlines()
@@ -263,7 +284,7 @@ def test_the_figure(tmp_path, result):
     ("changes", "reason"),
     [
         ({"net_gbps_per_node": ""}, "net_gbps_per_node is empty, but there are 2 nodes"),
-        ({"gpus": "1", "nodes": "1", "metric": "s per iteration (collectives only)"}, "one GPU has no collectives"),
+        ({"gpus": "1", "nodes": "1", "metric": "s (collectives only)"}, "one GPU has no collectives"),
         ({"metric": "x over 32 GPUs"}, "covers more GPUs than the row has"),
         ({"base_1gpu_img_s": "1e-8"}, "takes longer than a day"),
     ],
@@ -278,17 +299,19 @@ def test_what_cannot_be_forecast_is_skipped(tmp_path, changes, reason):
 @pytest.mark.parametrize(
     ("changes", "assumed"),
     [
-        ({"channel": ""}, "RDMA between nodes"),
+        ({"sync": "", "system": "Horovod"}, "RDMA between nodes"),
         ({"gpu": "MI250X"}, "PCI Express between the GPUs of a node (MI250X)"),
-        ({"assumed": "Horovod without a response cache"}, "Horovod without a response cache"),
+        ({"system": "Horovod", "gpu": "V100"}, "Horovod without a response cache"),
+        ({"system": "BytePS", "sync": "ps-byteps", "ps": "bananas"}, "a server a node (ps 'bananas' says no number)"),
     ],
 )
 def test_what_is_assumed_is_told(tmp_path, changes, assumed):
-    assert assumed in "; ".join(forecast(one(tmp_path, **changes)).assumed)
+    (row,) = read(written(tmp_path, ROW | changes, header=[*ROW, "ps"]))
+    assert assumed in "; ".join(forecast(row).assumed)
 
 
 def test_nothing_is_assumed_where_all_is_said(tmp_path):
-    assert forecast(one(tmp_path)).assumed == ()
+    assert forecast(one(tmp_path, system="torch DDP")).assumed == ()
 
 
 def test_devices_without_end_are_refused():
@@ -298,10 +321,10 @@ def test_devices_without_end_are_refused():
 
 def asked(row):
     """The words that a user types for a row of Horovod or DDP."""
-    words = ["--library", row.library, "--workers", row.gpus, "--gpus-per-node", row.gpus_per_node]
+    words = ["--library", engine_of(row).spec, "--workers", row.gpus, "--gpus-per-node", row.gpus_per_node]
     words += ["--batch", row.batch, "--samples-per-s", row.samples_per_s]
     if row.link_bps:
-        words += ["--bandwidth", f"{row.link_bps / 1e9:g}Gbps", "--channel", question(row)["channel"]]
+        words += ["--bandwidth", f"{row.link_bps / 1e9:g}Gbps", "--channel", engine_of(row).channel]
     if named := cluster_named(row):
         words += ["--cluster", named]
     elif row.gpus_per_node > 1:
@@ -327,7 +350,7 @@ def test_simulate_gives_the_studys_answer(result):
 
 
 def test_a_cluster_by_name_gives_the_studys_answer(tmp_path):
-    row = one(tmp_path, gpu="V100 p3.16xlarge", gpus="64", nodes="8", net_gbps_per_node="25", channel="", library="ddp")
+    row = one(tmp_path, gpu="V100 p3.16xlarge", gpus="64", nodes="8", net_gbps_per_node="25", sync="", system="DDP")
     words = ["simulate", "resnet-50", "--cluster", "p3.16xlarge", "--workers", "64", "--bandwidth", "25Gbps"]
     words += ["--batch", "32", "--samples-per-s", "329", "--json", "--strategy"]
     (native,) = json.loads(cli.call(*words, "native").output)

@@ -15,8 +15,9 @@ from paceline.forecast.evidence import coverage, published_cases
 
 from paceline_lab.studies.published import collectives
 from paceline_lab.studies.published.data import BUILT_IN, columns_of, read
+from paceline_lab.studies.published.engines import forecast_each
 from paceline_lab.studies.published.result import Published, Skip
-from paceline_lab.studies.published.rows import forecast, forecast_each
+from paceline_lab.studies.published.rows import forecast
 
 
 def run(

@@ -27,7 +27,7 @@ from paceline.forecast.nccl.model import Caller, CollectiveTime, Group, Machine,
 
 from paceline_lab.studies.published import training, transformers
 from paceline_lab.studies.published.data import SHARDED, SHARDED_MAY_BE_MISSING, Cells, read_cells
-from paceline_lab.studies.published.rows import CannotForecastError, forecast_each
+from paceline_lab.studies.published.engines import CannotForecastError, forecast_each
 from paceline_lab.studies.published.training import Trained
 from paceline_lab.studies.report import csv_of
 

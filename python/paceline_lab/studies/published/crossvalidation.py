@@ -16,7 +16,8 @@ from paceline.catalog.constants import Constant, assuming
 from paceline.catalog.libraries import all_libraries
 
 from paceline_lab.studies.published.data import Kind, Row
-from paceline_lab.studies.published.rows import CannotForecastError, Forecast, forecast
+from paceline_lab.studies.published.engines import CannotForecastError
+from paceline_lab.studies.published.rows import Forecast, forecast
 
 # Tried values over the prior.
 _FACTORS = tuple(3.0 ** (step / 4) for step in range(-4, 5))

@@ -6,7 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -20,9 +20,6 @@ COLUMNS = (
     "id",
     "system",
     "sync",
-    "library",
-    "channel",
-    "servers",
     "model",
     "gpu",
     "gpus",
@@ -34,12 +31,12 @@ COLUMNS = (
     "metric",
     "well_posed",
     "ps",
-    "assumed",
     "source",
     "note",
 )
-_MUST_BE = {"system", "library", "model", "gpu", "gpus", "nodes", "net_gbps_per_node", "metric"}
-_MAY_BE_MISSING = frozenset(COLUMNS) - _MUST_BE
+_MAY_BE_MISSING = frozenset(
+    {"sync", "well_posed", "ps", "source", "note", "base_1gpu_img_s", "batch_per_gpu", "id", "measured"}
+)
 SHARDED = (
     *("id", "source", "system", "strategy", "model", "params", "seq_len", "global_batch_or_tokens", "precision"),
     *("gpu", "gpus", "gpus_per_node", "intra_bw", "inter_bw", "metric", "value", "unit", "notes"),
@@ -54,6 +51,10 @@ _LEAST, _MOST = 1e-9, 1e18
 """Of any other number: what is outside is no measurement, whatever its unit."""
 _MOST_BYTES = 16 << 20
 _MOST_ROWS = 10_000
+
+
+SERVERS_AT_NODES = re.compile(r"at (\d{1,4}) nodes? (.*\d \([^)]+\).*)", re.IGNORECASE)
+"""In `ps`: `at 8 nodes 6 (Inc) / 4 (R152)`."""
 
 
 class Kind(Enum):
@@ -88,8 +89,6 @@ class Row:
     id: str
     system: str
     sync: str
-    library: str
-    channel: str
     model: str
     gpu: str
     gpus: int
@@ -101,10 +100,7 @@ class Row:
     metric: Metric | None
     metric_text: str
     posed: str
-    server_count: int | None
     servers: str
-    """As published, in words."""
-    assumed: str
     source: str
     note: str
 
@@ -191,30 +187,48 @@ def _row(cell: Cells) -> Row:
         )
     link = cell.number("net_gbps_per_node")
     text = cell.required("metric")
+    measured = cell.number("measured")
     return Row(
         line=line,
         id=cell.text("id"),
         system=cell.required("system"),
         sync=cell.text("sync"),
-        library=cell.required("library"),
-        channel=cell.text("channel"),
         model=cell.required("model"),
         gpu=cell.required("gpu"),
         gpus=gpus,
         nodes=nodes,
         link_bps=None if link is None else link * 1e9,
-        batch=cell.whole_or_none("batch_per_gpu"),
+        batch=cell.whole("batch_per_gpu") if cell.text("batch_per_gpu") else None,
         samples_per_s=cell.number("base_1gpu_img_s"),
-        measured=cell.number("measured"),
-        metric=parse_metric(text),
+        measured=measured,
+        metric=_metric(text, measured),
         metric_text=text,
         posed=cell.text("well_posed"),
-        server_count=cell.whole_or_none("servers"),
-        servers=cell.text("ps"),
-        assumed=cell.text("assumed"),
+        servers=_servers(cell),
         source=cell.text("source"),
         note=cell.text("note"),
     )
+
+
+def _servers(cell: Cells) -> str:
+    """Return the text of `ps`. Raises InvalidArgumentError for a malformed number; other words are a remark."""
+    text = cell.text("ps")
+    if re.match(r"[-+.]?\d", text) and not (re.fullmatch(r"[1-9]\d{0,3}", text) and int(text) <= _MOST_SERVERS):
+        wanted = f"a whole number from 1 to {_MOST_SERVERS}"
+    elif re.search(r"\bat\s+\d", text, re.IGNORECASE) and SERVERS_AT_NODES.search(text) is None:
+        wanted = "a number of servers at a number of nodes, such as 'at 8 nodes 6 (Inc)'"
+    elif text.startswith("=") and not re.match(r"=\s*workers\b", text):
+        wanted = "'= workers', a server for each node; give a number, or nothing"
+    else:
+        return text
+    raise InvalidArgumentError(f"{cell.path}, line {cell.line}, ps: '{text[:80]}' is not {wanted}")
+
+
+def _metric(text: str, measured: float | None) -> Metric | None:
+    metric = parse_metric(text)
+    if metric is not None and metric.kind is Kind.EFFICIENCY and (measured or 0) > _MOST_EFFICIENCY:
+        return replace(metric, unit=0.01)
+    return metric
 
 
 @dataclass(frozen=True)
@@ -253,30 +267,35 @@ class Cells:
     def whole(self, name: str) -> int:
         """Return the whole number above 0. Raises InvalidArgumentError."""
         text = self.required(name)
-        most = {"gpus": _MOST_GPUS, "nodes": _MOST_GPUS, "servers": _MOST_SERVERS}.get(name, 2**32 - 1)
+        most = _MOST_GPUS if name in ("gpus", "nodes") else 2**32 - 1
         if not (re.fullmatch(r"[0-9]{1,10}", text) and 1 <= int(text) <= most):
             raise InvalidArgumentError(
                 f"{self.path}, line {self.line}, {name}: '{text[:80]}' is not a whole number from 1 to {most}"
             )
         return int(text)
 
-    def whole_or_none(self, name: str) -> int | None:
-        """Return the whole number above 0, or None if the cell is empty. Raises InvalidArgumentError."""
-        return self.whole(name) if self.text(name) else None
 
-
-_RATE = re.compile(r"(?:img|sequences|samples)/s(/GPU)?")
-_RELATIVE = re.compile(r"(x|efficiency|efficiency %) over ([1-9]\d{0,3}) (GPU|node)s?")
-_SECONDS = re.compile(r"(s|ms) per iteration( \(collectives only.*\))?")
+_OVER = re.compile(r"(?:over|of|vs\.?|relative to)\s+(\d{1,4}|one|a single)\s*-?\s*(gpu|node|worker)")
+# An efficiency above this is a percentage, even if not marked as one.
+_MOST_EFFICIENCY = 1.5
 
 
 def parse_metric(text: str) -> Metric | None:
     """Return a row's metric; None if it is unknown."""
-    if match := _RATE.fullmatch(text):
-        return Metric(Kind.RATE, per_gpu=match[1] is not None)
-    if match := _RELATIVE.fullmatch(text):
-        kind = Kind.FACTOR if match[1] == "x" else Kind.EFFICIENCY
-        return Metric(kind, int(match[2]), match[3] == "node", unit=0.01 if "%" in match[1] else 1.0)
-    if match := _SECONDS.fullmatch(text):
-        return Metric(Kind.SECONDS, collectives_only=match[2] is not None, unit=1e-3 if match[1] == "ms" else 1.0)
+    words = text.lower()
+    over = _OVER.search(words)
+    base = int(over[1]) if over is not None and over[1].isdigit() else 1
+    nodes = over is not None and over[2] == "node"
+    if re.search(r"(img|images|imgs|samples|sequences|examples)\s*(/|per)\s*s", words):
+        return Metric(Kind.RATE, per_gpu=re.search(r"(/|per)\s*gpu", words) is not None)
+    if re.search(r"over|\bvs\b", words) and (over is None or base < 1):
+        return None  # relative to another system
+    if "efficien" in words:
+        return Metric(Kind.EFFICIENCY, base, nodes, unit=0.01 if "%" in words or "percent" in words else 1.0)
+    if re.match(r"(x\b|times\b|factor|speed-?up)", words):
+        return Metric(Kind.FACTOR, base, nodes)
+    if unit := re.match(r"(s|sec|seconds|ms|milliseconds)\b", words):
+        milli = unit[1] in ("ms", "milliseconds")
+        only = "collective" in words or "allreduce" in words or "all-reduce" in words
+        return Metric(Kind.SECONDS, collectives_only=only, unit=1e-3 if milli else 1.0)
     return None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from paceline._core import Cluster, Gradient, Layer, Trace, Worker
 from paceline.catalog import channels
 from paceline.catalog.constants import as_rate
 from paceline.catalog.devices import adjusted, rates_of
-from paceline.catalog.libraries import Library, find_library
+from paceline.catalog.libraries import find_library
 from paceline.catalog.library import cluster_names, load_cluster, load_trace
 from paceline.catalog.nodes import inside_of, node_fields
-from paceline.errors import InvalidArgumentError, PacelineError
+from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.result import Result
 from paceline.forecast.simulate import simulate
 from paceline.forecast.wording import terms
 
 from paceline_lab.studies.published.data import Kind, Metric, Row
+from paceline_lab.studies.published.engines import CannotForecastError, Engine, engine_of
 
 # Model names that differ from those of the built-in traces.
 _MODELS = {
@@ -32,32 +32,6 @@ _MODELS = {
 _P3DN = "p3dn.24xlarge"
 # The default batch of tf_cnn_benchmarks.
 _BATCH = 64
-
-
-class CannotForecastError(PacelineError):
-    """A row cannot be forecast; the message says why."""
-
-
-R = TypeVar("R")
-F = TypeVar("F")
-
-
-def forecast_each(
-    rows: Sequence[R], forecast: Callable[[R], F], progress: Callable[[int, int], None] | None
-) -> tuple[list[F], list[tuple[R, str]]]:
-    """Return the forecasts of rows, and those that have none, with the reason."""
-    found: list[F] = []
-    skipped: list[tuple[R, str]] = []
-    for done, row in enumerate(rows):
-        if progress is not None:
-            progress(done, len(rows))
-        try:
-            found.append(forecast(row))
-        except CannotForecastError as error:
-            skipped.append((row, str(error)))
-    if progress is not None:
-        progress(len(rows), len(rows))
-    return found, skipped
 
 
 @dataclass(frozen=True)
@@ -133,55 +107,38 @@ def forecast(row: Row) -> Forecast:
         raise CannotForecastError("one GPU has no collectives")
     if row.metric.over > row.gpus:
         raise CannotForecastError(f"metric '{row.metric_text[:80]}' covers more GPUs than the row has")
-    if row.library == "none":
-        raise CannotForecastError("does not synchronise gradients: a measurement of something else")
+    engine = engine_of(row)
     try:
-        library = find_library(row.library)
-        channel = channel_of(row)
         step = _step(row)
-        found = _run(row, step)
+        found = _run(row, engine, step)
         iteration = found.iteration_s
         iterations = (iteration, *_bounds(row, step))
-        value, low, high = (_in_metric(row, row.metric, step, seconds) for seconds in iterations)
+        value, low, high = (_in_metric(row, row.metric, engine, step, seconds) for seconds in iterations)
     except InvalidArgumentError as error:
         raise CannotForecastError(str(error)) from None
     low, high = min(low, high), max(low, high)
-    likely, ground = interval(iteration, _question(row, library, found), without=row.id)
+    likely, ground = interval(iteration, _question(row, engine, found), without=row.id)
     span = None if likely is None else sorted((value * likely.low_s / iteration, value * likely.high_s / iteration))
     return Forecast(
         row,
-        f"{library.name} over {channel.upper()}",
+        engine.name,
         value,
         low,
         high,
         iteration,
-        (*step.assumed, *_assumed(row, channel)),
+        (*step.assumed, *engine.assumed),
         None if span is None else (span[0], span[1]),
         terms.evidence(ground),
     )
 
 
-def channel_of(row: Row) -> str:
-    """Return the channel that the row names, or its library's own; by default the usual one of the link's rate."""
-    return row.channel or find_library(row.library).channel or channels.auto(row.link_bps or 0)
-
-
-def _assumed(row: Row, channel: str) -> list[str]:
-    """Return notes on values that the row omits and the forecast assumes."""
-    made = [row.assumed] if row.assumed else []
-    if row.nodes > 1 and not row.channel:
-        made.append(f"{channel.upper()} between nodes")
-    if row.gpus_per_node > 1 and inside_of(row.gpu) is None:
-        made.append(f"PCI Express between the GPUs of a node ({row.gpu[:40]})")
-    return made
-
-
-def _question(row: Row, library: Library, found: Result) -> Question:
+def _question(row: Row, engine: Engine, found: Result) -> Question:
+    library = find_library(engine.library)
     return Question(
         library=library.name,
         family=library.family,
         strategy=found.strategy,
-        channel=channel_of(row),
+        channel=engine.channel,
         workers=row.gpus,
         nodes=row.nodes,
         link_bps=row.link_bps or found.bandwidth_bps,
@@ -212,19 +169,18 @@ def _step(row: Row) -> _Step:
     return _Step(adjusted(trace, batch=batch, samples_per_s=rate), batch, rate, tuple(assumed))
 
 
-def question(row: Row) -> dict[str, Any]:
+def question(row: Row, engine: Engine) -> dict[str, Any]:
     """Return the keywords of `paceline.simulate` that ask for the row, other than its trace."""
     cluster = _machines(row)
     link = {"bandwidth": as_rate(row.link_bps)} if row.link_bps is not None else {}
-    servers = {"servers": row.server_count} if row.server_count is not None else {}
     return {
         "cluster": cluster,
-        "library": row.library,
-        "channel": channel_of(row),
+        "library": engine.spec,
+        "channel": engine.channel,
         "workers": row.gpus,
         "gpus_per_node": row.gpus_per_node,
         **link,
-        **servers,
+        **engine.options,
     }
 
 
@@ -240,11 +196,11 @@ def _machines(row: Row) -> str | Cluster:
     return named or load_cluster(None, **(node_fields(row.gpu) if row.gpus_per_node > 1 else {}))
 
 
-def _run(row: Row, step: _Step) -> Result:
+def _run(row: Row, engine: Engine, step: _Step) -> Result:
     trace = step.trace
     if row.metric is not None and row.metric.collectives_only:
         trace = _without_computation(trace)
-    return simulate(trace, **question(row), critical_path=False)
+    return simulate(trace, **question(row, engine), critical_path=False)
 
 
 def _without_computation(trace: Trace) -> Trace:
@@ -279,7 +235,7 @@ def _bounds(row: Row, step: _Step) -> tuple[float, float]:
     return step.compute_s + ring, max(step.compute_s, ring)
 
 
-def _in_metric(row: Row, metric: Metric, step: _Step, iteration_s: float) -> float:
+def _in_metric(row: Row, metric: Metric, engine: Engine, step: _Step, iteration_s: float) -> float:
     if metric.kind is Kind.SECONDS:
         return iteration_s / metric.unit
     rate = row.gpus * step.batch / iteration_s
@@ -289,7 +245,7 @@ def _in_metric(row: Row, metric: Metric, step: _Step, iteration_s: float) -> flo
     base = step.samples_per_s
     if gpus > 1:
         fewer = replace(row, gpus=gpus, nodes=-(-gpus // row.gpus_per_node))
-        base = gpus * step.batch / _run(fewer, step).iteration_s
+        base = gpus * step.batch / _run(fewer, engine, step).iteration_s
     if metric.kind is Kind.FACTOR:
         return rate / base
     return rate / base / (row.gpus / gpus) / metric.unit
