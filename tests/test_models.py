@@ -754,8 +754,8 @@ def test_sweeps_take_the_options_of_models():
     for one in found:
         own = {"sharding": one.sharded.sharding, "workers": one.workers, "strategy": "native"}
         assert one.iteration_s == paceline.simulate("llama-3-8b", **own, **options).iteration_s
-    with pytest.raises(InvalidArgumentError, match="gpu: has no effect on resnet-50"):
-        paceline.sweep("resnet-50", workers=8, gpu="h100")
+    with pytest.raises(InvalidArgumentError, match="checkpointing: has no effect on resnet-50"):
+        paceline.sweep("resnet-50", workers=8, checkpointing="full")
 
 
 @pytest.mark.parametrize(("checkpointing", "passes"), [("none", 2), ("full", 3)])
