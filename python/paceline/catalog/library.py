@@ -7,64 +7,20 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paceline._core import Cluster, Trace
 from paceline._internal.documents import MB, read_json
 from paceline._internal.nearest import alike, did_you_mean
 from paceline._internal.units import shown
+from paceline.catalog.builtin_names import CLUSTERS, COLLECTIVES, TRACES, built_in, key
 from paceline.catalog.strategies import unknown
 from paceline.errors import InvalidArgumentError
 
-COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"], ...] = (
-    "allreduce",
-    "allgather",
-    "reducescatter",
-    "broadcast",
-    "reduce",
-)
-"""What `NAME:SIZE` may ask for; only all-reduces are also simulated."""
 _LARGEST_FILE = 256 * MB
-_HERE = Path(__file__).parent
-_TRACES = _HERE / "traces"
-_CLUSTERS = _HERE / "clusters"
 _OF_NCCL_TESTS = re.compile(r"(\d+(?:\.\d+)?)([KMGkmg])(?=/|$)")
 _NO_UNIT = re.compile(r"^(\d+)$")
 _FLAT = b'{"format":"paceline-cluster","version":1,"name":"flat","bandwidth":"25Gbps","channel":"auto"}'
-
-
-def _key(name: str) -> str:
-    """`resnet50` and `resnet-50` are the same."""
-    return name.lower().replace("-", "").replace("_", "")
-
-
-def _built_in(folder: Path) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
-
-
-def trace_names() -> list[str]:
-    """Return the names of the built-in traces.
-
-    Example:
-        >>> "resnet-50" in paceline.trace_names()
-        True
-    """
-    return list(_built_in(_TRACES))
-
-
-def cluster_names() -> list[str]:
-    """Return the names of the built-in clusters.
-
-    Example:
-        >>> "flat" in paceline.cluster_names()
-        True
-    """
-    return list(_built_in(_CLUSTERS))
-
-
-def built_in_trace(word: str) -> str:
-    """Return the name of the built-in trace that a word stands for, or the word itself if there is none."""
-    return next((name for name in trace_names() if _key(name) == _key(word)), word)
 
 
 def load_trace(source: str | Path | Trace) -> Trace:
@@ -103,7 +59,7 @@ def load_trace(source: str | Path | Trace) -> Trace:
     workload = find_workload(source)
     if workload is not None:
         return workload.trace()
-    path = _file_of("trace", source, _TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
+    path = _file_of("trace", source, TRACES, "a file, allreduce:SIZE, a model as in llama-3-8b@h100, or a name")
     try:
         return Trace.read(path)
     except InvalidArgumentError:
@@ -162,13 +118,13 @@ def _file_of(kind: str, source: str | Path, folder: Path, wanted: str) -> Path:
     except (OSError, ValueError):  # too long, or contains a NUL
         exists = False
     if isinstance(source, str) and not exists:
-        names = _built_in(folder)
+        names = built_in(folder)
         for name, file in names.items():
-            if _key(name) == _key(source):
+            if key(name) == key(source):
                 return file
         # `p5` is p5.48xlarge.
         for name, file in names.items():
-            if _key(name.partition(".")[0]) == _key(source):
+            if key(name.partition(".")[0]) == key(source):
                 return file
         if "/" not in source and path.suffix != ".json":
             if kind == "trace" and re.fullmatch(r"[^:@]+:\d.*", source):
@@ -183,14 +139,14 @@ def _unknown_trace(source: str) -> str:
     from paceline.catalog.models.config import built_in_configs
 
     configs = built_in_configs()
-    both = list(dict.fromkeys([*_built_in(_TRACES), *configs]))
+    both = list(dict.fromkeys([*built_in(TRACES), *configs]))
     return f"unknown trace '{source[:80]}'{did_you_mean(alike(source, both))}"
 
 
 def _unknown_collective(source: str) -> str:
     """Return the message about a word such as `all-gather:1GB`."""
     word, _, size = source.partition(":")
-    meant = next((kind for kind in COLLECTIVES if kind == _key(word)), None)
+    meant = next((kind for kind in COLLECTIVES if kind == key(word)), None)
     hint = f" (did you mean '{meant}:{size:.40}'?)" if meant else ""
     return (
         f"unknown collective '{word:.40}'{hint}; there are {', '.join(f'{kind}:SIZE' for kind in COLLECTIVES)}, "
@@ -241,7 +197,7 @@ def _named_cluster(source: str | Path) -> Cluster:
         raise InvalidArgumentError(
             "the name of a cluster is empty; `paceline list clusters` lists the built-in clusters"
         )
-    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
     return Cluster.read(path)
@@ -253,7 +209,7 @@ def cluster_text(source: str | Path) -> str:
     Raises InvalidArgumentError.
     """
     whole = _named_cluster(source).to_json()
-    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
     if not path.is_file() or _is_list(path):
         return whole
     return json.dumps(read_json(path, _LARGEST_FILE), indent=1, ensure_ascii=False)
@@ -289,7 +245,7 @@ def fields_given(source: str | Path | Cluster | None) -> frozenset[str]:
     """
     if source is None or isinstance(source, Cluster):
         return frozenset()
-    path = _file_of("cluster", source, _CLUSTERS, "a file or a name")
+    path = _file_of("cluster", source, CLUSTERS, "a file or a name")
     if not path.is_file():
         return frozenset()
     return frozenset() if _is_list(path) else frozenset(read_json(path, _LARGEST_FILE))

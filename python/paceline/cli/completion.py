@@ -27,7 +27,7 @@ def _libraries() -> Iterable[str]:
 
 
 def _clusters() -> Iterable[str]:
-    from paceline.catalog.library import cluster_names
+    from paceline.catalog.builtin_names import cluster_names
 
     return cluster_names()
 
@@ -51,7 +51,7 @@ def _models() -> Iterable[str]:
 
 
 def _traces() -> Iterable[str]:
-    from paceline.catalog.library import trace_names
+    from paceline.catalog.builtin_names import trace_names
 
     return trace_names()
 

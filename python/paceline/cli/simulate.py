@@ -12,7 +12,7 @@ import click
 
 from paceline._internal.console import put, remark, say, width
 from paceline._internal.files import check_distinct
-from paceline.catalog.library import COLLECTIVES
+from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming

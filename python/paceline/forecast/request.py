@@ -20,9 +20,10 @@ from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find
 from paceline.catalog.library import fields_given, load_cluster, load_trace
 from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
-from paceline.catalog.models.spec import find_workload, is_published, refuse_on_recording
+from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
+from paceline.catalog.recordings import is_published, refuse_on_recording
 from paceline.catalog.strategies import (
     Strategy,
 )

@@ -50,8 +50,9 @@ def plan(
     \b
     paceline plan graph.json --fetch train_op --bucket-size 25MB
     """
+    from paceline_lab.plan.options import TensorflowOptions
     from paceline_lab.plan.result import plan_graph
-    from paceline_lab.plan.sources import TensorflowOptions, read_graph
+    from paceline_lab.plan.sources import read_graph
     from paceline_lab.plan.table import lines
 
     if output is not None:

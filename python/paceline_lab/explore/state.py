@@ -10,9 +10,9 @@ from typing import Any, get_args
 from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline._internal.units import binary_count
+from paceline.catalog.builtin_names import cluster_names, trace_names
 from paceline.catalog.hardware import all_hardware
 from paceline.catalog.libraries import library_names
-from paceline.catalog.library import cluster_names, trace_names
 from paceline.catalog.models.config import built_in_configs
 from paceline.catalog.names import Checkpointing, Kernels, Precision
 from paceline.catalog.strategies import find_strategy

@@ -11,7 +11,7 @@ from paceline._internal.documents import read_limited
 from paceline._internal.files import why_unread
 from paceline.errors import InvalidArgumentError
 
-from paceline_lab.plan.sources import TensorflowOptions
+from paceline_lab.plan.options import TensorflowOptions
 from paceline_lab.plan.tensorflow_graph import require_tensorflow, to_graph
 
 _MOST_BYTES = 2_000_000_000

@@ -11,8 +11,8 @@ from paceline._core import Graph
 from paceline._internal.extras import install
 from paceline.errors import InvalidArgumentError
 
+from paceline_lab.plan.options import TensorflowOptions
 from paceline_lab.plan.result import DEFAULT_BUCKET_SIZE, Plan, plan_graph
-from paceline_lab.plan.sources import TensorflowOptions
 
 KNOWN_ALL_REDUCES = (
     "HorovodAllreduce*",

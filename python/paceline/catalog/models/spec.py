@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from paceline._core import Trace
 from paceline._internal.files import NO_SUCH_FILE
-from paceline._internal.nearest import alike, did_you_mean, like_gpu, nearest
-from paceline._internal.units import binary_count, shown
+from paceline._internal.nearest import alike, did_you_mean, nearest
+from paceline._internal.units import binary_count
 from paceline.catalog import names
+from paceline.catalog.builtin_names import built_in_trace, trace_names
 from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
@@ -56,7 +56,7 @@ def find_workload(source: object, *, default_gpu: str | None = None, **given: An
     if config is None:
         if not own:
             return None
-        raise _unknown(named)
+        raise unknown_workload(named)
     if "gpu" not in options:
         if is_recorded(named):
             return None
@@ -78,7 +78,7 @@ def config_named(word: str) -> Config:
     if found is None and Path(named).suffix == ".json":
         return read_config(Path(named))
     if found is None:
-        raise _unknown(named)
+        raise unknown_workload(named)
     return found
 
 
@@ -153,7 +153,8 @@ def workload_of(  # noqa: PLR0917
     )
 
 
-def _unknown(named: str) -> InvalidArgumentError:
+def unknown_workload(named: str) -> InvalidArgumentError:
+    """Return the error for a name that is neither a model nor a recording."""
     if named.endswith(".json"):
         return InvalidArgumentError(f"{named:.200}: {NO_SUCH_FILE}")
     hint = did_you_mean(alike(named.rpartition("/")[2], list(built_in_configs())))
@@ -249,67 +250,7 @@ def _check_context(model: Model, hardware: Hardware, context: int) -> None:
 
 def is_recorded(name: str) -> bool:
     """Return whether there is a built-in recording of this name, too."""
-    from paceline.catalog.library import built_in_trace, trace_names
-
     return built_in_trace(name) in trace_names()
-
-
-def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
-    """Raise InvalidArgumentError for options that only models from a configuration have."""
-    from paceline.catalog.library import COLLECTIVES
-
-    for option in ONLY_MODELS:
-        if given.get(option) is not None and not (option == "gpu" and is_published(source, given["gpu"])):
-            if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
-                cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
-                raise InvalidArgumentError(
-                    f"has no effect on {source:.80}, a collective: it is for models from a configuration; leave it "
-                    f"out, and give the machines with --cluster, such as --cluster {cluster}",
-                    setting=option,
-                )
-            if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
-                raise _unknown(source)
-            name = source.name if isinstance(source, Trace) else shown(source)
-            if option == "gpu":
-                raise InvalidArgumentError(
-                    f"no rate of {name}, which was recorded, is published for it (`paceline list traces NAME` has "
-                    "them); leave it out, and "
-                    f"{_instead(source, given['gpu'])}",
-                    setting=option,
-                )
-            raise InvalidArgumentError(
-                f"has no effect on {name}, which was recorded: it is for models from a configuration "
-                "(`paceline list models`)",
-                setting=option,
-            )
-
-
-def is_published(source: str | Path | Trace, gpu: str) -> bool:
-    """Return whether a recording has a published rate on a GPU."""
-    from paceline.catalog.devices import published
-    from paceline.catalog.library import COLLECTIVES, load_trace
-
-    if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
-        return False
-    if isinstance(source, str) and not is_recorded(source) and not _is_file(source):
-        return False
-    return published(load_trace(source).name, gpu) is not None
-
-
-def _instead(source: str | Path | Trace, gpu: str) -> str:
-    """Return what forecasts a recording on a GPU: a published rate, one that the user knows, or an estimate."""
-    from paceline.catalog.devices import rates_of
-    from paceline.catalog.library import load_trace
-
-    hardware = find_hardware(gpu)
-    rates = rates_of(load_trace(source).name)
-    near = like_gpu(hardware.name, {device: (device,) for device in rates})
-    known = "" if near is None else f"--gpu {near}, whose rate is published, or "
-    nodes = "--gpus-per-node 8" if hardware.node is None else f"--cluster {hardware.node}"
-    return (
-        f"give {known}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
-        f"for it: `paceline record --gpu {hardware.name} -o mine.json -- python train.py`"
-    )
 
 
 def _default_precision(hardware: Hardware) -> str:
@@ -330,7 +271,7 @@ def _config_of(named: str) -> Config | None:
 def split_word(text: str) -> tuple[str, dict[str, Any]]:
     """Return name and options of a word such as NAME@GPU:OPTION=VALUE. Raises InvalidArgumentError."""
     named, at, rest = text.rpartition("@")
-    if not at or "/" in rest or _is_file(text):
+    if not at or "/" in rest or is_file(text):
         return text, {}
     gpu, colon, pairs = rest.partition(":")
     if not gpu:
@@ -348,7 +289,8 @@ def split_word(text: str) -> tuple[str, dict[str, Any]]:
     return named, options
 
 
-def _is_file(text: str) -> bool:
+def is_file(text: str) -> bool:
+    """Return whether a word is the path of a file."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long, or contains a NUL

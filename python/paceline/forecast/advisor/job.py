@@ -243,7 +243,7 @@ def _check_parts(job: Job, part: int, stages: Sequence[int]) -> None:
 
 def refuse_recording(named: str) -> None:
     """Raise InvalidArgumentError for a trace; configurations, and what is neither, pass."""
-    from paceline.catalog.library import COLLECTIVES
+    from paceline.catalog.builtin_names import COLLECTIVES
     from paceline.catalog.models.config import find_config, is_config
     from paceline.catalog.models.spec import is_recorded
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline._core import Cluster, Trace
 from paceline._internal import units
-from paceline.catalog.library import built_in_trace
+from paceline.catalog.builtin_names import built_in_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.coordination.constants import all_constants, read_constants
 from paceline.forecast.coordination.model import Coordination, find_coordinators

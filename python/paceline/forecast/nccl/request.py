@@ -12,7 +12,8 @@ from paceline import _core
 from paceline._core import Cluster, Degraded
 from paceline._internal import units
 from paceline.catalog import nccl
-from paceline.catalog.library import COLLECTIVES, as_nccl_tests, load_cluster
+from paceline.catalog.builtin_names import COLLECTIVES
+from paceline.catalog.library import as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time

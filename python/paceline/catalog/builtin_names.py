@@ -1,0 +1,50 @@
+"""The names of what is built in: traces, clusters, and collectives."""
+
+from pathlib import Path
+from typing import Literal
+
+COLLECTIVES: tuple[Literal["allreduce", "allgather", "reducescatter", "broadcast", "reduce"], ...] = (
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "broadcast",
+    "reduce",
+)
+"""What `NAME:SIZE` may ask for; only all-reduces are also simulated."""
+TRACES = Path(__file__).parent / "traces"
+CLUSTERS = Path(__file__).parent / "clusters"
+
+
+def key(name: str) -> str:
+    """Return a name without what does not count: `resnet50` and `resnet-50` are the same."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def built_in(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder by name."""
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def trace_names() -> list[str]:
+    """Return the names of the built-in traces.
+
+    Example:
+        >>> "resnet-50" in paceline.trace_names()
+        True
+    """
+    return list(built_in(TRACES))
+
+
+def cluster_names() -> list[str]:
+    """Return the names of the built-in clusters.
+
+    Example:
+        >>> "flat" in paceline.cluster_names()
+        True
+    """
+    return list(built_in(CLUSTERS))
+
+
+def built_in_trace(word: str) -> str:
+    """Return the name of the built-in trace that a word stands for, or the word itself if there is none."""
+    return next((name for name in trace_names() if key(name) == key(word)), word)

@@ -1,0 +1,66 @@
+"""Recordings on the GPUs for which options are given: published rates, and what has no effect on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline._core import Trace
+from paceline._internal.nearest import like_gpu
+from paceline._internal.units import shown
+from paceline.catalog.builtin_names import COLLECTIVES
+from paceline.catalog.devices import published, rates_of
+from paceline.catalog.hardware import find_hardware
+from paceline.catalog.library import load_trace
+from paceline.catalog.models.spec import ONLY_MODELS, is_file, is_recorded, unknown_workload
+from paceline.errors import InvalidArgumentError
+
+
+def refuse_on_recording(source: str | Path | Trace, given: dict[str, Any]) -> None:
+    """Raise InvalidArgumentError for options that only models from a configuration have."""
+    for option in ONLY_MODELS:
+        if given.get(option) is not None and not (option == "gpu" and is_published(source, given["gpu"])):
+            if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
+                cluster = (find_hardware(given["gpu"]).node if option == "gpu" else None) or "dgx-h100"
+                raise InvalidArgumentError(
+                    f"has no effect on {source:.80}, a collective: it is for models from a configuration; leave it "
+                    f"out, and give the machines with --cluster, such as --cluster {cluster}",
+                    setting=option,
+                )
+            if isinstance(source, str) and not is_recorded(source) and not is_file(source):
+                raise unknown_workload(source)
+            name = source.name if isinstance(source, Trace) else shown(source)
+            if option == "gpu":
+                raise InvalidArgumentError(
+                    f"no rate of {name}, which was recorded, is published for it (`paceline list traces NAME` has "
+                    "them); leave it out, and "
+                    f"{_instead(source, given['gpu'])}",
+                    setting=option,
+                )
+            raise InvalidArgumentError(
+                f"has no effect on {name}, which was recorded: it is for models from a configuration "
+                "(`paceline list models`)",
+                setting=option,
+            )
+
+
+def is_published(source: str | Path | Trace, gpu: str) -> bool:
+    """Return whether a recording has a published rate on a GPU."""
+    if isinstance(source, str) and source.partition(":")[0] in COLLECTIVES:
+        return False
+    if isinstance(source, str) and not is_recorded(source) and not is_file(source):
+        return False
+    return published(load_trace(source).name, gpu) is not None
+
+
+def _instead(source: str | Path | Trace, gpu: str) -> str:
+    """Return what forecasts a recording on a GPU: a published rate, one that the user knows, or an estimate."""
+    hardware = find_hardware(gpu)
+    rates = rates_of(load_trace(source).name)
+    near = like_gpu(hardware.name, {device: (device,) for device in rates})
+    known = "" if near is None else f"--gpu {near}, whose rate is published, or "
+    nodes = "--gpus-per-node 8" if hardware.node is None else f"--cluster {hardware.node}"
+    return (
+        f"give {known}{nodes} --samples-per-s N (samples that one GPU trains in a second); or record the script "
+        f"for it: `paceline record --gpu {hardware.name} -o mine.json -- python train.py`"
+    )
