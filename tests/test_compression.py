@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import cli
@@ -17,6 +18,7 @@ from paceline.catalog.library import load_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.compression import on_gpu
 
+COSTS = ("bucket_s", "tensor_s", "element_s", "received_s")
 run = partial(cli.output, "simulate")
 
 GPT2 = ("gpt2-small", "--workers", "8", "--bandwidth", "1Gbps")
@@ -91,12 +93,12 @@ def test_costs_on_a_gpu_grow_with_its_memory_and_launches() -> None:
     slow, fast = find_hardware("t4"), find_hardware("h100")
     for name in METHODS[1:]:
         old, new = (on_gpu(parse(name), it, 4, 8) for it in (slow, fast))
-        for part in old:
-            assert all(new[part][cost] <= old[part][cost] for cost in old[part]), name
-        assert old["compress"]["element_s"] > new["compress"]["element_s"] > 0
-    ranks = [on_gpu(parse(f"powersgd:{rank}"), fast, 4, 8)["compress"] for rank in (1, 32, 1024)]
-    assert ranks[0]["tensor_s"] < ranks[1]["tensor_s"] < ranks[2]["tensor_s"]
-    assert ranks[0]["element_s"] == ranks[1]["element_s"] < ranks[2]["element_s"]
+        for part, cost in product(("compress", "between", "decompress"), COSTS):
+            assert getattr(getattr(new, part), cost) <= getattr(getattr(old, part), cost), name
+        assert old.compress.element_s > new.compress.element_s > 0
+    ranks = [on_gpu(parse(f"powersgd:{rank}"), fast, 4, 8).compress for rank in (1, 32, 1024)]
+    assert ranks[0].tensor_s < ranks[1].tensor_s < ranks[2].tensor_s
+    assert ranks[0].element_s == ranks[1].element_s < ranks[2].element_s
 
 
 def test_many_ranks_and_every_library() -> None:

@@ -40,7 +40,7 @@ def test_a_rank_has_its_part_of_the_experts_and_the_work_of_all_its_tokens():
     # What it trains a token with is the same, and so is the work.
     assert divided.own.active_parameters == whole.model.active_parameters
     assert divided.mfu(1.0) == whole.mfu(1.0)
-    sizes = {one["tensor"]: one["bytes"] for one in divided.document()["workers"][0]["gradients"]}
+    sizes = {one.tensor: one.bytes for one in divided.trace().workers[0].gradients}
     assert sum(sizes.values()) == 2 * divided.own.parameters
     # Weights of fewer experts pass through memory, and tokens go to the others and back.
     assert divided.expert_parallel_s > 0 and whole.expert_parallel_s == 0

@@ -14,6 +14,8 @@ from job_workers.launch import TESTS, clean
 from paceline._core import Distributed
 from paceline._internal.clock import Clock, Lateness
 from paceline._internal.load import Load, load
+from paceline.forecast.lowering import native
+from paceline.forecast.scenario import Scenario
 from paceline_lab.replay.exchange import JobExchange
 from paceline_lab.replay.player import Iteration
 from paceline_lab.replay.result import Played, boundary, measured
@@ -64,9 +66,8 @@ def name_of(value):
 
 
 def parts_of(trace, strategy, workers, iterations=6, **options):
-    wanted = {"strategy": strategy, "workers": workers, **options}
-    cluster = paceline.load_cluster()
-    return [WorkerSchedule.of(trace, cluster, wanted, worker, iterations) for worker in range(workers)]
+    scenario = native(Scenario.of(trace, paceline.load_cluster(), strategy, workers, **options))
+    return [WorkerSchedule.of(scenario, worker, iterations) for worker in range(workers)]
 
 
 def played(parts, iterations, limits):

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline import InvalidArgumentError, _core
-from paceline.catalog import names
+from paceline.catalog import channels, names
+from paceline.catalog.libraries import find_library
 from paceline.catalog.strategies import KNOBS
 from paceline.cli import main
 from paceline.cli.simulate import simulate
 from paceline.errors import Source
-from paceline.forecast.lowering import lowered
+from paceline.forecast.lowering import native
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.run import result_of
@@ -230,6 +231,12 @@ def test_errors_of_the_core_carry_their_setting():
     assert "--chunk: placement even already cuts" in cli.call(*words).stderr
 
 
+def bare(strategy, workers, *, trace="resnet-18", **options):
+    """Return a scenario of the native module without a library."""
+    job = (paceline.load_trace(trace), paceline.load_cluster(), strategy, workers)
+    return _core.Scenario(*job, library=find_library("none").native(), channels=channels.native(), **options)
+
+
 @pytest.mark.parametrize(
     ("options", "setting", "reason"),
     [
@@ -237,18 +244,24 @@ def test_errors_of_the_core_carry_their_setting():
         ({"iterations": 0}, "iterations", "give a number from 1"),
         ({"strategy": "rign"}, "strategy", "unknown strategy 'rign'"),
         ({"compute_speedup": 0.0}, "compute_speedup", "0 is not between"),
-        ({"iteration": {"sharding": "zero3", "sync_every": 2}}, "sync_every", "zero3 reduce-scatters its gradients"),
-        ({"spread": 3.0}, None, "spread: 3 is not between"),
-        ({"speed": 3.0}, None, "options: unknown field `speed`"),
+        ({"sharding": "zero3", "sync_every": 2}, "sync_every", "zero3 reduce-scatters its gradients"),
+        ({"sharding": "zero4"}, "sharding", "unknown sharding 'zero4'"),
+        ({"pull": "tensor"}, "pull", "unknown variant `tensor`"),
+        ({"servers": -1}, "servers", "out of range integral type"),
+        ({"param_dtype": "float8"}, "param_dtype", "unknown dtype 'float8'"),
     ],
     ids=str,
 )
 def test_the_core_says_which_setting_is_wrong(options, setting, reason):
-    options = json.dumps({"strategy": "ring", "workers": 2} | options)
     with pytest.raises(InvalidArgumentError) as caught:
-        _core.simulate(paceline.load_trace("resnet-18"), paceline.load_cluster(), options)
+        bare(**{"strategy": "ring", "workers": 2, **options}).run()
     assert caught.value.setting == setting
     assert caught.value.reason.startswith(reason)
+
+
+def test_a_scenario_has_no_other_options():
+    with pytest.raises(TypeError, match="a scenario has no option 'speed'"):
+        bare("ring", 2, speed=3.0)
 
 
 def test_the_core_says_which_place_of_a_document_is_wrong():
@@ -376,11 +389,11 @@ def test_a_scenario_is_what_the_core_takes():
     [printed] = json.loads(cli.call(*words).stdout)
     trace, cluster = paceline.load_trace(TINY), paceline.load_cluster()
     scenario = Scenario.of(trace, cluster, "ps", 4, servers=2, chunk="64KiB", pull=None)
-    bare = {"strategy": "ps", "workers": 4, "servers": 2, "chunk": 65536, "pull": "layer"}
-    assert lowered(scenario).options == bare
+    assert native(scenario).run() == bare("ps", 4, trace=TINY, servers=2, chunk=65536).run()
     assert json.loads(json.dumps(result_of(scenario).to_dict())) == printed
-    bare = {"strategy": "ps", "workers": 8, "servers": 2, "pull": "layer"}
-    assert lowered(scenario.changed(chunk=None, workers=8)).options == bare
+    changed = native(scenario.changed(chunk=None, workers=8))
+    assert changed.run() == bare("ps", 8, trace=TINY, servers=2).run() != native(scenario).run()
+    assert changed.run() == bare("ps", 8, trace=TINY, servers=1).replace(servers=2).run()
     with pytest.raises(InvalidArgumentError, match=r"servers: 0 is not between 1 and 60000"):
         Scenario.of(trace, cluster, "ps", 4, servers=0)
 

@@ -3,9 +3,8 @@
 import paceline
 import pytest
 from paceline._internal import units
-from paceline.forecast.lowering import lowered, plan_of
+from paceline.forecast.lowering import native
 from paceline.forecast.nccl import Group, collective_time
-from paceline.forecast.nccl.model import times_of
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.wording import bottleneck
 from paceline.forecast.wording.sharding import sentences
@@ -66,26 +65,23 @@ def test_each_collective_of_a_plan_has_the_time_of_nccl():
     scenario = Scenario.of(
         paceline.load_trace("resnet-50"), paceline.load_cluster("dgx-h100"), "native", 64, sharding="hsdp:8"
     )
-    plan = plan_of(scenario)
-    options = lowered(scenario).options
-    del options["collectives"], options["slowdown"]
-    found = times_of(scenario.trace, options, scenario.cluster)
+    plan, found = native(scenario).plan(), native(scenario).collectives()
     assert found is not None
     wanted = {
         (it.exchanged.collective, it.exchanged.group.size, it.exchanged.group.stride)
         for it in plan.steps
         if it.exchanged is not None
     }
-    assert {(it["collective"], it["size"], it["stride"]) for it in found} == wanted
+    assert {(it.collective, it.size, it.stride) for it in found} == wanted
     for it in found:
-        kind = it["collective"].replace("-", "")
-        layout = {1: Group(8, 8), 8: Group(8, 1, concurrent=8)}[it["stride"]]
-        assert it["seconds"] == collective_time(kind, it["bytes"], layout, "dgx-h100").seconds
-        assert 0 < it["busy"] <= 1
+        kind = it.collective.replace("-", "")
+        layout = {1: Group(8, 8), 8: Group(8, 1, concurrent=8)}[it.stride]
+        assert it.seconds == collective_time(kind, it.bytes, layout, "dgx-h100").seconds
+        assert 0 < it.busy <= 1
     # Elsewhere the strategy's messages are simulated.
-    assert times_of(scenario.trace, options, paceline.load_cluster(None)) is None
+    assert native(scenario.changed(cluster=paceline.load_cluster(None))).collectives() is None
     racks = {"nodes_per_rack": 4, "oversubscription": 2}
-    assert times_of(scenario.trace, options, paceline.load_cluster("dgx-h100", racks=racks)) is None
+    assert native(scenario.changed(cluster=paceline.load_cluster("dgx-h100", racks=racks))).collectives() is None
 
 
 def test_more_network_is_never_slower_and_one_gpu_communicates_nothing():

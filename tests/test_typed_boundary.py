@@ -2,13 +2,17 @@
 
 import json
 import re
+import sys
+from collections import Counter
 from pathlib import Path
 
 import cli
 import paceline
 import pytest
 from paceline._core import Cluster, Degraded, Racks, Trace
+from paceline._internal.documents import read_json
 from paceline.catalog.library import totals
+from paceline.forecast import request
 
 PACKAGES = Path(__file__).parent.parent / "python"
 
@@ -28,6 +32,43 @@ def test_simulate_takes_nothing_from_json(monkeypatch, trace, words):
         monkeypatch.setattr(type_, "to_json", refused)
     monkeypatch.setattr(Trace, "summary", refused)
     cli.printed("simulate", *trace.split(), *words.split())
+
+
+JOBS = """
+cluster = "dgx-h100"
+[[job]]
+trace = "resnet-50"
+workers = 16
+[[job]]
+name = "sharded"
+trace = "bert-large"
+workers = 16
+sharding = "zero3"
+"""
+
+
+@pytest.mark.parametrize("words", ["llama-3-8b --gpu h100 --gpus 64 --sharding zero3", "--jobs jobs.toml"])
+def test_a_forecast_is_typed_until_it_is_printed(monkeypatch, tmp_path, words):
+    """A model is looked up once; what is parsed before is the text of files."""
+    (tmp_path / "jobs.toml").write_text(JOBS)
+    monkeypatch.chdir(tmp_path)
+    calls = Counter()
+
+    def counted(name, call):
+        def wrapper(*args, **kwargs):
+            if sys._getframe(1).f_code is not read_json.__code__:
+                calls[name] += 1
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    for name in ("loads", "dumps"):
+        monkeypatch.setattr(json, name, counted(name, getattr(json, name)))
+    monkeypatch.setattr(request, "find_workload", counted("model", request.find_workload))
+    result = cli.call("simulate", *words.split())
+    assert result.exit_code == 0, result.output
+    assert calls.pop("model") == 1 or words.startswith("--jobs")
+    assert not calls
 
 
 def test_the_summary_of_a_trace_says_what_to_use_instead():

@@ -602,18 +602,6 @@ class Outcome:
     bus_bandwidth_bps: float | None
     notes: list[str]
 
-def simulate(
-    trace: Trace,
-    cluster: Cluster,
-    options: str,
-    timeline: str | PathLike[str] | None = None,
-    ranks: int | None = None,
-) -> Outcome:
-    """Simulate (`paceline.simulate`). Raises InvalidArgumentError.
-
-    A timeline may be limited to the first `ranks` workers and the first server.
-    """
-
 class RankGroup:
     """Ranks of one exchange: those of a block of `size * stride` ranks that are equal modulo `stride`. Immutable."""
 
@@ -695,31 +683,182 @@ class Replay:
     same_order: bool
     """Whether all recorded workers hand over buckets in one order; otherwise ranks use the first recorded one's."""
 
-def replay(trace: Trace, cluster: Cluster, options: str, worker: int, iterations: int) -> Replay:
-    """Return what this worker does in a simulation with these options. Raises InvalidArgumentError."""
+class Library:
+    """A communication library (`paceline.catalog.libraries`): what it implies, and its constants. Immutable."""
 
-def is_planned(options: str) -> bool:
-    """Return whether with these options of `simulate` all ranks follow one plan, whose steps are watched one by one.
+    def __init__(
+        self,
+        name: str,
+        strategy: str,
+        *,
+        server_place: str | None = None,
+        nccl: str | None = None,
+        options: Mapping[str, object] | None = None,
+        constants: Mapping[str, float] | None = None,
+    ) -> None:
+        """`options`: `servers`, a number or `per-node`, `chunk`, `pull`, `inside`, `overlap`, `barrier`.
 
-    Otherwise gradients are synchronised once, as they were recorded.
-    """
+        `constants`: in SI units, by the names of the library's file. Raises InvalidArgumentError for unknown values,
+        TypeError for unknown names.
+        """
 
-def iteration_plan(trace: Trace, options: str) -> Plan:
-    """Return the plan of an iteration.
+class Channels:
+    """What messages get of links over TCP and RDMA (`paceline.catalog.channels`). Immutable."""
 
-    Args:
-        trace: The trace.
-        options: Options of `simulate`.
+    def __init__(
+        self,
+        *,
+        tcp_share: float,
+        rdma_share: float,
+        rdma_share_roce: float,
+        rdma_roce_to_bps: float,
+        tcp_stream_bps: float,
+        tcp_stream_at_bps: float,
+        tcp_stream_100g_bps: float,
+        tcp_jitter: float,
+        rdma_jitter: float,
+        rdma_latency_s: float,
+    ) -> None: ...
 
-    Raises:
-        InvalidArgumentError: Options contradict each other or do not fit the trace.
-    """
+class Coordination:
+    """A coordinator with its constants. Immutable."""
 
-def iteration_memory(trace: Trace, options: str) -> Memory:
-    """Return the peak of a rank's memory by kind: that of a plan whose exchanges take no time.
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        contention_s: float | None = None,
+        graph_nodes: float | None = None,
+        constants: Mapping[str, float] | None = None,
+    ) -> None:
+        """`constants`: those that differ from Summit's. Raises InvalidArgumentError."""
 
-    Arguments and errors are those of `iteration_plan`.
-    """
+class PlannedCollective:
+    """A collective of a plan, and how long it takes by NCCL's model if no other runs. Immutable."""
+
+    collective: Literal["all-reduce", "reduce-scatter", "all-gather"]
+    size: int
+    """Ranks of a group."""
+    stride: int
+    """From one rank to the next."""
+    bytes: int
+    """Of the whole."""
+    seconds: float
+    busy: float
+    """The share of that time in which the links are busy, 0 to 1."""
+
+class Lowered:
+    """What a scenario means for a simulation. Immutable."""
+
+    cluster: Cluster
+    """With what the library's processes cost; its bandwidth is that of a node's messages."""
+    channel: str
+    """`tcp`, `rdma`, or `none`: messages get the whole bandwidth."""
+    flow_bps: float
+    """What the messages of a node get of its link."""
+    bucket_size: int | None
+    """Largest bucket in bytes; None: every tensor is sent by itself."""
+    spread: float
+    """Standard deviation of the logarithm of the workers' computation times that the channel implies."""
+    has_plan: bool
+    """Whether an iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
+
+class _ScenarioOptions(TypedDict, total=False):
+    servers: int
+    chunk: Literal["whole", "per-worker"] | int
+    placement: Literal["round-robin", "even"] | Sequence[int]
+    distribution: Literal["round-robin", "block"]
+    pull: Literal["layer", "step"]
+    inside: Literal["root", "ring"]
+    network: Literal["fifo", "fluid"]
+    barrier: bool
+    overlap: bool
+    iterations: int
+    seed: int
+    critical_path: bool
+    detail: bool
+    compute_speedup: float
+    bucket_size: int | Literal["none"]
+    sharding: str
+    reshard_after_forward: Literal["yes", "no"] | int
+    prefetch: int
+    accumulate: int
+    accumulate_sync: bool
+    unit: str
+    param_dtype: str
+    reduce_dtype: str
+    optimizer: str
+    sync_every: int
+
+class _Parallel(_ScenarioOptions, total=False):
+    tensor_parallel: int
+    pipeline_parallel: int
+    microbatches: int
+    expert_ranks: int
+
+class Scenario:
+    """A forecast to make, checked and lowered (crates/scenario): `paceline.forecast.lowering` makes it. Immutable."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        strategy: str,
+        workers: int,
+        *,
+        library: Library,
+        channels: Channels,
+        assumed: Mapping[str, float] | None = None,
+        coordination: Coordination | None = None,
+        compression: CompressionCosts | None = None,
+        **options: Unpack[_Parallel],
+    ) -> None:
+        """`assumed`: constants of NCCL's times that have other values, by name. `compression`: the method, and costs.
+
+        Raises InvalidArgumentError, which names the setting, TypeError for an unknown option.
+        """
+    def replace(self, **options: Unpack[_ScenarioOptions]) -> Scenario:
+        """Return the scenario with other values of some options. Raises InvalidArgumentError."""
+    @property
+    def lowered(self) -> Lowered: ...
+    @property
+    def most_messages(self) -> int:
+        """About how many messages a simulation has at most."""
+    @property
+    def is_limited_by_connections(self) -> bool:
+        """Whether the connections of a node to its next one carry less than its link."""
+    def run(
+        self,
+        timeline: str | PathLike[str] | None = None,
+        *,
+        ranks: int | None = None,
+        stages: Sequence[Trace] = (),
+    ) -> Outcome:
+        """Simulate without the GIL. Raises InvalidArgumentError.
+
+        Args:
+            timeline: A file for Chrome trace JSON.
+            ranks: Limits it to the first workers and the first server.
+            stages: Traces of a pipeline's stages; memory is that of a GPU of the stage that needs most.
+        """
+    def plan(self) -> Plan:
+        """Return the plan that is executed. Raises InvalidArgumentError: a coordinator has none."""
+    def memory(self, stages: Sequence[Trace]) -> Memory:
+        """Return the peak on a GPU of the stage that needs most, as if exchanges took no time.
+
+        Raises InvalidArgumentError.
+        """
+    def collectives(self) -> list[PlannedCollective] | None:
+        """Return the times of the plan's collectives, each once; None if messages are simulated.
+
+        Raises InvalidArgumentError.
+        """
+    def unreachable(self) -> str | None:
+        """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
+    def replay(self, worker: int, iterations: int) -> Replay:
+        """Return what a worker does in the simulation. Raises InvalidArgumentError."""
+    def server_nodes(self, cluster: Cluster) -> int:
+        """Return how many nodes of their own its servers need on a cluster."""
 
 NCCL_RELEASE: str
 NCCL_RELEASES: list[str]
@@ -918,20 +1057,6 @@ class NcclTime:
     def tuning(self) -> NcclEstimate | None:
         """The choice of NCCL's own model; None for one rank."""
 
-class PlannedCollective(TypedDict):
-    """A collective of an iteration plan, and how long it takes if no other runs."""
-
-    collective: Literal["all-reduce", "reduce-scatter", "all-gather"]
-    size: int
-    """Ranks of a group."""
-    stride: int
-    """From one rank to the next."""
-    bytes: int
-    """Of the whole."""
-    seconds: float
-    busy: float
-    """The share of that time in which the links are busy, 0 to 1."""
-
 def nccl_time(
     kind: str,
     size: int,
@@ -968,26 +1093,8 @@ def nccl_estimates(kind: str, size: int, group: NcclGroup, machine: NcclMachine)
 def nccl_bus_factor(kind: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth."""
 
-def nccl_plan_times(
-    trace: Trace, options: str, cluster: Cluster, *, assumed: Mapping[str, float] | None = None
-) -> list[PlannedCollective] | None:
-    """Return the times of the collectives of a plan, each once; None if NCCL's model does not know the cluster.
-
-    Args:
-        trace: What is computed.
-        options: Options of `simulate`, which make it a plan.
-        cluster: The nodes.
-        assumed: Constants that have other values, by name.
-
-    Raises:
-        InvalidArgumentError: Options contradict each other, or a slow link is none of the cluster's.
-    """
-
 def strategies() -> str:
     """Return the registered strategies as JSON."""
-
-def unreachable(trace: Trace, cluster: Cluster, options: str) -> str | None:
-    """Return why the exchanges under a coordinator can be neither simulated nor taken from a closed form, if so."""
 
 class JobsWatch:
     """Stops simulations of jobs, and says how far they are."""
@@ -1006,16 +1113,14 @@ class PlacedJob:
     def __init__(
         self,
         name: str,
-        trace: Trace,
-        options: str,
+        scenario: Scenario,
         *,
         ranks_per_node: int,
         gpus_per_rank: int,
         nodes: Sequence[int],
         server_nodes: Sequence[int],
         start_s: float,
-    ) -> None:
-        """`options`: those of `simulate`. Raises InvalidArgumentError; the message begins with the job's name."""
+    ) -> None: ...
 
 class JobOutcome:
     """What was measured of a job."""
@@ -1078,9 +1183,6 @@ class JobsOnNetwork:
 
         They run to `iterations` of the slowest one, or to these `marks` of each.
         """
-
-def nodes_for_servers(cluster: Cluster, options: str) -> int:
-    """Return how many nodes of their own the servers of a job need."""
 
 def switches(strategy: str, nodes: int, nodes_per_rack: int | None) -> str:
     """Return JSON: for each role of an aggregating switch, its rack; null if it connects racks.

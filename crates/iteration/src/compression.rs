@@ -9,8 +9,10 @@
 //!
 //! Compressing before the first exchange takes the time of the compute stream, as the backward pass does; what follows an
 //! exchange runs on a stream of its own, beside the backward pass.
+use std::str::FromStr;
+
 use paceline_model::trace::{Dtype, Tensor};
-use paceline_schedule::Collective;
+use paceline_schedule::{Collective, Refusal};
 
 /// Values that share a scale of 4 bytes: a multiple of 4, so that what is sent is whole words.
 pub const INT8_BLOCK: u64 = 256;
@@ -45,6 +47,23 @@ impl Method {
     #[must_use]
     pub fn keeps_errors(self) -> bool {
         matches!(self, Method::PowerSgd { .. } | Method::TopK { .. } | Method::Int8)
+    }
+}
+
+impl FromStr for Method {
+    type Err = Refusal;
+
+    /// The method of a name such as `powersgd:4`.
+    fn from_str(name: &str) -> Result<Method, Refusal> {
+        let (method, parameter) = name.split_once(':').map_or((name, None), |(method, it)| (method, it.parse().ok()));
+        Ok(match (method, parameter) {
+            ("fp16", None) => Method::Cast(Dtype::Float16),
+            ("bf16", None) => Method::Cast(Dtype::Bfloat16),
+            ("int8", None) => Method::Int8,
+            ("powersgd", Some(rank)) if (1.0..=1e6).contains(&rank) => Method::PowerSgd { rank: rank as u64 },
+            ("topk", Some(density)) if density > 0.0 && density <= 1.0 => Method::TopK { density },
+            _ => return Err(Refusal::about("compression", format!("'{name}' is not known"))),
+        })
     }
 }
 

@@ -1,11 +1,13 @@
 //! Python bindings for clusters: typed fields, and clusters with some of them changed.
 use std::path::PathBuf;
 
+use paceline_iteration::{Compression, Cost};
 use paceline_model::cluster::{
     Channel, CompressionCosts as ModelCosts, Degraded as ModelDegraded, Fabric as ModelFabric, IntraLink, Jitter,
     Mesh as ModelMesh, PartCosts as ModelPart, Racks as ModelRacks, ServerPlace, Shape, Switch as ModelSwitch,
 };
 use paceline_model::{Cluster as ModelCluster, Rate, Time};
+use paceline_schedule::Refusal;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -91,6 +93,22 @@ record! {
         compress: PartCosts,
         between: PartCosts,
         decompress: PartCosts,
+    }
+}
+
+impl CompressionCosts {
+    /// The method by its name, such as `powersgd:4`, and its costs.
+    pub fn compression(&self) -> Result<Compression, Refusal> {
+        let cost = |part: &PartCosts| {
+            let PartCosts { bucket_s, tensor_s, element_s, received_s } = *part;
+            Cost { bucket_s, tensor_s, element_s, received_s }
+        };
+        Ok(Compression {
+            method: self.method.parse()?,
+            compress: cost(&self.compress),
+            between: cost(&self.between),
+            decompress: cost(&self.decompress),
+        })
     }
 }
 

@@ -1,31 +1,37 @@
 //! Python bindings for forecasts with a coordinator.
+use std::collections::HashMap;
+
 use paceline_coordinator::PolicyKind;
 use paceline_schedule::Refusal;
 use paceline_simulator::agreement;
-use paceline_simulator::coordination::{Constants, Coordination};
+use paceline_simulator::coordination::{self, Constants};
 use pyo3::prelude::*;
 use serde::Deserialize;
+use serde::de::value::{Error as NameError, MapDeserializer};
 use serde_json::json;
 
 use crate::user_error;
 
-/// A coordinator, in the options of a simulation.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Spec {
-    coordinator: String,
-    contention_s: Option<f64>,
-    graph_nodes: Option<f64>,
-    #[serde(default)]
-    constants: Constants,
-}
+/// A coordinator with its constants.
+#[pyclass(frozen, name = "Coordination", module = "paceline._core")]
+pub struct Coordination(pub coordination::Coordination);
 
-impl Spec {
-    pub fn coordination(self) -> Result<Coordination, Refusal> {
-        let coordinator = PolicyKind::find(&self.coordinator)
-            .ok_or_else(|| Refusal::about("coordinator", format!("no '{}'", self.coordinator)))?;
-        let Spec { contention_s, graph_nodes, constants, .. } = self;
-        Ok(Coordination { coordinator, contention_s, graph_nodes, constants })
+#[pymethods]
+impl Coordination {
+    #[new]
+    #[pyo3(signature = (coordinator, *, contention_s=None, graph_nodes=None, constants=None))]
+    fn new(
+        coordinator: &str,
+        contention_s: Option<f64>,
+        graph_nodes: Option<f64>,
+        constants: Option<HashMap<String, f64>>,
+    ) -> PyResult<Coordination> {
+        let unknown = || user_error(Refusal::about("coordinator", format!("no '{coordinator}'")));
+        let policy = PolicyKind::find(coordinator).ok_or_else(unknown)?;
+        let constants = MapDeserializer::<_, NameError>::new(constants.unwrap_or_default().into_iter());
+        let constants = Constants::deserialize(constants);
+        let constants = constants.map_err(|e| user_error(Refusal::about("coordinator_constants", e.to_string())))?;
+        Ok(Coordination(coordination::Coordination { coordinator: policy, contention_s, graph_nodes, constants }))
     }
 }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use paceline_model::Time;
 use paceline_simulator::Network;
 use paceline_simulator::iteration::Resolution;
-use paceline_simulator::jobs::{self, Length, Mix, PlacedJobSpec, Watch, server_nodes};
+use paceline_simulator::jobs::{self, Length, Mix, PlacedJobSpec, Watch};
 use pyo3::prelude::*;
 
-use crate::{Cluster, Trace, spec, user_error, write_timeline};
+use crate::cluster::Cluster;
+use crate::fields::getters;
+use crate::scenario::{Scenario, named};
+use crate::{user_error, write_timeline};
 
 /// A job and its place.
 #[pyclass(frozen, module = "paceline._core")]
@@ -17,81 +20,64 @@ pub struct PlacedJob(PlacedJobSpec);
 #[pymethods]
 impl PlacedJob {
     #[new]
-    #[pyo3(signature = (name, trace, options, *, ranks_per_node, gpus_per_rank, nodes, server_nodes, start_s))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python signature")]
+    #[pyo3(signature = (name, scenario, *, ranks_per_node, gpus_per_rank, nodes, server_nodes, start_s))]
     fn new(
         name: String,
-        trace: &Trace,
-        options: &str,
+        scenario: &Scenario,
         ranks_per_node: u32,
         gpus_per_rank: u32,
         nodes: Vec<u32>,
         server_nodes: Vec<u32>,
         start_s: f64,
-    ) -> PyResult<PlacedJob> {
-        Ok(PlacedJob(PlacedJobSpec {
-            options: spec::options(options).map_err(|e| user_error(format!("{name}: {e}")))?,
-            trace: Arc::new(trace.0.clone()),
+    ) -> PlacedJob {
+        let (trace, options) = scenario.job();
+        PlacedJob(PlacedJobSpec {
             name,
+            trace: Arc::new(trace),
+            options,
             ranks_per_node,
             gpus_per_rank,
             nodes,
             server_nodes,
             start: Time::from_seconds(start_s),
-        }))
+        })
     }
 }
 
 /// What was measured of a job.
-#[pyclass(frozen, get_all, module = "paceline._core")]
-#[derive(Clone)]
-pub struct JobOutcome {
-    name: String,
-    marks_ps: Vec<u64>,
-    sync_every: u32,
-    samples: u64,
-    measured: (usize, usize),
-    notes: Vec<String>,
-}
+#[pyclass(frozen, module = "paceline._core")]
+pub struct JobOutcome(jobs::JobOutcome);
+
+getters! { JobOutcome, self {
+    name: &str = &self.0.name;
+    marks_ps: Vec<u64> = self.0.marks_ps.clone();
+    sync_every: u32 = self.0.sync_every;
+    samples: u64 = self.0.samples;
+    measured: (usize, usize) = self.0.measured;
+    notes: Vec<String> = self.0.notes.clone();
+} }
 
 /// How busy a link was, and the numbers of the jobs that used it.
-#[pyclass(frozen, get_all, module = "paceline._core")]
-#[derive(Clone)]
-pub struct SharedLink {
-    name: String,
-    kind: &'static str,
-    busy: f64,
-    jobs: Vec<u32>,
-}
+#[pyclass(frozen, module = "paceline._core")]
+pub struct SharedLink(jobs::SharedLink);
+
+getters! { SharedLink, self {
+    name: &str = &self.0.name;
+    kind: &str = self.0.kind;
+    busy: f64 = self.0.busy;
+    jobs: Vec<u32> = self.0.jobs.clone();
+} }
 
 /// The result for all jobs.
-#[pyclass(frozen, get_all, module = "paceline._core")]
-pub struct JobsOutcome {
-    jobs: Vec<JobOutcome>,
-    links: Vec<SharedLink>,
-    measured_s: f64,
-    is_complete: bool,
-}
+#[pyclass(frozen, module = "paceline._core")]
+pub struct JobsOutcome(jobs::JobsOutcome);
 
-impl From<jobs::JobsOutcome> for JobsOutcome {
-    fn from(outcome: jobs::JobsOutcome) -> JobsOutcome {
-        let job = |jobs::JobOutcome { name, marks_ps, sync_every, samples, measured, notes }| JobOutcome {
-            name,
-            marks_ps,
-            sync_every,
-            samples,
-            measured,
-            notes,
-        };
-        let link = |jobs::SharedLink { name, kind, busy, jobs }| SharedLink { name, kind, busy, jobs };
-        JobsOutcome {
-            jobs: outcome.jobs.into_iter().map(job).collect(),
-            links: outcome.links.into_iter().map(link).collect(),
-            measured_s: outcome.measured_s,
-            is_complete: outcome.is_complete,
-        }
-    }
-}
+getters! { JobsOutcome, self {
+    jobs: Vec<JobOutcome> = self.0.jobs.iter().cloned().map(JobOutcome).collect();
+    links: Vec<SharedLink> = self.0.links.iter().cloned().map(SharedLink).collect();
+    measured_s: f64 = self.0.measured_s;
+    is_complete: bool = self.0.is_complete;
+} }
 
 /// Stops simulations of jobs, and says how far they are.
 #[pyclass(frozen, name = "JobsWatch", module = "paceline._core")]
@@ -134,7 +120,7 @@ impl JobsOnNetwork {
         watch: &JobsWatch,
     ) -> PyResult<JobsOnNetwork> {
         let jobs = jobs.iter().map(|job| job.0.clone()).collect();
-        let network = spec::named::<Network>("network", network)?;
+        let network = named::<Network>("network", network)?;
         let mix = py.detach(|| Mix::new(&cluster.0, nodes, jobs, network, Arc::clone(&watch.0)));
         mix.map(JobsOnNetwork).map_err(user_error)
     }
@@ -174,14 +160,7 @@ impl JobsOnNetwork {
                     outcome
                 }
             };
-            Ok(outcome.into())
+            Ok(JobsOutcome(outcome))
         })
     }
-}
-
-/// How many nodes of their own the servers of a job with these options need on this cluster.
-#[pyfunction]
-pub fn nodes_for_servers(cluster: &Cluster, options: &str) -> PyResult<u32> {
-    let options = spec::options(options).map_err(user_error)?;
-    Ok(server_nodes(&cluster.0, &options))
 }

@@ -11,17 +11,18 @@ mod jobs;
 mod nccl;
 mod outcome;
 mod plan;
-mod spec;
+mod scenario;
 mod trace;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use paceline_model::units::UnitError;
 use paceline_model::{DocumentError, Rate, Time, units};
 use paceline_nccl::NcclError;
 use paceline_runtime::negotiation::PolicyKind;
+use paceline_scenario::ScenarioError;
 use paceline_schedule::{Collective, Knobs, Refusal, Stand, Topology};
 use paceline_simulator as simulator;
 use pyo3::exceptions::PyOSError;
@@ -91,37 +92,20 @@ impl From<NcclError> for Mistake {
     }
 }
 
+impl From<ScenarioError> for Mistake {
+    fn from(error: ScenarioError) -> Mistake {
+        match error {
+            ScenarioError::Refused(refusal) => refusal.into(),
+            ScenarioError::Cluster(error) => error.into(),
+        }
+    }
+}
+
 impl From<DocumentError> for Mistake {
     fn from(error: DocumentError) -> Mistake {
         let place = Some(error.place()).filter(|place| !place.is_empty()).map(str::to_owned);
         Mistake { refusal: Refusal::new(error.to_string()), place }
     }
-}
-
-/// Runs one simulation without the GIL. Writes the timeline if a path is given, of all ranks or of the first ones.
-#[pyfunction]
-#[pyo3(signature = (trace, cluster, options, timeline=None, ranks=None))]
-fn simulate(
-    py: Python<'_>,
-    trace: &Trace,
-    cluster: &Cluster,
-    options: &str,
-    timeline: Option<PathBuf>,
-    ranks: Option<u32>,
-) -> PyResult<Outcome> {
-    let options = spec::options(options).map_err(user_error)?;
-    py.detach(|| {
-        let outcome = match timeline {
-            None => simulator::simulate(&trace.0, &cluster.0, &options).map_err(user_error)?,
-            Some(path) => {
-                let (outcome, timeline) =
-                    simulator::simulate_with_timeline(&trace.0, &cluster.0, &options, ranks).map_err(user_error)?;
-                write_timeline(&path, &timeline)?;
-                outcome
-            }
-        };
-        Ok(outcome.into())
-    })
 }
 
 /// Writes a timeline as a Chrome trace.
@@ -131,59 +115,6 @@ pub(crate) fn write_timeline(path: &Path, timeline: &simulator::timeline::Timeli
         out.flush()
     });
     written.map_err(|e| PyOSError::new_err(format!("{}: {e}", path.display())))
-}
-
-/// Why the exchanges under a coordinator can be neither simulated nor taken from a closed form; None if they can be.
-#[pyfunction]
-fn unreachable(py: Python<'_>, trace: &Trace, cluster: &Cluster, options: &str) -> PyResult<Option<String>> {
-    let options = spec::options(options).map_err(user_error)?;
-    py.detach(|| simulator::coordination::unreachable(&trace.0, &cluster.0, &options)).map_err(user_error)
-}
-
-/// What a worker does in a simulation.
-#[pyclass(frozen, get_all, module = "paceline._core")]
-struct Replay {
-    plan: Py<Plan>,
-    /// Of computation and of the backward pass, by iteration.
-    factors: Vec<(f64, f64)>,
-    same_order: bool,
-}
-
-/// A worker's part of a simulation, for a real process that does the same.
-#[pyfunction]
-fn replay(
-    py: Python<'_>,
-    trace: &Trace,
-    cluster: &Cluster,
-    options: &str,
-    worker: u32,
-    iterations: u32,
-) -> PyResult<Replay> {
-    let options = spec::options(options).map_err(user_error)?;
-    let part = py.detach(|| simulator::replay(&trace.0, &cluster.0, &options, worker, iterations));
-    let simulator::Replay { plan, factors, same_order } = part.map_err(user_error)?;
-    let factors = factors.into_iter().map(|it| (it.compute, it.backward)).collect();
-    Ok(Replay { plan: Py::new(py, Plan::from(plan))?, factors, same_order })
-}
-
-/// Whether all ranks follow one plan, whose steps are watched one by one.
-#[pyfunction]
-fn is_planned(options: &str) -> PyResult<bool> {
-    Ok(spec::options(options).map_err(user_error)?.is_planned())
-}
-
-/// The plan of an iteration.
-#[pyfunction]
-fn iteration_plan(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Plan> {
-    let options = spec::options(options).map_err(user_error)?;
-    py.detach(|| simulator::iteration::plan_of(&trace.0, &options)).map(Plan::from).map_err(user_error)
-}
-
-/// The peak of a rank's memory by kind: that of a plan whose exchanges take no time.
-#[pyfunction]
-fn iteration_memory(py: Python<'_>, trace: &Trace, options: &str) -> PyResult<Memory> {
-    let options = spec::options(options).map_err(user_error)?;
-    py.detach(|| simulator::iteration::memory_of(&trace.0, &options)).map(Memory::from).map_err(user_error)
 }
 
 /// All strategies as JSON: name, aliases, summary, knobs, collectives.
@@ -304,18 +235,18 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::PlanUnit>()?;
     module.add_class::<plan::Exchanged>()?;
     module.add_class::<plan::RankGroup>()?;
-    module.add_class::<Replay>()?;
+    module.add_class::<scenario::Scenario>()?;
+    module.add_class::<scenario::Lowered>()?;
+    module.add_class::<scenario::Replay>()?;
+    module.add_class::<scenario::PlannedCollective>()?;
+    module.add_class::<scenario::PyLibrary>()?;
+    module.add_class::<scenario::PyChannels>()?;
+    module.add_class::<coordination::Coordination>()?;
     module.add_class::<coordination::Agreement>()?;
     module.add_function(wrap_pyfunction!(job::mpi_exchange, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_library, module)?)?;
     module.add_function(wrap_pyfunction!(job::mpi_on_devices, module)?)?;
     module.add_function(wrap_pyfunction!(job::cuda_driver, module)?)?;
-    module.add_function(wrap_pyfunction!(simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(unreachable, module)?)?;
-    module.add_function(wrap_pyfunction!(replay, module)?)?;
-    module.add_function(wrap_pyfunction!(is_planned, module)?)?;
-    module.add_function(wrap_pyfunction!(iteration_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(iteration_memory, module)?)?;
     nccl::add(module)?;
     module.add_class::<jobs::JobsWatch>()?;
     module.add_class::<jobs::JobsOnNetwork>()?;
@@ -323,7 +254,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<jobs::JobsOutcome>()?;
     module.add_class::<jobs::JobOutcome>()?;
     module.add_class::<jobs::SharedLink>()?;
-    module.add_function(wrap_pyfunction!(jobs::nodes_for_servers, module)?)?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(switches, module)?)?;
     module.add_function(wrap_pyfunction!(coordination::coordinator_constants, module)?)?;

@@ -8,10 +8,10 @@ use paceline_nccl::{
 };
 use paceline_simulator::nccl;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt};
+use pyo3::types::{PyBool, PyInt};
 
 use crate::fields::getters;
-use crate::{Cluster, Trace, spec, user_error};
+use crate::{Cluster, user_error};
 
 /// Adds classes and functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -34,7 +34,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(nccl_time, module)?)?;
     module.add_function(wrap_pyfunction!(nccl_estimates, module)?)?;
     module.add_function(wrap_pyfunction!(nccl_bus_factor, module)?)?;
-    module.add_function(wrap_pyfunction!(nccl_plan_times, module)?)?;
     Ok(())
 }
 
@@ -87,7 +86,7 @@ fn count_of(field: &str, value: &Bound<'_, PyAny>) -> PyResult<u32> {
     count.ok_or_else(|| wrong(&format!("more than {MOST_RANKS}")))
 }
 
-fn calibration(assumed: Option<HashMap<String, f64>>) -> PyResult<Calibration> {
+pub fn calibration(assumed: Option<HashMap<String, f64>>) -> PyResult<Calibration> {
     Calibration::assuming(assumed.unwrap_or_default())
         .map_err(|unknown| user_error(format!("assumed: NCCL's model has no constant '{unknown}'")))
 }
@@ -418,30 +417,4 @@ fn nccl_estimates(
 #[pyfunction]
 fn nccl_bus_factor(kind: &Bound<'_, PyAny>, ranks: u32) -> PyResult<f64> {
     Ok(bus_factor(kind_of(kind)?, ranks))
-}
-
-/// The times of the collectives of the plan that trace and options make, each once, as dictionaries.
-#[pyfunction]
-#[pyo3(signature = (trace, options, cluster, *, assumed=None))]
-fn nccl_plan_times<'py>(
-    py: Python<'py>,
-    trace: &Trace,
-    options: &str,
-    cluster: &Cluster,
-    assumed: Option<HashMap<String, f64>>,
-) -> PyResult<Option<Vec<Bound<'py, PyDict>>>> {
-    let (options, calibration) = (spec::options(options).map_err(user_error)?, calibration(assumed)?);
-    let rdma_latency_s = rdma_latency_s(py)?;
-    let times = py.detach(|| nccl::collective_times(&trace.0, &options, &cluster.0, &calibration, rdma_latency_s));
-    let described = |it: nccl::PlannedCollective| {
-        let values = PyDict::new(py);
-        values.set_item("collective", it.collective.name())?;
-        values.set_item("size", it.group.size)?;
-        values.set_item("stride", it.group.stride)?;
-        values.set_item("bytes", it.bytes)?;
-        values.set_item("seconds", it.seconds)?;
-        values.set_item("busy", it.busy)?;
-        Ok(values)
-    };
-    times.map_err(user_error)?.map(|all| all.into_iter().map(described).collect()).transpose()
 }

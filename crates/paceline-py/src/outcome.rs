@@ -4,236 +4,132 @@ use paceline_simulator::iteration::{self, Resolution};
 use paceline_simulator::outcome;
 use pyo3::prelude::*;
 
+use crate::fields::getters;
+
 /// How busy the links of one kind were.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct LinkUse {
-    kind: &'static str,
-    links: u32,
-    busiest_s: f64,
-    mean_s: f64,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct LinkUse(outcome::LinkUse);
+
+getters! { LinkUse, self {
+    kind: &str = self.0.kind;
+    links: u32 = self.0.links;
+    busiest_s: f64 = self.0.busiest_s;
+    mean_s: f64 = self.0.mean_s;
+} }
 
 /// Busy time of one link or worker.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Busy {
-    name: String,
-    kind: &'static str,
-    busy_s: f64,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Busy(outcome::Busy);
+
+getters! { Busy, self {
+    name: &str = &self.0.name;
+    kind: &str = self.0.kind;
+    busy_s: f64 = self.0.busy_s;
+} }
 
 /// A part of the critical path.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct PathPart {
-    part: &'static str,
-    seconds: f64,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct PathPart(outcome::PathPart);
+
+getters! { PathPart, self {
+    part: &str = self.0.part;
+    seconds: f64 = self.0.seconds;
+} }
 
 /// Exposed communication by collective.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct ExposedBy {
-    all_gather_s: f64,
-    reduce_scatter_s: f64,
-    all_reduce_s: f64,
-    compression_s: f64,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct ExposedBy(iteration::ExposedBy);
+
+getters! { ExposedBy, self {
+    all_gather_s: f64 = self.0.all_gather_s;
+    reduce_scatter_s: f64 = self.0.reduce_scatter_s;
+    all_reduce_s: f64 = self.0.all_reduce_s;
+    compression_s: f64 = self.0.compression_s;
+} }
 
 /// A rank's memory at its peak.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Memory {
-    peak_bytes: u64,
-    parameters_bytes: u64,
-    gradients_bytes: u64,
-    optimizer_bytes: u64,
-    gathered_bytes: u64,
-    communication_bytes: u64,
-    activations_bytes: Option<u64>,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Memory(pub iteration::Memory);
+
+getters! { Memory, self {
+    peak_bytes: u64 = self.0.peak_bytes;
+    parameters_bytes: u64 = self.0.parameters_bytes;
+    gradients_bytes: u64 = self.0.gradients_bytes;
+    optimizer_bytes: u64 = self.0.optimizer_bytes;
+    gathered_bytes: u64 = self.0.gathered_bytes;
+    communication_bytes: u64 = self.0.communication_bytes;
+    activations_bytes: Option<u64> = self.0.activations_bytes;
+} }
 
 /// What the plan of the iteration says.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Sharded {
-    sharding: String,
-    shard_ranks: u32,
-    passes: u32,
-    sync_every: u32,
-    units: u32,
-    parameters: u64,
-    exposed: ExposedBy,
-    straggling_s: f64,
-    slowed_s: f64,
-    calls_s: f64,
-    memory: Memory,
-    resolution: &'static str,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Sharded(iteration::Sharded);
+
+getters! { Sharded, self {
+    sharding: &str = &self.0.sharding;
+    shard_ranks: u32 = self.0.shard_ranks;
+    passes: u32 = self.0.passes;
+    sync_every: u32 = self.0.sync_every;
+    units: u32 = self.0.units;
+    parameters: u64 = self.0.parameters;
+    exposed: ExposedBy = ExposedBy(self.0.exposed);
+    straggling_s: f64 = self.0.straggling_s;
+    slowed_s: f64 = self.0.slowed_s;
+    calls_s: f64 = self.0.calls_s;
+    memory: Memory = Memory(self.0.memory);
+    resolution: &str = match self.0.resolution {
+        Resolution::Messages => "messages",
+        Resolution::Collectives => "collectives",
+    };
+} }
 
 /// The result of one simulation.
-#[pyclass(frozen, eq, get_all, module = "paceline._core")]
-#[derive(Clone, PartialEq)]
-pub struct Outcome {
-    trace: String,
-    strategy: &'static str,
-    workers: u32,
-    servers: u32,
-    bandwidth_bps: f64,
-    iteration_s: f64,
-    samples_per_s: Option<f64>,
-    scaling_efficiency: Option<f64>,
-    exposed_communication_s: f64,
-    forward_s: f64,
-    backward_s: f64,
-    optimizer_s: f64,
-    bytes_sent_per_worker: f64,
-    messages: u64,
-    batch: u32,
-    gradient_bytes: u64,
-    buckets: u32,
-    links: Vec<LinkUse>,
-    critical_path: Vec<PathPart>,
-    queued_s: Option<f64>,
-    busy: Option<Vec<Busy>>,
-    coordinator: Option<&'static str>,
-    coordinator_s: Option<f64>,
-    copy_s: Option<f64>,
-    collective_s: Option<f64>,
-    latest_s: Option<f64>,
-    contention_s: Option<f64>,
-    sharded: Sharded,
-    algorithm_bandwidth_bps: Option<f64>,
-    bus_bandwidth_bps: Option<f64>,
-    notes: Vec<String>,
-}
+#[pyclass(frozen, eq, module = "paceline._core")]
+#[derive(PartialEq)]
+pub struct Outcome(pub outcome::Outcome);
 
-impl From<iteration::Memory> for Memory {
-    fn from(memory: iteration::Memory) -> Memory {
-        let iteration::Memory {
-            peak_bytes,
-            parameters_bytes,
-            gradients_bytes,
-            optimizer_bytes,
-            gathered_bytes,
-            communication_bytes,
-            activations_bytes,
-        } = memory;
-        Memory {
-            peak_bytes,
-            parameters_bytes,
-            gradients_bytes,
-            optimizer_bytes,
-            gathered_bytes,
-            communication_bytes,
-            activations_bytes,
-        }
+impl Outcome {
+    fn coordinated(&self, field: fn(&Coordinated) -> f64) -> Option<f64> {
+        self.0.coordination.as_ref().map(field)
     }
 }
 
-impl From<iteration::Sharded> for Sharded {
-    fn from(sharded: iteration::Sharded) -> Sharded {
-        let iteration::Sharded {
-            sharding,
-            shard_ranks,
-            passes,
-            sync_every,
-            units,
-            parameters,
-            exposed,
-            straggling_s,
-            slowed_s,
-            calls_s,
-            memory,
-            resolution,
-        } = sharded;
-        let iteration::ExposedBy { all_gather_s, reduce_scatter_s, all_reduce_s, compression_s } = exposed;
-        Sharded {
-            sharding,
-            shard_ranks,
-            passes,
-            sync_every,
-            units,
-            parameters,
-            exposed: ExposedBy { all_gather_s, reduce_scatter_s, all_reduce_s, compression_s },
-            straggling_s,
-            slowed_s,
-            calls_s,
-            memory: memory.into(),
-            resolution: match resolution {
-                Resolution::Messages => "messages",
-                Resolution::Collectives => "collectives",
-            },
-        }
-    }
-}
-
-impl From<outcome::Outcome> for Outcome {
-    fn from(outcome: outcome::Outcome) -> Outcome {
-        let outcome::Outcome {
-            trace,
-            strategy,
-            workers,
-            servers,
-            bandwidth_bps,
-            iteration_s,
-            samples_per_s,
-            scaling_efficiency,
-            exposed_communication_s,
-            forward_s,
-            backward_s,
-            optimizer_s,
-            bytes_sent_per_worker,
-            messages,
-            batch,
-            gradient_bytes,
-            buckets,
-            links,
-            critical_path,
-            queued_s,
-            busy,
-            coordination,
-            sharded,
-            bus,
-            notes,
-        } = outcome;
-        let link = |outcome::LinkUse { kind, links, busiest_s, mean_s }| LinkUse { kind, links, busiest_s, mean_s };
-        let one = |outcome::Busy { name, kind, busy_s }| Busy { name, kind, busy_s };
-        let part = |outcome::PathPart { part, seconds }| PathPart { part, seconds };
-        let coordinated = |field: fn(Coordinated) -> f64| coordination.map(field);
-        Outcome {
-            trace,
-            strategy,
-            workers,
-            servers,
-            bandwidth_bps,
-            iteration_s,
-            samples_per_s,
-            scaling_efficiency,
-            exposed_communication_s,
-            forward_s,
-            backward_s,
-            optimizer_s,
-            bytes_sent_per_worker,
-            messages,
-            batch,
-            gradient_bytes,
-            buckets,
-            links: links.into_iter().map(link).collect(),
-            critical_path: critical_path.into_iter().map(part).collect(),
-            queued_s,
-            busy: busy.map(|all| all.into_iter().map(one).collect()),
-            coordinator: coordination.map(|it| it.coordinator),
-            coordinator_s: coordinated(|it| it.coordinator_s),
-            copy_s: coordinated(|it| it.copy_s),
-            collective_s: coordinated(|it| it.collective_s),
-            latest_s: coordinated(|it| it.latest_s),
-            contention_s: coordinated(|it| it.contention_s),
-            sharded: sharded.into(),
-            algorithm_bandwidth_bps: bus.map(|it| it.algorithm_bandwidth_bps),
-            bus_bandwidth_bps: bus.map(|it| it.bus_bandwidth_bps),
-            notes,
-        }
-    }
-}
+getters! { Outcome, self {
+    trace: &str = &self.0.trace;
+    strategy: &str = self.0.strategy;
+    workers: u32 = self.0.workers;
+    servers: u32 = self.0.servers;
+    bandwidth_bps: f64 = self.0.bandwidth_bps;
+    iteration_s: f64 = self.0.iteration_s;
+    samples_per_s: Option<f64> = self.0.samples_per_s;
+    scaling_efficiency: Option<f64> = self.0.scaling_efficiency;
+    exposed_communication_s: f64 = self.0.exposed_communication_s;
+    forward_s: f64 = self.0.forward_s;
+    backward_s: f64 = self.0.backward_s;
+    optimizer_s: f64 = self.0.optimizer_s;
+    bytes_sent_per_worker: f64 = self.0.bytes_sent_per_worker;
+    messages: u64 = self.0.messages;
+    batch: u32 = self.0.batch;
+    gradient_bytes: u64 = self.0.gradient_bytes;
+    buckets: u32 = self.0.buckets;
+    links: Vec<LinkUse> = self.0.links.iter().cloned().map(LinkUse).collect();
+    critical_path: Vec<PathPart> = self.0.critical_path.iter().cloned().map(PathPart).collect();
+    queued_s: Option<f64> = self.0.queued_s;
+    busy: Option<Vec<Busy>> = self.0.busy.as_ref().map(|all| all.iter().cloned().map(Busy).collect());
+    coordinator: Option<&str> = self.0.coordination.as_ref().map(|it| it.coordinator);
+    coordinator_s: Option<f64> = self.coordinated(|it| it.coordinator_s);
+    copy_s: Option<f64> = self.coordinated(|it| it.copy_s);
+    collective_s: Option<f64> = self.coordinated(|it| it.collective_s);
+    latest_s: Option<f64> = self.coordinated(|it| it.latest_s);
+    contention_s: Option<f64> = self.coordinated(|it| it.contention_s);
+    sharded: Sharded = Sharded(self.0.sharded.clone());
+    algorithm_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.algorithm_bandwidth_bps);
+    bus_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.bus_bandwidth_bps);
+    notes: Vec<String> = self.0.notes.clone();
+} }

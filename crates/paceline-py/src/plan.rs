@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
+use crate::fields::getters;
 use crate::user_error;
 
 /// Ranks of one exchange.
@@ -123,8 +124,15 @@ impl From<iteration::Plan> for Plan {
     }
 }
 
-#[pymethods]
-impl Plan {
+getters! { Plan, self {
+    trace: &str = &self.plan.trace;
+    sharding: &str = self.plan.sharding.name();
+    world: u32 = self.plan.world;
+    ends_with_compute: bool = self.plan.ends_with_compute;
+    has_servers: bool = self.plan.units.iter().any(|unit| unit.priority.is_some());
+    exchanges_only: bool = self.plan.steps.iter().all(|step| step.work.duration_ps() == 0);
+}
+
     #[staticmethod]
     fn from_json(text: &str, source: &str) -> PyResult<Plan> {
         iteration::Plan::from_json(text, source).map(Plan::from).map_err(user_error)
@@ -132,21 +140,6 @@ impl Plan {
 
     fn to_json(&self) -> String {
         self.plan.to_json()
-    }
-
-    #[getter]
-    fn trace(&self) -> &str {
-        &self.plan.trace
-    }
-
-    #[getter]
-    fn sharding(&self) -> &'static str {
-        self.plan.sharding.name()
-    }
-
-    #[getter]
-    fn world(&self) -> u32 {
-        self.plan.world
     }
 
     #[getter]
@@ -168,21 +161,6 @@ impl Plan {
             PlanUnit { name, elements, frozen, pull_only, priority }
         };
         self.plan.units.iter().map(unit).collect()
-    }
-
-    #[getter]
-    fn ends_with_compute(&self) -> bool {
-        self.plan.ends_with_compute
-    }
-
-    #[getter]
-    fn has_servers(&self) -> bool {
-        self.plan.units.iter().any(|unit| unit.priority.is_some())
-    }
-
-    #[getter]
-    fn exchanges_only(&self) -> bool {
-        self.plan.steps.iter().all(|step| step.work.duration_ps() == 0)
     }
 
     fn __repr__(&self) -> String {

@@ -55,8 +55,9 @@ mod worker;
 
 pub use forecast::{simulate, simulate_with_timeline};
 pub use jobs::simulate_jobs;
+pub use nccl::NcclTimes;
 pub use network::left::left_for_rings;
-pub use options::{CollectiveTime, Network, Options, Pull, SimulationError};
+pub use options::{Network, Options, Pull, SimulationError};
 pub use outcome::Outcome;
 pub use prepare::bucket_tensors;
 pub use replay::{PlayedFactors, Replay, replay};

@@ -1,15 +1,14 @@
 //! NCCL's collectives on a cluster: the machine that NCCL sees, and the times of an iteration plan's collectives.
 use std::collections::{BTreeMap, HashSet};
 
-use paceline_iteration::Work;
+use paceline_iteration::{Plan, Step, Work};
+use paceline_model::Cluster;
 use paceline_model::cluster::{self, Channel, Degraded};
-use paceline_model::{Cluster, Trace};
 use paceline_nccl::{Calibration, Generation, Group, IntraLink, Kind, Machine, Request, bus_factor, collective_time};
 use paceline_schedule::Collective;
 
 use crate::network::left::left_for_rings;
-use crate::options::{Options, SimulationError};
-use crate::planning::plan_of;
+use crate::sharing::SimulationError;
 
 /// A collective of a plan, and how long it takes if no other runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,57 +125,73 @@ pub fn behind_slow_links(
     Ok(Machine { network: machine.network * left, ..machine.clone() })
 }
 
-/// The times of the collectives of a plan, each once; `None` if NCCL's model does not know the cluster, whose nodes do
-/// not name their GPUs or are connected otherwise than by one switch or rails.
-///
-/// # Errors
-/// Options that contradict each other, links that the cluster does not have, groups that do not fit.
-pub fn collective_times(
-    trace: &Trace,
-    options: &Options,
-    cluster: &Cluster,
-    calibration: &Calibration,
-    rdma_latency_s: f64,
-) -> Result<Option<Vec<PlannedCollective>>, SimulationError> {
-    if cluster.gpu.is_empty() || cluster.racks.is_some() || (cluster.fabric.is_some() && !cluster.has_rails()) {
-        return Ok(None);
-    }
-    // A slow link that there is not, which the simulation names.
-    let Ok(machine) = machine(cluster, rdma_latency_s) else { return Ok(None) };
-    let plan = plan_of(trace, options)?;
-    let mut seen = HashSet::new();
-    let mut times = Vec::new();
-    for step in &plan.steps {
-        let Work::Exchange { collective, group, elements, dtype } = &step.work else { continue };
-        let bytes = elements * dtype.size();
-        if !seen.insert((*collective, *group, bytes)) {
-            continue;
+/// The times of NCCL's collectives on a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NcclTimes {
+    machine: Machine,
+    cluster: Cluster,
+    calibration: Calibration,
+}
+
+impl NcclTimes {
+    /// Those of this cluster; `None` if NCCL's model does not know it: its nodes do not name their GPUs, or are connected
+    /// otherwise than by one switch or rails. `rdma_latency_s`: as for [`machine`].
+    #[must_use]
+    pub fn of(cluster: &Cluster, calibration: Calibration, rdma_latency_s: f64) -> Option<NcclTimes> {
+        if cluster.gpu.is_empty() || cluster.racks.is_some() || (cluster.fabric.is_some() && !cluster.has_rails()) {
+            return None;
         }
-        let layout = layout(group.size, group.stride, machine.gpus_per_node, plan.world);
+        // A slow link that there is not, which the simulation names.
+        let machine = machine(cluster, rdma_latency_s).ok()?;
+        Some(NcclTimes { machine, cluster: cluster.clone(), calibration })
+    }
+
+    /// The time of a collective of a plan in a world of so many ranks.
+    ///
+    /// # Errors
+    /// Links that the cluster does not have, groups that do not fit, more than an hour.
+    pub fn time(
+        &self,
+        collective: Collective,
+        group: paceline_iteration::Group,
+        bytes: u64,
+        world: u32,
+    ) -> Result<PlannedCollective, SimulationError> {
+        let layout = layout(group.size, group.stride, self.machine.gpus_per_node, world);
         let is_between = layout.nodes() > 1;
         let machine = if is_between {
-            behind_slow_links(&machine, cluster, (group.size, group.stride), plan.world)?
+            behind_slow_links(&self.machine, &self.cluster, (group.size, group.stride), world)?
         } else {
-            machine.clone()
+            self.machine.clone()
         };
         let kind = match collective {
             Collective::AllReduce => Kind::AllReduce,
             Collective::AllGather => Kind::AllGather,
             Collective::ReduceScatter => Kind::ReduceScatter,
         };
-        let time = collective_time(&Request::new(kind, bytes, layout), &machine, calibration);
+        let time = collective_time(&Request::new(kind, bytes, layout), &machine, &self.calibration);
         let seconds = time.map_err(|error| SimulationError::new(error.to_string()))?.seconds;
+        if !(0.0..=3600.0).contains(&seconds) {
+            return Err(SimulationError::new(format!("collectives: {seconds} s is more than an hour")));
+        }
         let most = if is_between { machine.network_of(layout) } else { machine.link };
         let bus = if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 } * bus_factor(kind, layout.ranks);
-        times.push(PlannedCollective {
-            collective: *collective,
-            group: *group,
-            bytes,
-            seconds,
-            busy: (bus / most).min(1.0),
-        });
+        Ok(PlannedCollective { collective, group, bytes, seconds, busy: (bus / most).min(1.0) })
     }
-    Ok(Some(times))
+
+    /// The times of the collectives of a plan, each once.
+    ///
+    /// # Errors
+    /// Those of [`time`](NcclTimes::time).
+    pub fn of_plan(&self, plan: &Plan) -> Result<Vec<PlannedCollective>, SimulationError> {
+        let mut seen = HashSet::new();
+        let exchange = |step: &Step| match step.work {
+            Work::Exchange { collective, group, elements, dtype } => Some((collective, group, elements * dtype.size())),
+            _ => None,
+        };
+        let different = plan.steps.iter().filter_map(exchange).filter(|&it| seen.insert(it));
+        different.map(|(collective, group, bytes)| self.time(collective, group, bytes, plan.world)).collect()
+    }
 }
 
 /// How the groups of `size` of `world` ranks, `stride` apart, lie on nodes of so many GPUs. If groups lie differently, it

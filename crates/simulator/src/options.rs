@@ -1,29 +1,16 @@
 //! The options of a simulation, other than trace and cluster.
+use std::sync::Arc;
+
 pub use paceline_iteration::Pull;
-use paceline_iteration::{Collective, Group, IterationOptions};
+use paceline_iteration::{Collective, IterationOptions};
 use paceline_model::Time;
 use paceline_nccl::Release;
-use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, Refusal, look_up};
+use paceline_schedule::{ChunkBytes, Distribution, Entry, Inside, Placement, look_up};
 
 use crate::coordination::Coordination;
 use crate::defaults;
-pub use crate::sharing::Network;
-
-/// How long one collective takes if no other runs, by a model of its library, such as NCCL's, which chooses its algorithm
-/// for each.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CollectiveTime {
-    /// Which one.
-    pub collective: Collective,
-    /// Between whom.
-    pub group: Group,
-    /// Of the whole.
-    pub bytes: u64,
-    /// From the first rank's begin to the last one's end.
-    pub time: Time,
-    /// The share of that time in which the links are busy, 0 to 1.
-    pub busy: f64,
-}
+use crate::nccl::NcclTimes;
+pub use crate::sharing::{Network, SimulationError};
 
 /// The options of one simulation.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,9 +62,9 @@ pub struct Options {
     pub coordination: Option<Coordination>,
     /// Sharding of the iteration; `None`: nothing is sharded, and buckets of gradients are synchronised as the strategy does.
     pub iteration: Option<IterationOptions>,
-    /// For plans: how long their collectives take, by another model than that of the network's messages; one for every
-    /// collective of the plan that differs from the others.
-    pub collectives: Option<Vec<CollectiveTime>>,
+    /// For plans: how long their collectives take by NCCL's model, which chooses an algorithm for each; `None`: by the
+    /// messages of the strategy.
+    pub collectives: Option<Arc<NcclTimes>>,
     /// For plans: the share of its rate that computation loses while a collective runs. Above 0, collectives are single
     /// events.
     pub slowdown: f64,
@@ -139,6 +126,3 @@ impl Options {
         has_own || self.collectives.is_some() || self.slowdown > 0.0
     }
 }
-
-/// Why a simulation cannot run; the message names the option and says what to do.
-pub type SimulationError = Refusal;

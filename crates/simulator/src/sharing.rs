@@ -1,4 +1,5 @@
-//! How flows share links.
+//! How flows share links, and why a simulation cannot run: what networks and options have in common.
+use paceline_schedule::Refusal;
 use serde::Deserialize;
 
 /// How links are shared.
@@ -10,3 +11,6 @@ pub enum Network {
     /// Max-min fair between connections, which TCP approximates.
     Fluid,
 }
+
+/// Why a simulation cannot run; the message names the option and says what to do.
+pub type SimulationError = Refusal;

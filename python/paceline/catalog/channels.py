@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from paceline import _core
 from paceline._core import Cluster
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 
@@ -55,26 +56,20 @@ def constant(name: str) -> float:
     return value_of(all_constants()[name])
 
 
-def share_of(channel: str, link_bps: float) -> float:
-    """Return the share of a link that many connections get together."""
-    if channel == "tcp":
-        return constant("tcp.share")
-    if channel == "rdma":
-        return constant("rdma.share.roce" if link_bps <= constant("rdma.roce-to") else "rdma.share")
-    return 1.0
-
-
-def stream_of(channel: str, link_bps: float) -> float:
-    """Return the rate of one connection in bits per second, if nothing else uses the link.
-
-    A single TCP stream is limited by its sender's core, not by the wire: measured at 25 and 100 Gbit/s, interpolated
-    between them.
-    """
-    if channel != "tcp":
-        return float("inf")
-    slow, fast = constant("tcp.stream.at"), 100e9
-    part = min(1.0, max(0.0, (link_bps - slow) / (fast - slow)))
-    return constant("tcp.stream") + part * (constant("tcp.stream.100g") - constant("tcp.stream"))
+def native() -> _core.Channels:
+    """Return in the form of the native module what messages get of links."""
+    return _core.Channels(
+        tcp_share=constant("tcp.share"),
+        rdma_share=constant("rdma.share"),
+        rdma_share_roce=constant("rdma.share.roce"),
+        rdma_roce_to_bps=constant("rdma.roce-to"),
+        tcp_stream_bps=constant("tcp.stream"),
+        tcp_stream_at_bps=constant("tcp.stream.at"),
+        tcp_stream_100g_bps=constant("tcp.stream.100g"),
+        tcp_jitter=constant("tcp.jitter"),
+        rdma_jitter=constant("rdma.jitter"),
+        rdma_latency_s=constant("rdma.latency"),
+    )
 
 
 def auto(link_bps: float) -> Channel:

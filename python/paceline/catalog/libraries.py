@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from paceline import _core
 from paceline.catalog.constants import Constant, checked_constants, read_document, value_of
 from paceline.catalog.names import LibraryName
 from paceline.catalog.nccl import RELEASE, RELEASES
@@ -21,8 +22,6 @@ from paceline.errors import InvalidArgumentError
 _FOLDER = Path(__file__).parent / "libraries"
 NONE, DEFAULT, COORDINATED = "none", "ddp", "horovod"
 """The bare schedule; what is forecast by default; and what is, if a coordinator is asked for."""
-PER_NODE = "per-node"
-"""As the number of servers: one on every node."""
 UNITS: Mapping[str, str] = {
     "bucket_size": "bytes",
     "fused_per_cycle": "bytes",
@@ -101,6 +100,17 @@ class Library:
     def value(self, name: str) -> float | None:
         """Return a constant in SI units; None if the library has none of this name."""
         return value_of(self.constants[name]) if name in self.constants else None
+
+    def native(self) -> _core.Library:
+        """Return it in the form of the native module."""
+        return _core.Library(
+            self.name,
+            self.strategy,
+            server_place=self.servers or None,
+            nccl=self.nccl or None,
+            options=dict(self.options),
+            constants={name: value_of(constant) for name, constant in self.constants.items()},
+        )
 
     def scaled(self, name: str, factor: float) -> Library:
         """Return the library with a constant times a factor; the same library if it has none of this name."""

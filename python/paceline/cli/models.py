@@ -15,6 +15,7 @@ from paceline.errors import naming
 from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
+    from paceline import _core
     from paceline.catalog.hardware import Hardware
     from paceline.catalog.models.config import Config
     from paceline.catalog.models.workload import Workload
@@ -136,19 +137,22 @@ def _print_constants(*, as_json: bool) -> None:
 _KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "activations")
 
 
-def _plain(sharding: str, gpus: int, optimizer: str) -> dict[str, Any]:
-    """Return the options of the plan that `paceline simulate` makes by default."""
+def _memory(workload: Workload, sharding: str, gpus: int) -> _core.Memory:
+    """Return the memory of the plan that `paceline simulate` makes by default."""
     from paceline.catalog.libraries import DEFAULT, find_library
+    from paceline.catalog.library import load_cluster
+    from paceline.forecast.lowering import native
+    from paceline.forecast.scenario import Scenario
 
-    iteration = {"sharding": sharding, "optimizer": optimizer}
-    bucket_size = int(find_library(DEFAULT).required("bucket_size"))
-    return {"strategy": "native", "workers": gpus, "bucket_size": bucket_size, "iteration": iteration}
+    trace, size = workload.trace(), int(find_library(DEFAULT).required("bucket_size"))
+    scenario = Scenario.of(
+        trace, load_cluster(None), "native", gpus, sharding=sharding, optimizer=workload.optimizer, bucket_size=size
+    )
+    return native(scenario).memory([trace])
 
 
 def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
     """Return time and memory on a GPU, as `--json` prints them."""
-    from paceline.forecast.memory import of_workload
-
     compute = workload.compute_s
     rate = workload.batch / compute
     shardings = ("none", "zero1", "zero2", "zero3") if gpus > 1 else ("none",)
@@ -175,7 +179,7 @@ def _on_gpu(workload: Workload, gpus: int) -> dict[str, Any]:
                 "fits": memory.peak_bytes <= workload.hardware.memory_bytes,
             }
             for sharding in shardings
-            for memory in [of_workload(workload, _plain(sharding, gpus, workload.optimizer))]
+            for memory in [_memory(workload, sharding, gpus)]
         ],
     }
 

@@ -211,7 +211,7 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
     """Write the plan of the only scenario."""
     from paceline._internal.files import check_writable, replaced
     from paceline.errors import InvalidArgumentError
-    from paceline.forecast.lowering import plan_of
+    from paceline.forecast.lowering import native
 
     check_writable("--plan-json", path)
     if len(scenarios) != 1:
@@ -219,7 +219,7 @@ def _write_plan(scenarios: list[Scenario], path: Path) -> None:
             f"--plan-json: writes one plan, but {len(scenarios)} scenarios are requested: give one number of workers, "
             "one sharding and one strategy"
         )
-    text = plan_of(scenarios[0]).to_json()
+    text = native(scenarios[0]).plan().to_json()
     with replaced(path) as written:
         written.write_text(text, encoding="utf-8")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paceline._core import Lowered
 from paceline.catalog import channels
 from paceline.catalog.efficiency import TRANSFORMER_ENGINE
 from paceline.forecast import compression
 from paceline.forecast.kinds import FURTHER, Evidence, Ground
-from paceline.forecast.lowering import Lowered, lowered
+from paceline.forecast.lowering import lowered
 from paceline.settings.table import SETTINGS, SIMULATE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paceline._core import Trace
+from paceline._core import CompressionCosts, PartCosts, Trace
 from paceline._internal import units
 from paceline.catalog.compression import NONE, OPTIONS, Compression, parse
 from paceline.catalog.dtypes import DTYPE_BYTES
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from paceline.forecast.result import Result
     from paceline.forecast.scenario import Scenario
 
-PARTS = ("compress", "between", "decompress")
-"""Before the first exchange of a bucket, between two, and after the last."""
-COSTS = ("bucket_s", "tensor_s", "element_s", "received_s")
-"""Seconds of a part: for a bucket, for each compressed tensor, for each compressed element, for each that arrives."""
 _BY_RATE = " (by its rate)"
 """What the device of a built-in trace ends with."""
 _FLOPS = 2.0
@@ -84,33 +80,36 @@ def _int8(size: int) -> tuple[_Work, ...]:
     return before, between, _Work(4, moved=restored + 4 + size)
 
 
-def works(compression: Compression, size: int, world: int) -> dict[str, _Work]:
-    """Return what each part does, for elements of `size` bytes on `world` ranks."""
+def works(compression: Compression, size: int, world: int) -> tuple[_Work, ...]:
+    """Return what is done before the first exchange of a bucket, between two, and after the last one.
+
+    Elements have `size` bytes, and there are `world` ranks.
+    """
     match compression.method:
         case "powersgd":
-            parts = _powersgd(size, int(compression.parameter or 1))
+            return _powersgd(size, int(compression.parameter or 1))
         case "topk":
-            parts = _topk(size, world)
+            return _topk(size, world)
         case "int8":
-            parts = _int8(size)
+            return _int8(size)
         case _:
-            parts = _cast(size)
-    return dict(zip(PARTS, parts, strict=True))
+            return _cast(size)
 
 
-def on_gpu(compression: Compression, hardware: Hardware, size: int, world: int) -> dict[str, dict[str, float]]:
+def on_gpu(compression: Compression, hardware: Hardware, size: int, world: int) -> CompressionCosts:
     """Return the costs of each part on a GPU: launches, and bytes over the memory's rate, or FLOPs over the peak."""
     line = Roofline(hardware, "fp32")
     peak = hardware.peak_flops.get("fp32") or min(hardware.peak_flops.values())
-    return {
-        part: {
-            "bucket_s": line.launches(work.kernels),
-            "tensor_s": line.launches(work.kernels_per_tensor),
-            "element_s": max(line.memory(work.moved), work.flops / peak),
-            "received_s": line.memory(work.moved_per_received),
-        }
-        for part, work in works(compression, size, world).items()
-    }
+    parts = [
+        PartCosts(
+            bucket_s=line.launches(work.kernels),
+            tensor_s=line.launches(work.kernels_per_tensor),
+            element_s=max(line.memory(work.moved), work.flops / peak),
+            received_s=line.memory(work.moved_per_received),
+        )
+        for work in works(compression, size, world)
+    ]
+    return CompressionCosts(compression.name, *parts)
 
 
 def _hardware(scenario: Scenario, device: str) -> Hardware | None:
@@ -131,13 +130,12 @@ def gpu_of(device: str) -> Hardware | None:
     return found
 
 
-def _costs(scenario: Scenario, compression: Compression) -> tuple[dict[str, dict[str, float]], str]:
+def _costs(scenario: Scenario, compression: Compression) -> tuple[CompressionCosts, str]:
     """Return the costs of each part, and where they come from. Raises InvalidArgumentError if they are not known."""
     cluster, trace = scenario.cluster, scenario.trace
     measured = {one.method: one for one in cluster.compression_costs}
     if (own := measured.get(compression.name)) is not None:
-        costs = {part: {name: getattr(getattr(own, part), name) for name in COSTS} for part in PARTS}
-        return costs, f"as measured on {cluster.name}"
+        return own, f"as measured on {cluster.name}"
     hardware = _hardware(scenario, trace.device)
     if hardware is not None:
         size = DTYPE_BYTES[trace.dtype]
@@ -159,23 +157,10 @@ def note(scenario: Scenario) -> list[str]:
     return [f"what {asked} takes to compute is {_costs(scenario, parse(asked))[1]}"]
 
 
-def iteration(scenario: Scenario, options: dict[str, Any]) -> dict[str, Any]:
-    """Take both options out of `options`; return them in the form of the native module.
-
-    Raises InvalidArgumentError if the costs of a compression are not known.
-    """
-    asked, every = options.pop("compression", NONE), options.pop("sync_every", 1)
-    found: dict[str, Any] = {}
-    if asked != NONE and scenario.workers > 1:
-        compression = parse(asked)
-        found["compression"] = {
-            "method": compression.method,
-            "parameter": compression.parameter,
-            **_costs(scenario, compression)[0],
-        }
-    if every > 1:
-        found["sync_every"] = every
-    return found
+def native(scenario: Scenario) -> CompressionCosts | None:
+    """Return the compression of a scenario with its costs. Raises InvalidArgumentError if these are not known."""
+    asked = scenario.options.get("compression", NONE)
+    return None if asked == NONE or scenario.workers == 1 else _costs(scenario, parse(asked))[0]
 
 
 def is_asked(options: Mapping[str, Any]) -> bool:

@@ -53,6 +53,8 @@ class Sweep:
     plot: Path | None = None
     one_strategy: bool = False
     """If no strategy is named, it is the library's own instead of all."""
+    _workloads: dict[str | Path, Workload | None] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Models that were looked up."""
 
     @property
     def inputs(self) -> list[object]:
@@ -338,6 +340,13 @@ class Sweep:
 
     def workload(self, named: str | Path | Trace) -> Workload | None:
         """Return the workload of a model from a configuration; None for a recording. Raises InvalidArgumentError."""
+        if not isinstance(named, str | Path):
+            return self._looked_up(named)
+        if named not in self._workloads:
+            self._workloads[named] = self._looked_up(named)
+        return self._workloads[named]
+
+    def _looked_up(self, named: str | Path | Trace) -> Workload | None:
         given = {name: self.get(name) for name in MODEL_OPTIONS}
         found = find_workload(named, default_gpu=self._gpu_of_cluster(), **given)
         if found is not None and max(found.expert, found.context) > 1:

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline import _core
+from paceline._core import Trace
+from paceline.catalog.models.workload import Workload
 from paceline.forecast import compression as compressions
 from paceline.forecast import sharding as shardings
 from paceline.forecast.beyond import beyond
 from paceline.forecast.evidence import Question, interval
-from paceline.forecast.lowering import lowered
-from paceline.forecast.memory import of_gpu, of_workload
+from paceline.forecast.lowering import native
 from paceline.forecast.result import WITHIN, Result
 from paceline.forecast.scenario import Scenario
 from paceline.forecast.sharded import Sharded
 from paceline.forecast.wording import terms
 
 
-def _sharded(scenario: Scenario, found: Result, options: Mapping[str, Any]) -> Sharded | None:
-    """Return what is asked of a plan, with the memory of one GPU of a tensor-parallel rank.
-
-    `options`: those that the native module had.
-    """
-    workload = scenario.workload
-    if found.sharded is None or (workload is None and not shardings.is_plan(scenario.options)):
+def _sharded(scenario: Scenario, found: Result) -> Sharded | None:
+    """Return what is asked of a plan, with the memory of a GPU."""
+    if found.sharded is None or (scenario.workload is None and not shardings.is_plan(scenario.options)):
         return None
-    own = found.sharded
-    if workload is not None:
-        if workload.pipeline > 1:
-            own = replace(own, memory=of_workload(workload, options))
-        else:
-            own = replace(own, memory=of_gpu(own.memory, workload))
-    return replace(own, capacity_bytes=scenario.capacity_bytes)
+    return replace(found.sharded, capacity_bytes=scenario.capacity_bytes)
+
+
+def _stages(workload: Workload | None) -> list[Trace]:
+    """Return the traces of the stages of a pipeline, of which one needs most memory."""
+    if workload is None or workload.pipeline == 1:
+        return []
+    return [workload.trace(stage) for stage in range(workload.pipeline)]
 
 
 def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
@@ -44,8 +40,9 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
 
     `ranks`: limits the timeline to the first ones.
     """
-    low, workload = lowered(scenario), scenario.workload
-    found = Result.of(_core.simulate(scenario.trace, low.cluster, json.dumps(low.options), scenario.timeline, ranks))
+    core, workload = native(scenario), scenario.workload
+    low = core.lowered
+    found = Result.of(core.run(scenario.timeline, ranks=ranks, stages=_stages(workload)))
     cluster = scenario.cluster
     question = Question(
         library=scenario.library.name,
@@ -85,7 +82,7 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
             # Its nodes are made of ranks, each of which is several GPUs.
             rank = "one data-parallel rank per node"
             figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
-    sharded = _sharded(scenario, found, low.options)
+    sharded = _sharded(scenario, found)
     if sharded is not None and sharded.memory.activations_bytes is None:
         without = f"{found.trace} does not say what activations take, so memory leaves them out"
         figures["notes"] = (*figures.get("notes", found.notes), without)

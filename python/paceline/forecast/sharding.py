@@ -161,37 +161,3 @@ def out_of_step(strategies: Sequence[Strategy], shardings: Sequence[str] | None)
         f"{IN_STEP} is forecast for ranks that keep step, which they do not where collectives follow each other: on 8 "
         "ranks it took up to 1.8 times as long, a ring 1.06 times"
     ]
-
-
-def iteration(
-    options: dict[str, Any], ranks: int, gpus_per_node: int, *, dtype: str | None, has_stages: bool = False
-) -> dict[str, Any] | None:
-    """Take the options of a plan out of `options`; return them in the form of the native module, if there are any.
-
-    With the stages of a pipeline, units are gathered once for all microbatches by default, as by torchtitan. Unless
-    FSDP converts them, gradients have the type of their parameters: `dtype` if none is given; None if it does not
-    matter.
-
-    Raises InvalidArgumentError for `hsdp` without a size, if there is no node to take it from.
-    """
-    own = {name: options.pop(name) for name in OPTIONS if name in options}
-    options.pop("memory", None)
-    sharding = options.pop("sharding", None)
-    if sharding is None and "accumulate" not in own:
-        return None
-    name, _, group = (sharding or NONE).partition(":")
-    if name == "hsdp":
-        if not group and gpus_per_node == 1 and ranks > 1:
-            raise InvalidArgumentError(
-                "hsdp shards within a node, and there is one data-parallel rank per node; write hsdp:RANKS, add "
-                "--gpus-per-node, or leave it out",
-                setting="sharding",
-            )
-        own["group"] = min(gpus_per_node, ranks)
-    if group:
-        own["group"] = int(group)
-    if name not in GATHERED and dtype is not None and own.get("param_dtype", dtype) != dtype:
-        own.setdefault("reduce_dtype", own["param_dtype"])
-    if has_stages and name in GATHERED:
-        own.setdefault("reshard_after_forward", "no")
-    return {"sharding": name, **used_by(name, own)}

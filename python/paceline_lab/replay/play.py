@@ -16,7 +16,7 @@ from paceline._internal.system import boot
 from paceline.catalog.library import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.lowering import lowered
+from paceline.forecast.lowering import native
 from paceline.forecast.scenario import Scenario
 from paceline.job import objects
 
@@ -58,9 +58,7 @@ def play(ranks: Job, spec: ReplaySpec, clock: Clock | None = None) -> Played:
     clock = clock or Clock()
     cluster = spec.cluster or load_cluster(None)
     scenario = _scenario(ranks, spec, cluster)
-    schedule = WorkerSchedule.of(
-        spec.trace, cluster, lowered(scenario).options, ranks.rank, spec.warmup + spec.iterations
-    )
+    schedule = WorkerSchedule.of(native(scenario), ranks.rank, spec.warmup + spec.iterations)
     plan, barrier = schedule.plan, spec.barrier is not False
     limits = boundary(servers=plan.has_servers, exchange_only=plan.exchanges_only, barrier=barrier)
     placed = ranks.settings.placed() if plan.has_servers else {}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paceline import _core
-from paceline._core import Cluster, Plan, Trace
+from paceline._core import Plan
 
 COMPUTE, BACKGROUND = "compute", "background"
 """The streams of the model's computation, and of exchanges that begin in order and do not wait for each other."""
@@ -37,9 +34,7 @@ class WorkerSchedule:
     """Whether all recorded workers hand over buckets in one order; otherwise ranks use the first recorded one's."""
 
     @classmethod
-    def of(
-        cls, trace: Trace, cluster: Cluster, options: Mapping[str, Any], worker: int, iterations: int
-    ) -> WorkerSchedule:
-        """Return the schedule of one worker under these options. Raises InvalidArgumentError."""
-        part = _core.replay(trace, cluster, json.dumps(dict(options)), worker, iterations)
+    def of(cls, scenario: _core.Scenario, worker: int, iterations: int) -> WorkerSchedule:
+        """Return the schedule of one worker. Raises InvalidArgumentError."""
+        part = scenario.replay(worker, iterations)
         return cls(part.plan, tuple(Factors(*factors) for factors in part.factors), part.same_order)

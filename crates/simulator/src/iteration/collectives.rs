@@ -50,27 +50,21 @@ impl<'a> Collectives<'a> {
 
     /// By the model of the library, if there is one.
     fn forecast(&self, exchange: u32, bytes: u64) -> Result<Option<Alone>, SimulationError> {
-        let Some(given) = &self.options.collectives else { return Ok(None) };
+        let Some(nccl) = &self.options.collectives else { return Ok(None) };
         let part = self.programs.part(exchange);
         // The library's model does not know switches that add up.
         if part.has_switches {
             return Ok(None);
         }
-        let wanted = (part.collective, part.group, bytes);
-        let found = given.iter().find(|it| (it.collective, it.group, it.bytes) == wanted);
-        let Some(found) = found else {
-            return Err(SimulationError::new(format!(
-                "collectives: the time of {:?} of {bytes} bytes between {} ranks is missing",
-                part.collective, part.group.size
-            )));
-        };
+        let found = nccl.time(part.collective, part.group, bytes, self.world)?;
+        let time = Time::from_seconds(found.seconds);
         let slowest = if part.leaves_node { Part::WorkerEgress } else { Part::IntraNode };
         let mut busy = [0.0; COUNT];
         busy[slowest as usize] = found.busy;
-        let busiest_s = found.time.seconds() * found.busy;
+        let busiest_s = time.seconds() * found.busy;
         let links = self.world.div_ceil(if part.leaves_node { self.cluster.gpus_per_node } else { 1 });
         let link = LinkUse { kind: PARTS[slowest as usize], links, busiest_s, mean_s: busiest_s };
-        Ok(Some(Alone { time: found.time.0, busy, links: vec![link] }))
+        Ok(Some(Alone { time: time.0, busy, links: vec![link] }))
     }
 
     fn find(&self, exchange: u32, bucket: Bucket) -> Result<Alone, SimulationError> {

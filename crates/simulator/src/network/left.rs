@@ -10,7 +10,7 @@ use paceline_schedule::{Bucket, Schedule, Step};
 
 use super::fabric::SwitchKind;
 use super::topology::{LinkName, NetworkLinks, is_between};
-use crate::options::SimulationError;
+use crate::sharing::SimulationError;
 
 /// Whether all messages share what is left of the links between switches: their routes are adaptive, or, `by_trees`, they
 /// pass by trees of switches, which avoid slow links.

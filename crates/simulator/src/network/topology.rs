@@ -7,8 +7,8 @@ use paceline_schedule::{Roles, Schedule, Stand, SwitchPlace};
 
 use crate::event::Event;
 use crate::network::fabric::{Fabric, Graph, Middle, Switch};
-use crate::options::SimulationError;
 use crate::path::{COUNT, Chain, PARTS, Part};
+use crate::sharing::SimulationError;
 
 /// A link in one direction.
 pub(crate) struct Link {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -465,7 +464,7 @@ def model_of(config: Config, sequence: int | None = None) -> Model:
 
     Raises InvalidArgumentError, which names file and field.
     """
-    key = json.dumps([config.name, config.where, config.prefix, config.fields], default=repr), sequence
+    key = repr((config.name, config.where, config.prefix, config.fields)), sequence
     if key not in _MADE:
         while len(_MADE) >= _MOST_MADE:
             _MADE.pop(next(iter(_MADE)), None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
-from paceline._core import Trace
+from paceline import _core
+from paceline._core import Gradient, Trace, Worker
 from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE, efficiency
 from paceline.catalog.hardware import Hardware
 from paceline.catalog.models.layers import Attention, Layer, Model
@@ -454,14 +453,10 @@ class Workload:
         made = f"computed by a roofline for {self.assumed}"
         return f"{made}; {self.source}" if self.source else made
 
-    def document(self, stage: int | None = None) -> dict[str, Any]:
-        """Return the trace file as data (docs/reference/trace-format.md), of the slowest stage or of another one."""
-        stage = self.slowest if stage is None else stage
+    def _worker(self, stage: int) -> Worker:
         timed = self.stages[stage]
         size = element_bytes(self.precision)
-        forward: list[dict[str, Any]] = []
-        if self.before_s > 0:
-            forward.append({"layer": "model.pipeline", "duration_s": _seconds(self.before_s)})
+        forward = [_core.Layer("model.pipeline", _seconds(self.before_s))] if self.before_s > 0 else []
         layers = [one.layer for one in timed]
         only = backward_bytes(layers, self.computed)
         known: set[str] = set()
@@ -470,14 +465,17 @@ class Workload:
             # A tied tensor whose first use is in another stage is a copy here.
             tensors = [tensor.name for tensor in (*one.layer.shared, *one.layer.tensors) if tensor.name in known]
             forward.append(
-                {"layer": one.layer.name, "duration_s": _seconds(one.forward_s)}
-                | ({"tensors": tensors} if tensors else {})
-                | {"activation_bytes": round(kept / self.microbatches) + self._kept_outputs(one.layer)}
-                # Of one microbatch.
-                | ({"backward_bytes": -(-backward // (self.microbatches * self.context))} if backward else {})
+                _core.Layer(
+                    one.layer.name,
+                    _seconds(one.forward_s),
+                    tensors,
+                    activation_bytes=round(kept / self.microbatches) + self._kept_outputs(one.layer),
+                    # Of one microbatch.
+                    backward_bytes=-(-backward // (self.microbatches * self.context)) if backward else None,
+                )
             )
         first = {tensor.name: index for index, one in reversed(list(enumerate(timed))) for tensor in one.layer.tensors}
-        gradients: list[dict[str, Any]] = []
+        gradients: list[Gradient] = []
         now = 0.0
         for index, one in reversed(list(enumerate(timed))):
             own = [tensor for tensor in reversed(one.layer.tensors) if first[tensor.name] == index]
@@ -486,37 +484,25 @@ class Workload:
             for tensor in own:
                 done += tensor.size
                 ready = now + one.backward_s * done / total
-                gradients.append(
-                    {"tensor": tensor.name, "ready_s": _seconds(ready), "bytes": tensor.size * size}
-                    | {"shape": list(tensor.shape)}
-                )
+                gradients.append(Gradient(tensor.name, _seconds(ready), tensor.size * size, tensor.shape))
             now += one.backward_s
-        return {
-            "format": "paceline-trace",
-            "version": 1,
-            "name": self.model.name,
-            "provenance": self.provenance,
-            "batch": self.samples,
-            "dtype": _WIRE[self.precision],
-            "device": self.hardware.name,
-            "workers": [
-                {
-                    "forward": forward,
-                    "gradients": gradients,
-                    "backward_s": max(_seconds(now), *(float(one["ready_s"]) for one in gradients)),
-                    "optimizer_s": _seconds(self.optimizer_s),
-                }
-            ],
-        }
+        backward_s = max(_seconds(now), *(one.ready_s for one in gradients))
+        return Worker(forward, gradients, backward_s=backward_s, optimizer_s=_seconds(self.optimizer_s))
 
     def trace(self, stage: int | None = None) -> Trace:
         """Return the trace of one iteration, of the slowest stage or of another one.
 
         Raises InvalidArgumentError if an iteration takes longer than a day, or a layer more than a petabyte.
         """
-        text = json.dumps(self.document(stage))
         try:
-            return Trace.from_json(text.encode(), self.model.name)
+            return Trace(
+                self.model.name,
+                self.samples,
+                _WIRE[self.precision],
+                [self._worker(self.slowest if stage is None else stage)],
+                provenance=self.provenance,
+                device=self.hardware.name,
+            )
         except InvalidArgumentError as error:
             # Of names that the trace has inside, a reader knows none.
             if "longer than a day" in error.reason:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from paceline import _core
 from paceline.catalog.strategies import all_coordinators, find_coordinator
 
 
@@ -21,14 +21,14 @@ class Coordination:
     constants: Mapping[str, float] = field(default_factory=dict)
     """Constants that differ from Summit's."""
 
-    def to_core(self) -> dict[str, Any]:
+    def native(self) -> _core.Coordination:
         """Return it in the form of the native module."""
-        return {
-            "coordinator": self.coordinator,
-            "contention_s": self.contention_s,
-            "graph_nodes": self.graph_nodes,
-            "constants": dict(self.constants),
-        }
+        return _core.Coordination(
+            self.coordinator,
+            contention_s=self.contention_s,
+            graph_nodes=self.graph_nodes,
+            constants=dict(self.constants),
+        )
 
 
 def find_coordinators(words: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, with_inside
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import sharding
-from paceline.forecast.lowering import lowered
+from paceline.forecast.lowering import lowered, native
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario
@@ -75,7 +74,7 @@ class PlacedJob:
     @cached_property
     def is_planned(self) -> bool:
         """Whether its iteration is other than that of its trace: sharded, accumulated, compressed, or not each time."""
-        return _is_planned(json.dumps(lowered(self.scenario).options))
+        return lowered(self.scenario).has_plan
 
     @property
     def spans_nodes(self) -> bool:
@@ -99,26 +98,19 @@ class PlacedJob:
 
     def for_core(self, seed: int | None) -> _core.PlacedJob:
         """Return it in the form of the native module."""
-        options = lowered(self.scenario).options
+        core = native(self.scenario)
         if seed is not None:
             # Of its own, whatever the job's place in the file.
-            options["seed"] = seed ^ zlib.crc32(self.name.encode())
+            core = core.replace(seed=seed ^ zlib.crc32(self.name.encode()))
         return _core.PlacedJob(
             self.name,
-            self.scenario.trace,
-            json.dumps(options),
+            core,
             ranks_per_node=self.ranks_per_node,
             gpus_per_rank=self.gpus_per_rank,
             nodes=self.nodes,
             server_nodes=self.server_nodes,
             start_s=self.start_s,
         )
-
-
-def _is_planned(options: str) -> bool:
-    # What NCCL's collectives take and slow down is of no job, whose messages are simulated.
-    own = {name: value for name, value in json.loads(options).items() if name not in ("collectives", "slowdown")}
-    return _core.is_planned(json.dumps(own))
 
 
 @dataclass(frozen=True)
@@ -415,7 +407,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
             f"{where}: pipeline_parallel: is not modelled for several jobs, because one stage of a pipeline is "
             "simulated; leave it out, and forecast the job by itself"
         )
-    used = load_cluster(own, gpus_per_node=gpus) if "gpus_per_node" in entry else own
+    used = own.replace(gpus_per_node=gpus) if "gpus_per_node" in entry else own
     given["workers"] = workers
     try:
         # Without a strategy, that of its library, as for one job.
@@ -424,16 +416,16 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         if len(forecasts) != 1:
             raise InvalidArgumentError(f"{where}: several values are given; a job has one of each")
         given["strategy"] = forecasts[0].strategy.name
-        bare = given | {"cluster": load_cluster(cluster, gpus_per_node=gpus), "library": NONE}
+        bare = given | {"cluster": cluster.replace(gpus_per_node=gpus), "library": NONE}
         if sharding.kind(str(given.get("sharding", NONE))) not in sharding.GATHERED:
             fused = lowered(forecasts[0]).bucket_size
             by_library = f"{int(find_library(DEFAULT).required('bucket_size')) if fused is None else fused}B"
             bare.setdefault("bucket_size", by_library)
         scenarios = prepare(Sweep.of(trace, bare, SIMULATE, "key", where=where)).scenarios
-        cores = [json.dumps(lowered(scenario).options) for scenario in scenarios]
-        for one, core in zip(scenarios, cores, strict=True):
-            if _is_planned(core):
-                _core.iteration_plan(one.trace, core)
+        cores = [native(scenario) for scenario in scenarios]
+        for core in cores:
+            if core.lowered.has_plan:
+                core.plan()
     except InvalidArgumentError as error:
         if error.source is None:
             error.within(where)
@@ -447,7 +439,7 @@ def _draft(where: str, entry: Mapping[str, Any], cluster: Cluster, own: Cluster)
         gpus,
         scenario.workload.tensor if scenario.workload is not None else 1,
         _wanted(where, entry.get("nodes", PACKED)),
-        _core.nodes_for_servers(cluster, core),
+        core.server_nodes(cluster),
         _start(where, entry.get("start", 0)),
     )
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from paceline import _core
-from paceline._core import Cluster, Trace
+from paceline._core import Cluster
 from paceline._core import NcclEstimate as Estimate
 from paceline._core import NcclGroup as Group
 from paceline._core import NcclMachine as Machine
@@ -16,11 +14,7 @@ from paceline._core import NcclTime as CollectiveTime
 from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind, Protocol, assumed_values
 
-if TYPE_CHECKING:
-    from paceline._core import PlannedCollective
-
 __all__ = ["Caller", "CollectiveTime", "Estimate", "Group", "Machine", "bus_factor", "collective_time", "estimates"]
-__all__ += ["times_of"]
 
 Caller = Literal["stream", "nccl-tests", "torch"]
 """How a collective is started: queued behind other work, so that its start costs nothing; in a loop by nccl-tests; or
@@ -70,17 +64,3 @@ def collective_time(
 def estimates(kind: Kind, size: int, group: Group, machine: Machine) -> list[Estimate]:
     """Return the estimates with which NCCL itself chooses for a buffer of this many bytes, fastest first."""
     return _core.nccl_estimates(kind, size, group, machine)
-
-
-def times_of(trace: Trace, options: Mapping[str, Any], cluster: Cluster) -> list[PlannedCollective] | None:
-    """Return what the native module takes as `collectives`; None if NCCL's model does not know the cluster.
-
-    Args:
-        trace: What is computed.
-        options: Those of the native module, which make it a plan.
-        cluster: Nodes that name their GPU.
-
-    Raises:
-        InvalidArgumentError: Options that contradict each other.
-    """
-    return _core.nccl_plan_times(trace, json.dumps(options), cluster, assumed=assumed_values())

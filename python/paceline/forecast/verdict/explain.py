@@ -279,7 +279,7 @@ def _without_the_slowest(scenario: Scenario) -> _Tried:
         del workers[slowest]
         without = scenario.changed(trace=trace.replace(workers=workers))
         return Measure.WITHOUT_SLOWEST, [without], About(Remark.RECORDED_RANK, rank=slowest)
-    by_chance = cluster.jitter is not None or lowered(scenario).options.get("spread")
+    by_chance = cluster.jitter is not None or lowered(scenario).spread
     return Measure.WITHOUT_SLOWEST, [], About(Remark.CHANCE if by_chance else Remark.ALIKE)
 
 

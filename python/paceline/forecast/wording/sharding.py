@@ -103,7 +103,7 @@ def _states(scenario: Scenario) -> str:
 
 def _spread(scenario: Scenario) -> str:
     """Return what is assumed of how ranks differ, if nothing was said of it."""
-    assumed = lowered(scenario).options.get("spread")
+    assumed = lowered(scenario).spread
     return f" (times are assumed to vary by {units.percent(assumed)})" if assumed else ""
 
 
