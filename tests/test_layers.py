@@ -218,7 +218,6 @@ BY_NATURE = {
     "runtime: communicator": "a communicator, and the ways in which it runs an operation on a device",
     "runtime: negotiation/begun": "one state machine: an operation before and after it has begun",
     "runtime: negotiation": "the coordinator, its thread and its state machine",
-    "scenario: lib": "a scenario, and its lowering, which lib.rs declares",
     "paceline-py: cluster": "the functions of the native module, and what they have in common, in lib.rs",
 }
 """Circles of files that stay, by one of their files, and why."""

@@ -8,7 +8,8 @@ use paceline_simulator::{NcclTimes, Options};
 
 use crate::given::{BucketSize, Given};
 use crate::library::Library;
-use crate::{Scenario, ScenarioError, plan};
+use crate::plan;
+use crate::scenario::{Scenario, ScenarioError};
 
 /// Strategies in which a node sends to one other node only. Elsewhere several connections share its link.
 const ONE_NEIGHBOUR: [&str; 4] = ["ring", "ring-multicast", "native", "hierarchical"];

@@ -4,8 +4,8 @@ use paceline_model::trace::Dtype;
 use paceline_schedule::Refusal;
 use paceline_simulator::Options;
 
-use crate::Scenario;
 use crate::given::{Given, ShardedBy};
+use crate::scenario::Scenario;
 
 /// The plan of an iteration as it was recorded.
 pub(crate) fn plain(options: &Options) -> IterationOptions {
