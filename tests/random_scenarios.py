@@ -12,9 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline.catalog.libraries import library_names
-from paceline.catalog.library import cluster_names
-from paceline.catalog.strategies import all_strategies
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import is_long
 from paceline.forecast.prepare import prepare
@@ -28,6 +25,74 @@ SEED, KEPT = 1, 400
 TRACES = ("alexnet", "resnet-18", "resnet-50", "vgg-16", "inception-v3", "bert-large", "allreduce:64KB")
 TRACES += ("allreduce:3MB/7", "allreduce:100MB")
 MODELS = ("gpt2-small", "llama-3-8b", "mixtral-8x7b", "resnet-50", "bert-large")
+CLUSTERS = [
+    "100g-ethernet",
+    "10g-ethernet",
+    "25g-ethernet",
+    "56g-infiniband",
+    "dgx-1-p100",
+    "dgx-1-v100",
+    "dgx-a100",
+    "dgx-b200",
+    "dgx-h100",
+    "dlperf-v100",
+    "fat-tree-k16",
+    "flat",
+    "gb200-nvl72",
+    "gb300-nvl72",
+    "h100-pod",
+    "h100-rails",
+    "internevo-a100",
+    "leaf-spine-25g",
+    "longhorn",
+    "p2.8xlarge",
+    "p3.16xlarge",
+    "p3dn.24xlarge",
+    "p4d.24xlarge",
+    "p4de.24xlarge",
+    "p5.48xlarge",
+    "p5en.48xlarge",
+    "p6-b200.48xlarge",
+    "piz-daint",
+    "slingshot-dragonfly",
+    "summit",
+    "tpu-v4-torus",
+]
+LIBRARIES = [
+    "none",
+    "baidu-ring",
+    "byteps",
+    "ddp",
+    "ddp-gloo",
+    "horovod",
+    "horovod-ddl",
+    "horovod-mpi",
+    "horovod-mpi-gpu",
+    "horovod-uncached",
+    "ray-sgd",
+    "tensorflow-gdr",
+    "tensorflow-grpc",
+    "tensorflow-grpc-process",
+    "tensorflow-host",
+    "tensorflow-replicas",
+    "tensorflow-verbs",
+]
+STRATEGIES = [
+    "ps",
+    "ps-multicast",
+    "ps-aggregation",
+    "ps-multicast-aggregation",
+    "ring",
+    "ring-multicast",
+    "recursive-doubling",
+    "halving-doubling",
+    "tree",
+    "hierarchical",
+    "sharded-ps",
+    "sharp",
+    "native",
+]
+"""Named here, so that what is added to the catalogue changes no draw."""
 GPUS = ("v100", "a100", "h100", "b200", "t4")
 _SHARDINGS = ("none", "zero1", "zero2", "zero3", "hsdp", "hsdp:2", "hsdp:4", "zero1:2", "zero2:4")
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -87,11 +152,11 @@ def _given(draw: random.Random) -> tuple[str, dict[str, Any]]:
     else:
         trace = draw.choice(TRACES)
     if draw.random() < 0.5:
-        given["cluster"] = draw.choice(cluster_names())
+        given["cluster"] = draw.choice(CLUSTERS)
     if draw.random() < 0.6:
-        given["library"] = draw.choice(library_names())
+        given["library"] = draw.choice(LIBRARIES)
     if draw.random() < 0.6:
-        given["strategy"] = draw.choice([one.name for one in all_strategies()])
+        given["strategy"] = draw.choice(STRATEGIES)
     if draw.random() < 0.1:
         given["coordinator"] = draw.choice(("negotiate", "global-sleep", "nonblocking", "partitioned", "graph"))
     if draw.random() < 0.35:
