@@ -16,8 +16,8 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
+from paceline.forecast.progress import SweepInterrupted
 from paceline.forecast.run import result_of
-from paceline.forecast.sweep import SweepInterrupted
 
 call = partial(cli.call, "simulate")
 
@@ -513,7 +513,7 @@ def test_what_is_done_is_printed_and_marked(form, monkeypatch):
     def interrupted(scenarios, *_):
         raise SweepInterrupted({0: result_of(scenarios[0])}, len(scenarios))
 
-    monkeypatch.setattr("paceline.forecast.sweep.execute", interrupted)
+    monkeypatch.setattr("paceline.forecast.execute.execute", interrupted)
     monkeypatch.setattr("paceline.cli.main.leave_threads", lambda _code: None)  # would end the tests
     done = call(TINY, "resnet-50", "--gpus", "2,4", "--strategy", "ring", *([form] if form else []))
     assert "paceline: interrupted after 1 of 4 forecasts" in done.stderr

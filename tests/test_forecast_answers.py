@@ -7,9 +7,9 @@ import cli
 import paceline
 import pytest
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
-from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.explain import explain
 from paceline.forecast.verdict.groups import grouped
 from paceline.forecast.wording import explanation as words

@@ -108,6 +108,40 @@ def test_no_circle_at_import_time():
     assert circles({name: imports(name) for name in MODULES}) == []
 
 
+STAGES = {
+    "types": "kinds progress result scenario sharded sharding nccl nccl.model coordination wording.terms wording.notes",
+    "request": "request",
+    "prepare": "prepare lowering compression beyond memory coordination.options jobs jobs.spec",
+    "run": "run evidence execute ray_executor nccl.request",
+    "verdict": "verdict jobs.model advisor",
+    "wording": "wording",
+    "output": "output advisor.report jobs.table jobs.plot nccl.table",
+    "api": "simulate sweep",
+}
+"""The path of a forecast, from below: modules of `paceline.forecast`, or packages whose others are elsewhere."""
+
+
+def stage(module: str) -> int:
+    """Return the stage of a module: where it is named, or else its package."""
+    name = module.removeprefix("paceline.forecast.")
+    of = {known: number for number, names in enumerate(STAGES.values()) for known in names.split()}
+    found = of.get(name, of.get(name.rpartition(".")[0]))
+    assert found is not None, f"{module} has no stage: name it in STAGES"
+    return found
+
+
+def test_a_forecast_goes_one_way():
+    """Types and imports in functions included: what a stage imports stands at its height or below."""
+    forecast = [name for name in MODULES if name.startswith("paceline.forecast.")]
+    up = {
+        (name, other)
+        for name in forecast
+        for other in imports(name, types=True, late=True)
+        if other in forecast and stage(other) > stage(name)
+    }
+    assert up == set()
+
+
 def test_no_circle_by_type():
     assert circles({name: imports(name, types=True) for name in MODULES}) == []
 
@@ -236,3 +270,23 @@ def test_names_of_the_last_release_lead_on(name):
         module = importlib.import_module(name)
     assert module is sys.modules[name.replace(CORE, LAB, 1)]
     sys.modules.pop(name, None)
+
+
+SENTENCES = re.compile(
+    r"""endswith\("\ | removeprefix\("[a-z]+\s | note\.replace | startswith\("(outside|bound\ by|no\ ) | \bin\ note\b"""
+    r"""| "\ (not\ )?in\ (str\()?(error|note|evidence|reason|.*\.(reason|evidence|note|provenance))\b""",
+    re.VERBOSE,
+)
+
+
+def test_no_code_looks_into_sentences():
+    """Parts, resources, changes, notes and evidence are values; `wording` makes words of them, for readers alone."""
+    places = [name for name in MODULES if re.match(r"paceline(_lab)?\.(forecast|catalog|report|explore)\b", name)]
+    places = [name for name in places if ".wording" not in name] + ["paceline.cli.advise", "paceline.cli.simulate"]
+    looks = [
+        f"{name}: {line.strip()}"
+        for name in places
+        for line in MODULES[name].read_text().splitlines()
+        if SENTENCES.search(line)
+    ]
+    assert looks == []

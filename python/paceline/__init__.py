@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
     from paceline.forecast.output.frame import to_frame
     from paceline.forecast.output.plotting import plot
+    from paceline.forecast.progress import SweepInterrupted
     from paceline.forecast.result import Busy, LinkUse, PathPart, Result
     from paceline.forecast.simulate import simulate
-    from paceline.forecast.sweep import SweepInterrupted, sweep
+    from paceline.forecast.sweep import sweep
 
     UserError = InvalidArgumentError  # its old name
 
@@ -64,7 +65,8 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline.forecast.output.plotting": ["plot"],
             "paceline.forecast.result": ["Busy", "LinkUse", "PathPart", "Result"],
             "paceline.forecast.simulate": ["simulate"],
-            "paceline.forecast.sweep": ["SweepInterrupted", "sweep"],
+            "paceline.forecast.progress": ["SweepInterrupted"],
+            "paceline.forecast.sweep": ["sweep"],
             "paceline.plan": ["plan_tensorflow"],  # its old place
         },
         renamed={"UserError": "InvalidArgumentError"},

@@ -343,6 +343,7 @@ class _ClusterFields(TypedDict, total=False):
     name: str
     provenance: str
     bandwidth_bps: float
+    bandwidth_measured: bool
     channel: str
     efficiency: float | None
     stream_bandwidth_bps: float | None
@@ -379,6 +380,8 @@ class Cluster:
     """The source of the figures."""
     bandwidth_bps: float
     """Rate of a node's NICs in bits per second, each way; with rails, of a GPU's."""
+    bandwidth_measured: bool
+    """False: a probe of one host repeats the rate inside it."""
     channel: Literal["none", "auto", "tcp", "rdma"]
     """What carries messages between nodes; `none`: not said, messages get the whole bandwidth."""
     efficiency: float | None
@@ -564,6 +567,40 @@ class Sharded:
     memory: Memory
     resolution: Literal["messages", "collectives"]
 
+class Note:
+    """A degenerate case that a user should know about: one of the classes within."""
+
+    class NoSwitch(Note):
+        """`sharp` on one node has no switch."""
+
+    class SwitchLimits(Note):
+        """The radix or the memory of switches shapes `sharp`."""
+
+        levels: tuple[int, int] | None
+        """What a switch adds up at most, and the levels of the tree that follows."""
+        pieces: tuple[int, int] | None
+        """Elements of a piece, and how many pieces the memory of a switch then holds."""
+
+    class SharedTensors(Note):
+        """`sharded-ps` with one rank per node: servers share every tensor."""
+
+    class NoRing(Note):
+        """`hierarchical` on one node has no ring between nodes."""
+
+    class RingOfNodes(Note):
+        """`hierarchical` with one rank per node is a ring between the nodes."""
+
+    class OneGroup(Note):
+        """`hsdp` with one group of all ranks is `zero3`."""
+
+        ranks: int
+
+    class ClosedForm(Note):
+        """Exchanges take their closed form: their messages are too many to be simulated."""
+
+        strategy: str
+        workers: int
+
 class Outcome:
     """The result of one simulation: what `paceline.forecast.result.Result` has of it. Immutable."""
 
@@ -600,7 +637,7 @@ class Outcome:
     algorithm_bandwidth_bps: float | None
     """Of a trace without computation, as the next one."""
     bus_bandwidth_bps: float | None
-    notes: list[str]
+    notes: list[Note]
 
 class RankGroup:
     """Ranks of one exchange: those of a block of `size * stride` ranks that are equal modulo `stride`. Immutable."""
@@ -1134,7 +1171,7 @@ class JobOutcome:
     """Of a worker in an iteration."""
     measured: tuple[int, int]
     """The first and the last mark between which all jobs ran."""
-    notes: list[str]
+    notes: list[Note]
 
 class SharedLink:
     """How busy a link was while all jobs ran."""

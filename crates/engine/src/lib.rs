@@ -267,12 +267,6 @@ impl EngineShared {
         self.peers.len() as u32 - self.settings.helpers()
     }
 
-    /// The name of a group.
-    #[must_use]
-    pub fn name_of(&self, group: u32) -> String {
-        self.ledger.operations().groups.get(&group).map_or_else(String::new, |group| group.name.clone())
-    }
-
     /// Fails if nothing can be submitted any more.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ pub struct Plan {
     pub ends_with_compute: bool,
     /// Whether the trace says what activations take; otherwise they have no buffers.
     pub has_activations: bool,
-    /// Degenerate cases that the user should know about.
+    /// Degenerate cases, for readers of the file.
     pub notes: Vec<String>,
 }
 
@@ -291,6 +291,12 @@ impl Step {
 }
 
 impl Plan {
+    /// Whether the one group of `hsdp` is all ranks, which makes it `zero3`.
+    #[must_use]
+    pub fn is_one_group(&self) -> bool {
+        self.sharding == Sharding::Hsdp && self.shard_ranks == self.world && self.world > 1
+    }
+
     /// Number of parameters.
     #[must_use]
     pub fn elements(&self) -> u64 {

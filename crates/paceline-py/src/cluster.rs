@@ -222,6 +222,7 @@ fn set(cluster: &mut ModelCluster, field: &str, given: &Bound<'_, PyAny>) -> PyR
         "name" => cluster.name = value(field, given)?,
         "provenance" => cluster.provenance = value(field, given)?,
         "bandwidth_bps" => cluster.bandwidth = rate(field, given)?,
+        "bandwidth_measured" => cluster.bandwidth_measured = value(field, given)?,
         "channel" => {
             let all = [Channel::Unknown, Channel::Auto, Channel::Tcp, Channel::Rdma];
             cluster.channel = named(field, given, &all, Channel::name)?;
@@ -298,6 +299,7 @@ getters! { Cluster, self {
     name: &str = &self.0.name;
     provenance: &str = &self.0.provenance;
     bandwidth_bps: f64 = self.0.bandwidth.0;
+    bandwidth_measured: bool = self.0.bandwidth_measured;
     channel: &'static str = self.0.channel.name();
     efficiency: Option<f64> = self.0.efficiency;
     stream_bandwidth_bps: Option<f64> = self.0.stream_bandwidth.map(|rate| rate.0);

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::cluster::Cluster;
 use crate::fields::getters;
+use crate::note::Note;
 use crate::scenario::{Scenario, named};
 use crate::{user_error, write_timeline};
 
@@ -54,7 +55,7 @@ getters! { JobOutcome, self {
     sync_every: u32 = self.0.sync_every;
     samples: u64 = self.0.samples;
     measured: (usize, usize) = self.0.measured;
-    notes: Vec<String> = self.0.notes.clone();
+    notes: Vec<Note> = self.0.notes.iter().copied().map(Note::from).collect();
 } }
 
 /// How busy a link was, and the numbers of the jobs that used it.

@@ -9,6 +9,7 @@ mod graph;
 mod job;
 mod jobs;
 mod nccl;
+mod note;
 mod outcome;
 mod plan;
 mod scenario;
@@ -224,6 +225,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cluster::CompressionCosts>()?;
     module.add_class::<graph::Graph>()?;
     module.add_class::<Outcome>()?;
+    module.add_class::<note::Note>()?;
     module.add_class::<outcome::LinkUse>()?;
     module.add_class::<outcome::Busy>()?;
     module.add_class::<outcome::PathPart>()?;

@@ -5,6 +5,7 @@ use paceline_simulator::outcome;
 use pyo3::prelude::*;
 
 use crate::fields::getters;
+use crate::note::Note;
 
 /// How busy the links of one kind were.
 #[pyclass(frozen, eq, module = "paceline._core")]
@@ -131,5 +132,5 @@ getters! { Outcome, self {
     sharded: Sharded = Sharded(self.0.sharded.clone());
     algorithm_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.algorithm_bandwidth_bps);
     bus_bandwidth_bps: Option<f64> = self.0.bus.map(|bus| bus.bus_bandwidth_bps);
-    notes: Vec<String> = self.0.notes.clone();
+    notes: Vec<Note> = self.0.notes.iter().copied().map(Note::from).collect();
 } }

@@ -58,6 +58,8 @@ pub struct Communicator {
     named: Mutex<HashMap<String, Arc<BuiltAlgorithm>>>,
     /// The first of its ranks train; the others are servers.
     workers: u32,
+    /// Name of the group of its workers.
+    name: String,
     /// The same ranks and the servers, if these are processes of their own.
     served: Option<Box<Communicator>>,
     /// Buckets counted so far.
@@ -171,7 +173,10 @@ impl Communicator {
         let servers = shared.workers()..shared.peers.len() as u32;
         let ranks: Vec<u32> = workers.iter().copied().chain(servers).collect();
         let me = ranks.iter().position(|&rank| rank == shared.rank).unwrap_or(0) as u32;
-        Communicator::assemble(shared, ranks, &format!("{name}, servers"), (workers.len() as u32, me))
+        let mut served =
+            Communicator::assemble(shared, ranks, &format!("{name}, servers"), (workers.len() as u32, me))?;
+        name.clone_into(&mut served.name);
+        Ok(served)
     }
 
     fn assemble(
@@ -189,6 +194,7 @@ impl Communicator {
         Ok(Communicator {
             shared,
             id,
+            name: name.into(),
             ranks,
             me,
             topology,
@@ -413,9 +419,8 @@ impl Communicator {
 
     /// Tells the servers which all-reduce the workers have begun.
     fn order(&self, request: &CollectiveRequest<'_>, algorithm: &Algorithm, bucket: u32, timeout: Option<Duration>) {
-        let name = self.shared.name_of(self.id);
         let order = Order {
-            group: name.strip_suffix(", servers").unwrap_or_default().into(),
+            group: self.name.clone(),
             workers: self.ranks[..self.workers as usize].to_vec(),
             strategy: algorithm.strategy.clone(),
             dtype: request.dtype,

@@ -10,6 +10,7 @@
 //! | [`registry`] | the registry of strategies, [`build`] |
 //! | [`collective`] | all-reduce and its halves; which rank owns which shard |
 //! | [`buckets`] | groups gradients into buckets |
+//! | [`note`] | degenerate cases that a user should know about |
 //! | [`strategies`] | one strategy per file |
 //!
 //! A program is a set of *lanes*. A lane is the sequence of operations on one piece of a bucket over all roles; a
@@ -22,6 +23,7 @@
 pub mod buckets;
 pub mod chunk;
 pub mod collective;
+pub mod note;
 pub mod plan;
 pub mod registry;
 pub mod schedule;
@@ -30,6 +32,7 @@ pub mod strategies;
 
 pub use chunk::{Chunk, ChunkBytes};
 pub use collective::{Collective, shard};
+pub use note::Note;
 pub use plan::{Distribution, Entry, Inside, Knob, Knobs, Placement, PlanError, Rates, Refusal, Topology};
 pub use registry::{build, build_collective, find, look_up, registry};
 pub use schedule::{Least, Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};

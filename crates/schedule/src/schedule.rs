@@ -1,5 +1,6 @@
 //! The interface of a strategy.
 use crate::collective::Collective;
+use crate::note::Note;
 use crate::step::{Bucket, Step};
 
 /// Numbers of roles. Roles are numbered workers first, then servers, then switches.
@@ -161,8 +162,8 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// A note for the user about a degenerate case ("hierarchical with one GPU per node is a ring").
-    fn note(&self) -> Option<String> {
+    /// A degenerate case that the user should know about.
+    fn note(&self) -> Option<Note> {
         None
     }
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use paceline_model::cluster::{Fabric, ServerPlace};
 use paceline_model::{Cluster, Time, Trace};
-use paceline_schedule::{Knob, Roles, Stand, SwitchPlace};
+use paceline_schedule::{Knob, Note, Roles, Stand, SwitchPlace};
 
 use self::alone::{Alone, Site};
 use self::by_collective::{Classes, Collective, Running, classified};
@@ -82,7 +82,7 @@ pub struct JobOutcome {
     /// The first and the last of them between which all jobs ran.
     pub measured: (usize, usize),
     /// Degenerate cases that the user should know about.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 /// How busy a link was while all jobs ran, and whose messages it carried.

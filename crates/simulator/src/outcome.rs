@@ -3,6 +3,7 @@ use std::collections::HashMap;
 
 use paceline_iteration::{Collective, IterationOptions, Plan};
 use paceline_model::{Cluster, Trace};
+use paceline_schedule::Note;
 
 use crate::coordination::Coordinated;
 use crate::iteration::unwatched;
@@ -106,7 +107,7 @@ pub struct Outcome {
     /// For traces without compute.
     pub bus: Option<BusBandwidth>,
     /// Degenerate cases that the user should know about.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 impl Measured for Outcome {
@@ -230,7 +231,7 @@ pub(crate) struct Found {
     /// `None`: the run did not watch the steps of its plan one by one.
     pub watched: Option<Watched>,
     pub coordination: Option<Coordinated>,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 /// Computation of one worker by itself in an iteration, in seconds.
@@ -305,7 +306,9 @@ pub(crate) fn compose(
             bus_bandwidth_bps: algorithm * directions * (workers - 1.0) / workers,
         }
     });
-    notes.extend_from_slice(&plan.notes);
+    if plan.is_one_group() {
+        notes.push(Note::OneGroup { ranks: plan.world });
+    }
     Ok(Outcome {
         trace: trace.name.clone(),
         strategy: options.entry()?.name,

@@ -192,6 +192,9 @@ def load_cluster(source: str | Path | Cluster | None = None, **overrides: object
     return cluster.with_fields(json.dumps(changes))
 
 
+_UNMEASURED = "no network was measured"
+
+
 def _named_cluster(source: str | Path) -> Cluster:
     if source == "":
         raise InvalidArgumentError(
@@ -200,7 +203,9 @@ def _named_cluster(source: str | Path) -> Cluster:
     path = _file_of("cluster", source, CLUSTERS, "a file or a name")
     if _is_list(path):
         return Cluster.from_json(json.dumps(_only(path)).encode(), str(path))
-    return Cluster.read(path)
+    cluster = Cluster.read(path)
+    # Files of `paceline probe` before 0.3.0 say it in words.
+    return cluster.replace(bandwidth_measured=False) if _UNMEASURED in cluster.provenance else cluster
 
 
 def cluster_text(source: str | Path) -> str:
@@ -281,4 +286,4 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
 
 
 NO_NETWORK = "no network was measured, because all ranks are on one host"
-"""In the provenance of a cluster file; older files have the same words up to the comma."""
+"""Of a probe, where `bandwidth_measured` is false."""

@@ -16,11 +16,12 @@ from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.cli import param_types as types
 from paceline.cli.completion import complete
 from paceline.errors import naming
+from paceline.forecast.execute import LOCAL
 from paceline.forecast.prepare import Prepared, prepare
+from paceline.forecast.progress import SweepInterrupted
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import LOCAL, SweepInterrupted
 from paceline.settings.table import SETTINGS, of_place
 
 if TYPE_CHECKING:
@@ -137,6 +138,10 @@ def simulate(
     if everything and (as_json or csv):
         raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
+    if plot is not None:
+        from paceline.forecast.output.plotting import check_plot
+
+        check_plot(plot)
     prepared = prepare(sweep)
     for note in prepared.notes:
         remark(f"{note}")
@@ -242,6 +247,7 @@ def _of_collectives(
         return False
     from paceline._internal.console import wrapped
     from paceline.forecast.nccl import table
+    from paceline.forecast.wording import nccl as words_of
 
     for name, given in outputs.items():
         if given:
@@ -256,11 +262,11 @@ def _of_collectives(
     if plot is not None:
         table.draw(answers, plot)
     if as_json:
-        put(json.dumps([row for it in answers for row in it.to_dicts()], indent=1, allow_nan=False))
+        put(json.dumps([row for it in answers for row in table.to_dicts(it)], indent=1, allow_nan=False))
     elif csv:
         click.echo(table.to_csv(answers), nl=False)
     else:
-        notes = [line for note in table.notes(answers) for line in wrapped(f"note: {note}", width())]
+        notes = [line for note in words_of.notes(answers) for line in wrapped(f"note: {note}", width())]
         say([*table.table(answers), *([""] if notes else []), *notes, *([f"wrote {plot}"] if plot is not None else [])])
     return True
 
@@ -307,8 +313,7 @@ def _of_jobs(path: Path, *, as_json: bool, timeline: Path | None, plot: Path | N
     if as_json:
         put(json.dumps(table.to_dict(result), indent=1, allow_nan=False))
         return not result.is_partial
-    notes = [f"note: {job.name}: {note}" for job in result.jobs for note in job.notes]
-    lines = [line for sentence in [*jobs.sentences(result), *notes] for line in wrapped(sentence, width())]
+    lines = [line for sentence in [*jobs.sentences(result), *jobs.notes(result)] for line in wrapped(sentence, width())]
     say([*table.table(result), "", *lines, *[f"wrote {file}" for file in (timeline, plot) if file is not None]])
     return not result.is_partial
 
@@ -338,7 +343,7 @@ def _as_data(results: list[Result], explanation: Explanation | None, notes: Sequ
 def _execute(scenarios: list[Scenario], timeline: Path | None, executor: str) -> list[Result]:
     from paceline._internal.console import Bar
     from paceline._internal.files import replaced
-    from paceline.forecast.sweep import execute
+    from paceline.forecast.execute import execute
 
     with Bar("simulating") as bar:
         if timeline is None:

@@ -14,9 +14,7 @@ class Resource(Enum):
     NICS = auto()
     """The network between nodes, both directions of all NICs."""
     INSIDE = auto()
-    """Links inside a node."""
     UPLINKS = auto()
-    """Uplinks of racks."""
     LEAF_SPINE = auto()
     EDGE_AGGREGATION = auto()
     AGGREGATION_CORE = auto()
@@ -31,9 +29,7 @@ class Resource(Enum):
     COMPRESSION = auto()
     COORDINATOR = auto()
     BUFFER = auto()
-    """The fusion buffer."""
     LATE = auto()
-    """Ranks that arrive late at an exchange."""
     CALLS = auto()
     """Handing gradients over to the library."""
     SLOWED = auto()
@@ -41,9 +37,8 @@ class Resource(Enum):
     STREAMS = auto()
     """The library's connections between two nodes."""
     INSIDE_AND_NICS = auto()
-    """Both at once."""
     NICS_AND_LINKS = auto()
-    """Both at once: of the nodes, and between switches."""
+    """Of the nodes and between switches at once."""
 
     @property
     def is_between_switches(self) -> bool:
@@ -107,7 +102,6 @@ class Measure(Enum):
     """A change of a scenario whose gain is forecast."""
 
     COMPUTE = auto()
-    """Half the computing time."""
     BANDWIDTH = auto()
     """Twice the bandwidth, and so for all that name a bandwidth, a rate or a number."""
     BANDWIDTH_OF_NODES = auto()
@@ -116,11 +110,9 @@ class Measure(Enum):
     """That of links between switches."""
     BANDWIDTH_INSIDE = auto()
     BANDWIDTH_INSIDE_NODES = auto()
-    """That inside all nodes of several jobs."""
     BANDWIDTH_INSIDE_AND_BETWEEN = auto()
     BANDWIDTH_OF_NODES_AND_LINKS = auto()
     OVERSUBSCRIPTION_OF_RACKS = auto()
-    """Half of it."""
     OVERSUBSCRIPTION = auto()
     """Half of it, of racks or of a fabric."""
     NO_OVERSUBSCRIPTION = auto()
@@ -133,17 +125,13 @@ class Measure(Enum):
     """What a message costs the processes that send and receive it."""
     LATENCY_AND_COST = auto()
     RDMA = auto()
-    """Instead of TCP."""
     STRATEGY = auto()
-    """Another one."""
     BUCKET_SIZE = auto()
-    """The best one."""
     MULTICAST = auto()
     """In the switch, and so for the next two."""
     AGGREGATION = auto()
     MULTICAST_AND_AGGREGATION = auto()
     WITHOUT_SLOWEST = auto()
-    """Without the slowest rank."""
 
 
 class Remark(Enum):
@@ -156,19 +144,13 @@ class Remark(Enum):
     SLOWER = auto()
     """Nothing is faster: the best takes `seconds`."""
     RANK = auto()
-    """It is about this rank."""
     RECORDED_RANK = auto()
     CHANCE = auto()
-    """Ranks differ only by chance."""
     ALIKE = auto()
     TOO_MANY = auto()
-    """Messages: too many to try."""
     NO_STRATEGY = auto()
-    """None can use it."""
     NOT_MODELLED = auto()
-    """In fabrics of this kind."""
     USED = auto()
-    """It is already."""
     BUCKETS = auto()
     """The `size` of the best, None for every tensor by itself, and the number of buckets: `count`."""
     BY = auto()
@@ -176,15 +158,12 @@ class Remark(Enum):
     JOBS = auto()
     """The strategies that jobs have then: `jobs`."""
     NO_FORM = auto()
-    """No job's strategy has a form that uses it."""
     PLANNED = auto()
     """Not for these `jobs`, which do more than all-reduces."""
     HIGHEST_RATE = auto()
-    """It is more than the highest rate of a cluster."""
     RATIO = auto()
     """The oversubscription that is left: `ratio`."""
     STOPPED = auto()
-    """Before it was known."""
 
 
 class Exchange(Enum):
@@ -236,41 +215,29 @@ class Ground(Enum):
     """Comparable measurements from `sources`."""
 
     SERVED_ALONE = auto()
-    """No measurement is of a single worker with a server."""
     SILENT = auto()
-    """Nothing is communicated."""
     COORDINATED = auto()
-    """Measurements of coordinators are of one machine."""
     SHARDED_RECORDING = auto()
-    """Measurements of sharded training are of models."""
 
     # The others are outside the evidence.
     NOT_VALIDATED = auto()
-    """The strategy has not been compared with real runs."""
     WORKERS_VALIDATED = auto()
     """The bare schedule was run on up to `most` workers, one a node."""
     LINKS_VALIDATED = auto()
     """It was run on links of `least` to `most` bits per second."""
     LIBRARY_UNPUBLISHED = auto()
-    """No measurement of the library with the strategy."""
     TRANSFORMERS_UNPUBLISHED = auto()
-    """No measurement of transformers with the strategy."""
     ALL_REDUCES = auto()
-    """Too few measurements of all-reduces alone."""
     NOTHING_PUBLISHED = auto()
-    """Of comparable ones."""
     ONE_SOURCE = auto()
-    """To which the constants were fitted."""
     GPUS = auto()
     """Measurements end at `most` GPUs."""
     LINKS = auto()
     """Measurements have links of `least` to `most` bits per second."""
     EXPERTS = auto()
-    """No measurement is of a mixture of experts."""
     TOO_FEW = auto()
     """Too few measurements are of the value of `setting`."""
     NONE_OF_IT = auto()
-    """None is."""
     PIPELINE = auto()
     WAIT = auto()
     """Measurements have at most `most` seconds of the setting."""

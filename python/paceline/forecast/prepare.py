@@ -36,6 +36,7 @@ from paceline.forecast.coordination.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario, used_by
+from paceline.forecast.wording import notes
 from paceline.settings.kinds import PLACEMENTS
 from paceline.settings.table import CORE, SWEPT
 
@@ -67,17 +68,17 @@ def _prepared(sweep: Sweep) -> Prepared:
     # On one node, no switch is between workers.
     several = max(sweep.workers) > machine.gpus_per_node
     meant |= {SWITCH} if sweep.get("cluster") is not None and several else set()
-    strategies, notes = _only_feasible(strategies, by_name, machine)
+    strategies, remarks = _only_feasible(strategies, by_name, machine)
     sharding.check(sweep.get("sharding"), sweep.values)
     compression.check(sweep)
     strategies = compression.only_able(sweep, strategies, by_name)
     if any(sharding.kind(one) != sharding.NONE for one in sweep.get("sharding") or ()):
         strategies = sharding.only_able(strategies, by_name, all_strategies(), sweep.get("sharding"))
-        notes += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
+        remarks += sharding.out_of_step(strategies if by_name else [], sweep.get("sharding"))
     elif "accumulate" in sweep.values:
         # The native module refuses those that were named.
         strategies = [one for one in strategies if one.is_of_ranks or one in by_name]
-    notes += [*small, *_unknown_libraries(sweep, traces)]
+    remarks += [*small, *_unknown_libraries(sweep, traces)]
     check_knobs(strategies, [knob for knob in KNOBS if knob in sweep.values])
     for trace in traces:
         _refuse_without_effect(sweep, strategies, trace, machine)
@@ -111,7 +112,7 @@ def _prepared(sweep: Sweep) -> Prepared:
             its = _its_own(sweep, strategies, sides[-1].library)
             about = (trace, sides[-1].clusters, sides[-1].library)
             able, unreachable = _only_reachable(sweep, its, by_name, how, about)
-            notes += [*unreachable, *how.notes, *_of_two_libraries(sweep, sides)]
+            remarks += [*unreachable, *how.notes, *_of_two_libraries(sweep, sides)]
             for count, place, speedup in product(
                 sweep.workers, range(len(sides[0].clusters)), sweep.get("compute_speedup") or [None]
             ):
@@ -139,16 +140,16 @@ def _prepared(sweep: Sweep) -> Prepared:
         )
     devices = [note for named in sweep.traces for note in sweep.device_note(named)]
     if sweep.gpus_per_rank > 1:
-        notes.append(_ranks_note(sweep))
+        remarks.append(notes.ranks(sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1))
     if (shared := sweep.get("context_parallel") or 1) > 1:
-        notes.append(f"{shared} neighbouring workers share every sample; batches are theirs together")
+        remarks.append(notes.shared_samples(shared))
     recorded = []
     for named, trace in zip(sweep.traces, traces, strict=True):
         recorded += [*sweep.gloo_note(named, trace), *sweep.recording_notes(named, trace)]
     about_nodes = [*sweep.nodes_note(), *sweep.other_gpus_note(), *sweep.last_node_note(machine)]
-    notes += _bare_note(strategies, traces, machine)
-    said = dict.fromkeys([*notes, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
-    return Prepared(scenarios, list(said), frozenset(meant))
+    remarks += _bare_note(strategies, traces, machine)
+    every = dict.fromkeys([*remarks, *_unmeasured(sweep, machine), *devices, *recorded, *about_nodes])
+    return Prepared(scenarios, list(every), frozenset(meant))
 
 
 def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine: Cluster) -> list[str]:
@@ -156,20 +157,7 @@ def _bare_note(strategies: Sequence[Strategy], traces: Sequence[Trace], machine:
     kinds = {strategy.is_offloaded for strategy in strategies}
     if len(kinds) == 1 or machine.gpu is None or any(trace.computes for trace in traces):
         return []
-    return [
-        "native takes as long as NCCL, whose latencies were measured; the other strategies are messages alone, without "
-        "what a library and its kernels cost, and look faster for it where buffers are small"
-    ]
-
-
-def _ranks_note(sweep: Sweep) -> str:
-    """Return what a worker is, if it is several GPUs."""
-    ways, stages = sweep.get("tensor_parallel") or 1, sweep.get("pipeline_parallel") or 1
-    what = [f"{ways} tensor-parallel"] * (ways > 1) + [f"{stages} stages"] * (stages > 1)
-    note = f"a worker is a data-parallel rank of {sweep.gpus_per_rank} GPUs ({' x '.join(what)})"
-    if stages == 1:
-        return note
-    return f"{note}; the slowest stage is simulated, and memory is that of a GPU of the stage that needs most"
+    return [notes.NATIVE_IS_MEASURED]
 
 
 @dataclass(frozen=True)
@@ -208,10 +196,8 @@ def _of_two_libraries(sweep: Sweep, sides: Sequence[_Side]) -> list[str]:
     libraries = list(dict.fromkeys(side.library.name for side in sides))
     if len(libraries) == 1:
         return []
-    return [
-        f"rows without a coordinator are of {libraries[0]}, the others of {libraries[1]}: {sweep.spelling('library')} "
-        f"{libraries[1]} compares the same library"
-    ]
+    without, under = libraries
+    return [notes.two_libraries(without, under, sweep.spelling("library"))]
 
 
 def plan(
@@ -263,23 +249,16 @@ def _unmeasured(sweep: Sweep, cluster: Cluster) -> list[str]:
     if sweep.get("cluster") is None or sweep.get("bandwidth") is not None:
         return []
     several = max(sweep.workers) > cluster.gpus_per_node
-    if not several or NO_NETWORK.partition(",")[0] not in cluster.provenance:
+    if not several or cluster.bandwidth_measured:
         return []
-    return [
-        f"{sweep.spelling('cluster')} {sweep.get('cluster')}: {NO_NETWORK}; its rate inside the host is used "
-        f"between nodes: give {sweep.spelling('bandwidth')}"
-    ]
+    named = f"{sweep.spelling('cluster')} {sweep.get('cluster')}"
+    return [notes.unmeasured(named, NO_NETWORK, sweep.spelling("bandwidth"))]
 
 
 def _check_outputs(sweep: Sweep) -> None:
     if sweep.timeline is not None:
         check_writable("--timeline", sweep.timeline)
     check_distinct([("--plot", sweep.plot), ("--timeline", sweep.timeline)], sweep.inputs)
-    if sweep.plot is None:
-        return
-    from paceline.forecast.output.plotting import check_plot
-
-    check_plot(sweep.plot)
 
 
 def _own(sweep: Sweep, libraries: Sequence[Library]) -> list[str]:
@@ -318,8 +297,7 @@ def _only_feasible(
             raise InvalidArgumentError(reason, setting="strategy")
     if not unable:
         return able, []
-    names = units.listed([strategy.name for strategy in unable])
-    return able, [f"left out {names}: the switch of cluster '{cluster.name}' does not support them"]
+    return able, [notes.unsupported([strategy.name for strategy in unable], cluster.name)]
 
 
 def _able_remedy(strategy: Strategy, cluster: Cluster) -> str:
@@ -367,11 +345,10 @@ def _only_reachable(
             unable[strategy] = reason
     if not unable:
         return strategies, []
-    names = units.listed([strategy.name for strategy in unable])
     able = [strategy for strategy in strategies if strategy not in unable]
     if not able:
         raise InvalidArgumentError(next(iter(unable.values())), setting="strategy")
-    return able, [f"left out {names}: too many messages, and no closed form at this size"]
+    return able, [notes.unreachable([strategy.name for strategy in unable])]
 
 
 def _refuse_without_effect(sweep: Sweep, strategies: list[Strategy], trace: Trace, cluster: Cluster) -> None:
@@ -413,8 +390,7 @@ def _without_small(sweep: Sweep, machine: Cluster) -> tuple[Sweep, list[str]]:
     able = [workers for workers in sweep.workers if workers > rank]
     if sweep.get("workers") is not None or not able or len(able) == len(sweep.workers):
         return sweep, []
-    small = units.listed([str(workers) for workers in sweep.workers if workers <= rank])
-    note = f"left out {small} workers: the cluster's stragglers include rank {rank}"
+    note = notes.without_small([workers for workers in sweep.workers if workers <= rank], rank)
     return replace(sweep, values={**sweep.values, "workers": able}), [note]
 
 
@@ -454,8 +430,7 @@ def _unknown_libraries(sweep: Sweep, traces: Sequence[Trace]) -> list[str]:
     if sweep.get("library") is not None:
         return []
     return [
-        f"{trace.name}: was recorded with '{units.printable(trace.library[:80])}', which is not among the "
-        f"libraries; forecast as {sweep.library_of(trace, None).name} ({sweep.spelling('library')})"
+        notes.unknown_library(trace.name, trace.library, sweep.library_of(trace, None).name, sweep.spelling("library"))
         for trace in traces
         if trace.library and trace.library not in library_names()
     ]

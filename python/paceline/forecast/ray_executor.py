@@ -14,10 +14,10 @@ from typing import Any
 from paceline._core import Cluster as Machine
 from paceline._core import Trace, __version__
 from paceline.errors import InvalidArgumentError, JobError
+from paceline.forecast.progress import SweepInterrupted
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import SweepInterrupted
 from paceline.ray.cluster import check_version, connected
 
 _LOOK_S = 0.2

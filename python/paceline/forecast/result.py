@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline._core import Outcome
 from paceline.catalog.compression import OPTIONS as COMPRESSION
 from paceline.catalog.libraries import NONE
 from paceline.forecast.kinds import Evidence, Part
 from paceline.forecast.sharded import Sharded
+from paceline.forecast.wording import terms
 
 SCHEMA_VERSION = 1
 """Of the objects that `--json` prints: fields may be added; a changed or removed one makes another version."""
@@ -197,6 +198,8 @@ class Result:
     """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
+    shown: ClassVar[Callable[[Result], str] | None] = None
+    """Returns what notebooks show; set by `output.html`."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Result:
@@ -230,7 +233,7 @@ class Result:
             links=tuple(LinkUse(it.kind, it.links, it.busiest_s, it.mean_s) for it in outcome.links),
             critical_path=_told_apart(path, compute_s, sharded),
             queued_s=outcome.queued_s,
-            notes=tuple(outcome.notes),
+            notes=tuple(map(terms.note, outcome.notes)),
             algorithm_bandwidth_bps=outcome.algorithm_bandwidth_bps,
             bus_bandwidth_bps=outcome.bus_bandwidth_bps,
             busy=None if busy is None else tuple(Busy(it.name, it.kind, it.busy_s) for it in busy),
@@ -269,10 +272,8 @@ class Result:
             plain["compute_s"] = self.compute_s
         return plain
 
-    def _repr_html_(self) -> str:
-        from paceline.forecast.output.html import summary
-
-        return summary(self)
+    def _repr_html_(self) -> str | None:
+        return None if Result.shown is None else Result.shown(self)
 
     @property
     def compute_s(self) -> float:

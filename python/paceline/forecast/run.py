@@ -42,7 +42,8 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
     """
     core, workload = native(scenario), scenario.workload
     low = core.lowered
-    found = Result.of(core.run(scenario.timeline, ranks=ranks, stages=_stages(workload)))
+    outcome = core.run(scenario.timeline, ranks=ranks, stages=_stages(workload))
+    found = Result.of(outcome)
     cluster = scenario.cluster
     question = Question(
         library=scenario.library.name,
@@ -80,12 +81,10 @@ def result_of(scenario: Scenario, ranks: int | None = None) -> Result:
             figures["samples_per_s"] = found.samples_per_s / workload.context
         if workload.tensor > 1:
             # Its nodes are made of ranks, each of which is several GPUs.
-            rank = "one data-parallel rank per node"
-            figures["notes"] = tuple(note.replace("one GPU per node", rank) for note in found.notes)
+            figures["notes"] = tuple(terms.note(one, "data-parallel rank") for one in outcome.notes)
     sharded = _sharded(scenario, found)
     if sharded is not None and sharded.memory.activations_bytes is None:
-        without = f"{found.trace} does not say what activations take, so memory leaves them out"
-        figures["notes"] = (*figures.get("notes", found.notes), without)
+        figures["notes"] = (*figures.get("notes", found.notes), terms.without_activations(found.trace))
     if said := compressions.note(scenario):
         figures["notes"] = (*figures.get("notes", found.notes), *said)
     return replace(

@@ -9,6 +9,7 @@ from typing import Unpack
 from paceline._core import Cluster, Trace
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
 from paceline.forecast.prepare import prepare
 from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result

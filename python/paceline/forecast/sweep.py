@@ -2,121 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Literal, Unpack
 
 from paceline._core import Cluster, Trace
-from paceline._internal.system import cores
 from paceline.catalog import names
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import LOCAL, execute
+from paceline.forecast.output import html  # noqa: F401 -- what notebooks show of a result
+from paceline.forecast.prepare import prepare
+from paceline.forecast.progress import Progress
+from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
-from paceline.forecast.run import result_of
-from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import ScenarioOptions, SweepOptions
-from paceline.settings.table import SETTINGS, SWEEP
-
-E = TypeVar("E", bound=BaseException)
-Progress = Callable[[int, int], None]
-
-LOCAL: Literal["local"] = "local"
-RAY: Literal["ray"] = "ray"
-
-
-class SweepInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a sweep. It carries what was done.
-
-    Args:
-        results: Results by the place of their scenario in the sweep.
-        scenarios: The number of scenarios that were asked for.
-
-    Example:
-        >>> try:
-        ...     results = paceline.sweep("resnet-50", workers=[2, 4], strategy="ring")
-        ... except paceline.SweepInterrupted as interrupted:
-        ...     results = list(interrupted.results.values())
-    """
-
-    def __init__(self, results: Mapping[int, Any], scenarios: int) -> None:
-        """See the class."""
-        super().__init__(f"interrupted after {len(results)} of {scenarios} forecasts")
-        self.results = dict(sorted(results.items()))
-        self.scenarios = scenarios
-
-
-def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor: str = LOCAL) -> list[Result]:
-    """Simulate all runs on all cores. On Ctrl-C no further run starts, and those that run are not waited for.
-
-    Args:
-        runs: What to simulate.
-        progress: Called from time to time with the number of finished runs and the total.
-        executor: `"local"`, or `"ray"`: as tasks of a Ray cluster (docs/how-to/ray.md), with the same results.
-
-    Returns:
-        The results, in the order of the runs.
-
-    Raises:
-        InvalidArgumentError: That of the first run that failed.
-        JobError: The Ray cluster failed.
-        SweepInterrupted: Ctrl-C.
-    """
-    if find_executor(executor) == RAY:
-        from paceline.forecast.ray_executor import execute as execute_by_ray
-
-        return execute_by_ray(runs, progress, lambda error, run: _named(error, run, len(runs)))
-    finished: SimpleQueue[int] = SimpleQueue()
-    # Many workers take longest: started first, they leave no core idle at the end.
-    waiting = sorted(range(len(runs)), key=lambda index: runs[index].workers)
-    results: dict[int, Result] = {}
-    errors: dict[int, BaseException] = {}
-
-    def work() -> None:
-        with suppress(IndexError):  # Nothing is waiting any more.
-            while True:
-                index = waiting.pop()
-                # After an error only the runs before it matter, so that the same mistake always gives the same message.
-                if not errors or index < min(errors.copy()):
-                    try:
-                        results[index] = result_of(runs[index])
-                    except BaseException as error:  # handed to the caller's thread
-                        errors[index] = error
-                finished.put(index)
-
-    for _ in range(min(cores(), len(runs))):
-        threading.Thread(target=work, name="paceline simulation").start()
-    done = 0
-    try:
-        while done < len(runs):
-            with suppress(Empty):
-                finished.get(timeout=0.2)
-                done += 1
-            if progress is not None:
-                progress(done, len(runs))
-    except KeyboardInterrupt:
-        raise SweepInterrupted(results.copy(), len(runs)) from None
-    finally:
-        waiting.clear()
-    if errors:
-        first = min(errors)
-        named = _named(errors[first], runs[first], len(runs))
-        raise named
-    return [results[index] for index in range(len(runs))]
-
-
-def find_executor(name: str) -> str:
-    """Return the executor of this name. Raises InvalidArgumentError if there is none."""
-    return str(SETTINGS["executor"].check(name))
-
-
-def _named(error: E, scenario: Scenario, scenarios: int) -> E | InvalidArgumentError:
-    """If there are several scenarios, name the one with the invalid argument."""
-    if isinstance(error, InvalidArgumentError) and scenarios > 1:
-        return error.within(f"{scenario.strategy.name} with {scenario.workers} workers")
-    return error
+from paceline.settings.table import SWEEP
 
 
 def sweep(
@@ -169,9 +70,6 @@ def sweep(
             raise InvalidArgumentError("sweep(strategies=): is the former name of strategy=; give one of them")
         warnings.warn("sweep(strategies=) is now called strategy=", FutureWarning, stacklevel=2)
         strategy = strategies
-    from paceline.forecast.prepare import prepare
-    from paceline.forecast.request import Sweep
-
     if workers is None and gpus is None:
         raise InvalidArgumentError("give the numbers of ranks that train, such as workers=[2, 4]", setting="workers")
     given: dict[str, object] = {**(options or {}), **fields, "cluster": cluster, "strategy": strategy}

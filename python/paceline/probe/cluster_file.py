@@ -27,6 +27,7 @@ def fields(found: Found) -> dict[str, Any]:
         "version": 1,
         "provenance": _provenance(found),
         "bandwidth": _rate(bandwidth),
+        **({} if network is not None else {"bandwidth_measured": False}),
     }
     for name, what in (("latency", LATENCY), ("message_overhead", MESSAGE)):
         if what in found.costs:

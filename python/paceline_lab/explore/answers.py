@@ -12,13 +12,13 @@ from paceline.catalog.libraries import find_library
 from paceline.catalog.library import load_cluster, load_trace, totals
 from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.lowering import lowered
 from paceline.forecast.output import style
 from paceline.forecast.prepare import plan
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 from paceline.forecast.wording.bottleneck import path
 from paceline.forecast.wording.rows import rate_of
 

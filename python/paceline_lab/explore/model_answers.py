@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.catalog.models.workload import Workload
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.kinds import Part
 from paceline.forecast.output import style
 from paceline.forecast.prepare import Prepared, prepare
@@ -16,7 +17,6 @@ from paceline.forecast.request import Sweep
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 from paceline.forecast.wording.rows import rate_of, sharding_label
 from paceline.settings.table import SETTINGS
 

@@ -9,9 +9,9 @@ from typing import Any
 from paceline._internal import units
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.result import Result
 from paceline.forecast.run import traced
-from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.advice import advise
 from paceline.forecast.verdict.explain import Explanation, explain
 from paceline.forecast.verdict.groups import Group, grouped

@@ -54,6 +54,8 @@ struct ClusterFile {
     provenance: String,
     #[serde(deserialize_with = "rate")]
     bandwidth: Rate,
+    #[serde(default)]
+    bandwidth_measured: Option<bool>,
     #[serde(default, deserialize_with = "channel")]
     channel: Channel,
     #[serde(default, deserialize_with = "efficiency")]
@@ -343,6 +345,7 @@ impl ClusterFile {
             name: self.name.or_else(|| name_of_file(source)).unwrap_or(default.name),
             provenance: self.provenance,
             bandwidth: self.bandwidth,
+            bandwidth_measured: self.bandwidth_measured.unwrap_or(default.bandwidth_measured),
             channel: self.channel,
             efficiency: self.efficiency,
             stream_bandwidth: self.stream_bandwidth,

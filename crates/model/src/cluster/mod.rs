@@ -159,6 +159,8 @@ pub struct Cluster {
     pub provenance: String,
     /// Rate of a node's NIC, each way.
     pub bandwidth: Rate,
+    /// Whether a probe could measure that: one of a single host repeats the rate inside it.
+    pub bandwidth_measured: bool,
     /// Carrier of messages between nodes.
     pub channel: Channel,
     /// The share of `bandwidth` that messages get: payload over bytes on the wire. `None`: the channel's.
@@ -236,6 +238,7 @@ impl Default for Cluster {
             name: "flat".into(),
             provenance: "full bisection, no latency, a switch that multicasts and aggregates".into(),
             bandwidth: Rate(25e9),
+            bandwidth_measured: true,
             channel: Channel::Unknown,
             efficiency: None,
             stream_bandwidth: None,

@@ -14,6 +14,9 @@ impl Cluster {
             ("provenance", quoted(&self.provenance)),
             ("bandwidth", rate(self.bandwidth)),
         ];
+        if !self.bandwidth_measured {
+            fields.push(("bandwidth_measured", "false".into()));
+        }
         if self.channel != Channel::Unknown {
             fields.push(("channel", quoted(self.channel.name())));
         }

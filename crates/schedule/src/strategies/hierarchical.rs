@@ -12,6 +12,7 @@
 //! node, which hands it to the owner, or takes it from there.
 use crate::chunk::Chunk;
 use crate::collective::{Collective, ShardLanes, shard};
+use crate::note::Note;
 use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -288,12 +289,10 @@ impl Schedule for Hierarchical {
         Some(between + half + after + 2.0 * (ranks - 1.0) * links.inside.latency_s)
     }
 
-    fn note(&self) -> Option<String> {
+    fn note(&self) -> Option<Note> {
         match (self.ranks_per_node(), self.topology.nodes()) {
-            (_, 1) if self.topology.workers > 1 => {
-                Some("hierarchical on a single node has no ring between nodes: only the reduction inside it".into())
-            }
-            (1, _) => Some("hierarchical with one GPU per node is a ring between the nodes".into()),
+            (_, 1) if self.topology.workers > 1 => Some(Note::NoRing),
+            (1, _) => Some(Note::RingOfNodes),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@
 //! Every bucket is cut into a piece for each server (and shard), so that all servers share the load; with
 //! `Chunk::Whole`, whole buckets are assigned to servers in turn. Servers have their own nodes or are colocated.
 use crate::chunk::Chunk;
+use crate::note::Note;
 use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Roles, Schedule, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -156,8 +157,8 @@ impl Schedule for ShardedPs {
         }
     }
 
-    fn note(&self) -> Option<String> {
+    fn note(&self) -> Option<Note> {
         let alone = self.topology.ranks_per_node == 1 || self.topology.workers == 1;
-        alone.then(|| "sharded-ps with one GPU per node has no reduction inside it: servers share every tensor".into())
+        alone.then_some(Note::SharedTensors)
     }
 }

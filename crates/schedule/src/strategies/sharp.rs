@@ -11,6 +11,7 @@
 //! fewer children than it has (its radix) becomes several, one level more. Up and down are separate roles of a switch,
 //! because its ports are full duplex: a piece on its way down never waits for one on its way up.
 use crate::chunk::Chunk;
+use crate::note::Note;
 use crate::plan::{Entry, Inside, Knob, Knobs, PlanError, Topology};
 use crate::schedule::{Link, Links, Roles, Schedule, Stand, SwitchPlace, Volume};
 use crate::step::{Bucket, Op, Peers, Piece, Step, at};
@@ -372,26 +373,25 @@ impl Schedule for Sharp {
         Some((between + 2.0 * way).max(inside))
     }
 
-    fn note(&self) -> Option<String> {
+    fn note(&self) -> Option<Note> {
         let nodes = self.topology.nodes();
         if nodes == 1 {
             let alone = self.topology.workers == 1;
-            return (!alone).then(|| "sharp on a single node has no switch: only the reduction inside the node".into());
+            return (!alone).then_some(Note::NoSwitch);
         }
-        let mut notes = Vec::new();
         let has_several = |parts: &Option<std::sync::Arc<[u32]>>| parts.as_ref().is_some_and(|parts| parts.len() > 1);
         let natural = match (has_several(&self.topology.racks), has_several(&self.topology.pods)) {
             (false, _) => 1,
             (true, false) => 2,
             (true, true) => 3,
         };
-        if let Some(radix) = self.topology.switch_radix.filter(|_| self.levels > natural) {
-            notes.push(format!("a switch adds up at most {radix}: the tree has {} levels", self.levels));
-        }
-        if let (true, Cut::Streamed(most)) = (self.shortened, self.cut) {
-            notes.push(format!("pieces of {most} elements, so that a switch's memory holds {SUMS_IN_MEMORY} of them"));
-        }
-        (!notes.is_empty()).then(|| format!("sharp: {}", notes.join("; ")))
+        let radix = self.topology.switch_radix.filter(|_| self.levels > natural);
+        let levels = radix.map(|radix| (radix, self.levels));
+        let pieces = match self.cut {
+            Cut::Streamed(most) if self.shortened => Some((most, SUMS_IN_MEMORY)),
+            _ => None,
+        };
+        (levels.is_some() || pieces.is_some()).then_some(Note::SwitchLimits { levels, pieces })
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use paceline_model::{Cluster, Rate, Time, Trace};
-use paceline_schedule::{Bucket, Link, Links, Schedule};
+use paceline_schedule::{Bucket, Link, Links, Note, Schedule};
 
 use super::constants::Constants;
 use crate::network::left::slowest_port;
@@ -215,13 +215,9 @@ impl<'a> Collective<'a> {
     }
 
     /// A remark on how the exchanges were forecast.
-    pub fn note(&self) -> Option<String> {
-        (!self.by_events).then(|| {
-            format!(
-                "{} on {} workers takes its closed form: its messages are too many to be simulated",
-                self.strategy, self.options.workers
-            )
-        })
+    pub fn note(&self) -> Option<Note> {
+        let closed_form = Note::ClosedForm { strategy: self.strategy, workers: self.options.workers };
+        (!self.by_events).then_some(closed_form)
     }
 
     /// All exchanges so far.

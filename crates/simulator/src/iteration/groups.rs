@@ -7,7 +7,7 @@ use paceline_iteration::{Collective, Group, Plan, Work};
 use paceline_model::Cluster;
 use paceline_model::cluster::Fabric;
 use paceline_schedule::{
-    Bucket, Entry, Knob, Knobs, Least, Link, Links, Peers, Roles, Schedule, Step, SwitchPlace, Topology, Volume,
+    Bucket, Entry, Knob, Knobs, Least, Link, Links, Note, Peers, Roles, Schedule, Step, SwitchPlace, Topology, Volume,
     build_collective, look_up,
 };
 
@@ -61,9 +61,9 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Notes on collectives of all ranks.
-    pub fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<Note> {
         let of_all = self.parts.iter().filter(|part| part.group.size == self.world);
-        let mut notes: Vec<String> = of_all.filter_map(|part| part.schedule.note()).collect();
+        let mut notes: Vec<Note> = of_all.filter_map(|part| part.schedule.note()).collect();
         notes.dedup();
         notes
     }

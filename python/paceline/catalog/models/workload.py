@@ -505,11 +505,7 @@ class Workload:
             )
         except InvalidArgumentError as error:
             # Of names that the trace has inside, a reader knows none.
-            if "longer than a day" in error.reason:
-                takes = f"an iteration takes longer than a day on {self.hardware.title}"
-            elif "petabyte" in error.reason:
-                takes = "its tensors and activations take more than a petabyte"
-            else:
+            if not (takes := self._beyond_traces(error)):
                 raise
             sizes = f"batch {self.batch}" + (f" of {self.tokens} tokens (seq)" if self.is_text else "")
             if self.model.largest:
@@ -517,6 +513,19 @@ class Workload:
                     f"{self.model.largest}, the largest size of a model of which {takes}; is it right, and {sizes}?"
                 ) from None
             raise InvalidArgumentError(f"{self.model.name}: {takes}; is {sizes} right?") from None
+
+    def _beyond_traces(self, error: InvalidArgumentError) -> str:
+        """Return what of it exceeds what traces may have (docs/reference/trace-format.md); empty if nothing does."""
+        if max(self.before_s + self.forward_s, self.backward_s, self.optimizer_s) > _DAY_S:
+            return f"an iteration takes longer than a day on {self.hardware.title}"
+        elements = sum(tensor.size for layer in self.model.layers for tensor in layer.tensors)
+        is_about_bytes = (error.place or "").endswith("bytes")
+        if is_about_bytes or elements * element_bytes(self.precision) > _PETABYTE:
+            return "its tensors and activations take more than a petabyte"
+        return ""
+
+
+_DAY_S, _PETABYTE = 86_400.0, 10**15
 
 
 def _seconds(value: float) -> float:

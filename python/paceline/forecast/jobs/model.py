@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 from paceline import _core
-from paceline._core import Cluster, Racks
+from paceline._core import Cluster, Note, Racks
 from paceline._internal.console import Bar
 from paceline._internal.system import cores
 from paceline.catalog.strategies import feasible, find_strategy, with_switch
@@ -73,7 +73,7 @@ class JobResult:
     """Computation of one worker alone, of that. None: stopped before it was known."""
     bottleneck: Resource | None
     """Where most of an iteration's critical path is, beside the other jobs; as `bottleneck.bound_by` says."""
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def slowdown(self) -> float | None:

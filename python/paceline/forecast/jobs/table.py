@@ -157,5 +157,6 @@ def to_dict(result: JobsResult) -> dict[str, Any]:
 
 def _of_job(job: JobResult) -> dict[str, Any]:
     bottleneck = None if job.bottleneck is None else terms.place(job.bottleneck)
-    fields = vars(job) | {"bottleneck": bottleneck, "slowdown": job.slowdown}
+    notes = list(map(terms.note, job.notes))
+    fields = vars(job) | {"bottleneck": bottleneck, "notes": notes, "slowdown": job.slowdown}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

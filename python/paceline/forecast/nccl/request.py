@@ -11,14 +11,12 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster, Degraded
 from paceline._internal import units
-from paceline.catalog import nccl
 from paceline.catalog.builtin_names import COLLECTIVES
 from paceline.catalog.library import as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time
 from paceline.forecast.request import Sweep
-from paceline.forecast.result import SCHEMA_VERSION
 
 _APPLICABLE = frozenset({"workers", "cluster", "bandwidth", "gpus_per_node", "intra_bandwidth", "degraded"})
 _MOST_BYTES = 10**15
@@ -42,44 +40,6 @@ class Answer:
     group: Group
     kind: Kind
     times: tuple[CollectiveTime, ...]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return an object for each size. Times in seconds, rates in bits per second."""
-        return [self._to_dict(it) for it in self.times]
-
-    def _to_dict(self, it: CollectiveTime) -> dict[str, Any]:
-        own = it.tuning
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "collective": it.kind,
-            "bytes": it.size,
-            "workers": self.group.ranks,
-            "nodes": self.group.nodes,
-            "cluster": self.cluster,
-            "bandwidth_bps": self.bandwidth_bps,
-            "time_s": it.seconds,
-            "algorithm_bandwidth_bps": 8 * it.algorithm_bandwidth,
-            "bus_bandwidth_bps": 8 * it.bus_bandwidth,
-            "algorithm": it.algorithm,
-            "protocol": it.protocol,
-            "nccl_model": None
-            if own is None
-            else {"algorithm": own.algorithm, "protocol": own.protocol, "time_s": own.seconds},
-            "evidence": evidence(self.group.nodes),
-            "assumed": list(self.machine.assumed),
-        }
-
-
-def evidence(nodes: int) -> str:
-    """Return how far forecasts have been from measurements, or that there are none."""
-    if nodes > 1:
-        return "there is no evidence for several nodes: no published bandwidths of them are built in"
-    known = nccl.checked()
-    return (
-        f"on one node, forecasts of {known.rows} published bandwidths (8 H200, 8 B200) are {units.percent(known.mean)} "
-        f"off on average, and {units.percent(known.without_source)} without their own source (paceline study "
-        "collectives)"
-    )
 
 
 def is_asked(words: Sequence[str], options: Mapping[str, Any]) -> bool:

@@ -6,21 +6,17 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.nccl.request import Answer, evidence
+from paceline.forecast.nccl.model import CollectiveTime
+from paceline.forecast.nccl.request import Answer
+from paceline.forecast.result import SCHEMA_VERSION
+from paceline.forecast.wording.nccl import COLLECTIVES, evidence, title
 
-NAMES: dict[Kind, str] = {
-    "allreduce": "all-reduce",
-    "allgather": "all-gather",
-    "reducescatter": "reduce-scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -45,39 +41,9 @@ def table(answers: Sequence[Answer]) -> list[str]:
     return lines
 
 
-def title(answer: Answer) -> str:
-    """Return what an answer is about, in a line."""
-    group, machine = answer.group, answer.machine
-    between = ""
-    if group.nodes > 1:
-        nics = f", {units.count(machine.nics, 'NIC')} a node" if machine.nics > 1 else ""
-        between = f", {units.rate(8 * machine.nominal)}{nics}"
-    return (
-        f"NCCL's {NAMES[answer.kind]} on {answer.cluster}: {units.count(group.ranks, 'GPU')} on "
-        f"{units.count(group.nodes, 'node')}{between}, as nccl-tests times it"
-    )
-
-
-def notes(answers: Sequence[Answer]) -> list[str]:
-    """Return what was assumed, and where NCCL's own model would choose otherwise."""
-    found = dict.fromkeys(f"assumed: {one}" for answer in answers for one in answer.machine.assumed)
-    pairs = [(it, it.tuning) for answer in answers if answer.group.nodes > 1 for it in answer.times]
-    other = [(it, own) for it, own in pairs if own and (own.algorithm, own.protocol) != (it.algorithm, it.protocol)]
-    if other:
-        it, own = other[-1]
-        note = (
-            f"in {units.count(len(other), 'row')}, NCCL's own model would choose otherwise, for {units.size(it.size)} "
-            f"and {it.group.ranks} GPUs {own.algorithm} with {own.protocol} ({units.duration(own.seconds)}); between "
-            "nodes that model is 2 to 3 times too fast for all but rings with Simple, so these rows are as calibrated"
-        )
-        found[note] = None
-    found |= dict.fromkeys(evidence(answer.group.nodes) for answer in answers)
-    return list(found)
-
-
 def to_csv(answers: Sequence[Answer]) -> str:
     """Return a row for each size, with units in the headers."""
-    rows = [row for answer in answers for row in answer.to_dicts()]
+    rows = [row for answer in answers for row in to_dicts(answer)]
     flat = [
         {
             name: value
@@ -108,7 +74,7 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
     from paceline.forecast.output import style
     from paceline.forecast.output.plotting import save
 
-    names = [f"{NAMES[it.kind]}, {units.count(it.group.ranks, 'GPU')}" for it in answers]
+    names = [f"{COLLECTIVES[it.kind]}, {units.count(it.group.ranks, 'GPU')}" for it in answers]
     if len({it.bandwidth_bps for it in answers}) > 1:
         names = [f"{name}, {units.rate(it.bandwidth_bps)}" for name, it in zip(names, answers, strict=True)]
     looks = style.systems(names)
@@ -127,3 +93,31 @@ def draw(answers: Sequence[Answer], path: Path) -> None:
         axes.legend(frameon=False)
         with replaced(path) as file:
             save(figure, file, path.suffix.lower().removeprefix("."))
+
+
+def to_dicts(answer: Answer) -> list[dict[str, Any]]:
+    """Return an object for each size. Times in seconds, rates in bits per second."""
+    return [_to_dict(answer, it) for it in answer.times]
+
+
+def _to_dict(answer: Answer, it: CollectiveTime) -> dict[str, Any]:
+    own = it.tuning
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "collective": it.kind,
+        "bytes": it.size,
+        "workers": answer.group.ranks,
+        "nodes": answer.group.nodes,
+        "cluster": answer.cluster,
+        "bandwidth_bps": answer.bandwidth_bps,
+        "time_s": it.seconds,
+        "algorithm_bandwidth_bps": 8 * it.algorithm_bandwidth,
+        "bus_bandwidth_bps": 8 * it.bus_bandwidth,
+        "algorithm": it.algorithm,
+        "protocol": it.protocol,
+        "nccl_model": None
+        if own is None
+        else {"algorithm": own.algorithm, "protocol": own.protocol, "time_s": own.seconds},
+        "evidence": evidence(answer.group.nodes),
+        "assumed": list(answer.machine.assumed),
+    }

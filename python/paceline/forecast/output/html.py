@@ -144,3 +144,6 @@ def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: boo
     words = [result.strategy, planned, compression_label(result), result.coordinator, *besides]
     name = f'<td class="name">{html.escape(", ".join(word for word in words if word))}</td>'
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+Result.shown = staticmethod(summary)

@@ -10,10 +10,10 @@ from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import SWITCHES, all_strategies, feasible
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
+from paceline.forecast.execute import execute
 from paceline.forecast.lowering import LONG, is_long
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Relief, bound, reliefs
 from paceline.forecast.verdict.groups import Group, largest
 from paceline.forecast.verdict.slow_links import SlowLinks, slow_links

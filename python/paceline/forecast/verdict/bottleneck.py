@@ -15,11 +15,11 @@ from typing import Any
 from paceline._core import Cluster, Fabric, Racks, Trace
 from paceline.catalog.channels import auto
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.kinds import About, Exchange, Measure, Part, Remark, Resource
 from paceline.forecast.lowering import is_limited_by_connections, lowered
 from paceline.forecast.result import PathPart, Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 
 NOTEWORTHY = 1.005
 """Smaller ratios of two times are not worth mentioning."""

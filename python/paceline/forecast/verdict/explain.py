@@ -11,11 +11,11 @@ from paceline.catalog.channels import with_channel
 from paceline.catalog.strategies import SWITCHES, Strategy, all_strategies, feasible, with_switch
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression, sharding
+from paceline.forecast.execute import execute
 from paceline.forecast.kinds import About, Measure, Remark, Resource
 from paceline.forecast.lowering import is_long, lowered
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 from paceline.forecast.verdict.advice import Details, details
 from paceline.forecast.verdict.bottleneck import NOTEWORTHY, Bound, Relief, bound, reliefs, uses_the_network
 from paceline.forecast.verdict.groups import Group

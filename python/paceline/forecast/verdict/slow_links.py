@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from paceline._core import Cluster, Degraded
 from paceline.errors import InvalidArgumentError
+from paceline.forecast.execute import execute
 from paceline.forecast.result import Result
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 
 _LEVELS = ("rails", "leaf-spine", "fat-tree")
 """Fabrics in which adaptive routing spreads messages over all links that lead on."""

@@ -1,9 +1,10 @@
-"""The words of forecasts: the only modules that put what a forecast knows into sentences.
+"""The words of forecasts: what a forecast knows as values is put into sentences here.
 
 | module | contents |
 | --- | --- |
-| terms | parts, resources, changes, evidence; needs no result |
-| rows | what a row, its ranks and its network are called |
-| verdict, sharding, explanation | sentences on what bounds an iteration, on memory, on changes |
-| advise, jobs | sentences of `paceline advise` and of several jobs |
+| terms | parts, resources, changes, evidence, the core's notes; needs no result |
+| notes | what a request was made into |
+| rows | what a row, its ranks and its network are called, and its interval |
+| bottleneck, sharding, verdict, explanation | what bounds an iteration, memory, the verdict, changes |
+| advise, jobs, nccl | `paceline advise`, several jobs, NCCL's collectives |
 """

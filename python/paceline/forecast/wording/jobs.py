@@ -60,3 +60,8 @@ def _who(result: JobsResult) -> str:
         f"{worst.name} suffers most, {slowdowns[row]:.2f} times slower than alone, mainly from {by} "
         f"({most:.2f} times slower beside it alone)."
     )
+
+
+def notes(result: JobsResult) -> list[str]:
+    """Return the notes on jobs."""
+    return [f"note: {job.name}: {terms.note(note)}" for job in result.jobs for note in job.notes]

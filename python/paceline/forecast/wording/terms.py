@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline._core import Note
 from paceline._internal import units
 from paceline.forecast.kinds import (
     FURTHER,
@@ -199,6 +200,37 @@ def _buckets(about: About) -> str:
         return "every tensor separately"
     written = f"{about.size // 2**20}MiB" if about.size >= 2**20 else f"{about.size // 2**10}KiB"
     return f"--bucket-size {written}, {units.count(about.count, 'bucket')}"
+
+
+def note(one: Note, rank: str = "GPU") -> str:
+    """Return a degenerate case in words; `rank`: what a node has several of."""
+    match one:
+        case Note.NoSwitch():
+            return "sharp on a single node has no switch: only the reduction inside the node"
+        case Note.SwitchLimits():
+            limits = []
+            if one.levels is not None:
+                limits.append("a switch adds up at most {}: the tree has {} levels".format(*one.levels))
+            if one.pieces is not None:
+                limits.append("pieces of {} elements, so that a switch's memory holds {} of them".format(*one.pieces))
+            return f"sharp: {'; '.join(limits)}"
+        case Note.SharedTensors():
+            return f"sharded-ps with one {rank} per node has no reduction inside it: servers share every tensor"
+        case Note.NoRing():
+            return "hierarchical on a single node has no ring between nodes: only the reduction inside it"
+        case Note.RingOfNodes():
+            return f"hierarchical with one {rank} per node is a ring between the nodes"
+        case Note.OneGroup():
+            return f"hsdp with one group of all {one.ranks} ranks is zero3"
+        case Note.ClosedForm():
+            how = "takes its closed form: its messages are too many to be simulated"
+            return f"{one.strategy} on {one.workers} workers {how}"
+    raise AssertionError(one)
+
+
+def without_activations(trace: str) -> str:
+    """Return that memory is forecast without activations."""
+    return f"{trace} does not say what activations take, so memory leaves them out"
 
 
 def evidence(found: Evidence) -> str:

@@ -13,10 +13,10 @@ from paceline.catalog.strategies import all_coordinators, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.networks import networks
 from paceline.forecast.coordination.options import BALANCED
+from paceline.forecast.execute import execute
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
-from paceline.forecast.sweep import execute
 
 BATCH = 32
 GPUS = (6, 96, 384, 1536, 6144, 12_288, 24_576)
