@@ -198,7 +198,7 @@ class Result:
     """Iterations between two exchanges of parameters, 1 for gradients in each; None if it was not asked for."""
     sharded: Sharded | None = None
     """Exposed communication by collective, and memory, if the iteration has a plan (`sharding`, `accumulate`)."""
-    shown: ClassVar[Callable[[Result], str] | None] = None
+    _shown: ClassVar[Callable[[Result], str] | None] = None
     """Returns what notebooks show; set by `output.html`."""
 
     @classmethod
@@ -273,7 +273,7 @@ class Result:
         return plain
 
     def _repr_html_(self) -> str | None:
-        return None if Result.shown is None else Result.shown(self)
+        return None if Result._shown is None else Result._shown(self)
 
     @property
     def compute_s(self) -> float:

@@ -146,4 +146,4 @@ def _row(result: Result, besides: Sequence[str], attributes: str, *, memory: boo
     return f"<tr{attributes}>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-Result.shown = staticmethod(summary)
+Result._shown = staticmethod(summary)  # what notebooks show
