@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cli
 import pytest
-from paceline.catalog.hardware import find_hardware
+from paceline.catalog.gpus import find_hardware
 
 ROOT = Path(__file__).parent.parent
 TINY = str(ROOT / "examples" / "tiny.json")

@@ -12,9 +12,9 @@ from pathlib import Path
 import cli
 import paceline
 import pytest
+from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import METHODS, parse
-from paceline.catalog.hardware import find_hardware
-from paceline.catalog.library import load_trace
+from paceline.catalog.gpus import find_hardware
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.compression import on_gpu
 

@@ -12,7 +12,7 @@ import cli
 import pytest
 from paceline._core import Trace
 from paceline._internal.documents import read_json, read_limited, read_small
-from paceline.catalog.hardware import find_hardware
+from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.config import built_in_configs
 from paceline.cli.models import _document
 from paceline.errors import InvalidArgumentError

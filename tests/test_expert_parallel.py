@@ -6,7 +6,7 @@ from dataclasses import replace
 import cli
 import paceline
 import pytest
-from paceline.catalog.hardware import find_hardware
+from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.config import find_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.roofline import Links, Roofline

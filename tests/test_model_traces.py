@@ -2,7 +2,7 @@
 
 import paceline
 import pytest
-from paceline.catalog.devices import all_rates, rates_of
+from paceline.catalog.rates import all_rates, rates_of
 
 # torchvision's documentation; ResNet-200 of He et al. 2016 by its block counts; transformers' configurations.
 PARAMETERS = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paceline import InvalidArgumentError
 from paceline.catalog.constants import assuming, checked_constants
 from paceline.catalog.efficiency import all_efficiencies, efficiency, matmul_share
-from paceline.catalog.hardware import all_hardware, find_hardware, read_hardware
+from paceline.catalog.gpus import all_hardware, find_hardware, read_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, read_config
 from paceline.catalog.models.families import MODEL_TYPES, model_of
 from paceline.catalog.models.memory import Computation, activation_bytes, memory_of

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import nccl
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.constants import assuming
-from paceline.catalog.library import load_cluster, load_trace
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl import Group, Machine, collective_time, estimates
 from paceline.forecast.nccl.model import bus_factor

@@ -10,9 +10,9 @@ import pytest
 from paceline._core import parse_rate, written_rate
 from paceline._internal.nearest import like_gpu
 from paceline.catalog import channels
-from paceline.catalog.devices import all_rates
-from paceline.catalog.hardware import all_hardware, find_hardware
+from paceline.catalog.gpus import all_hardware, find_hardware
 from paceline.catalog.nodes import GPUS_PER_NODE, inside_of, node_fields, nodes_of, nodes_of_device
+from paceline.catalog.rates import all_rates
 from paceline.errors import InvalidArgumentError
 
 verdict = partial(cli.said, "simulate", "--strategy", "native")

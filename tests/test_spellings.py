@@ -8,7 +8,7 @@ import paceline
 import pytest
 from cli import said
 from paceline import InvalidArgumentError
-from paceline.catalog.library import as_nccl_tests
+from paceline.catalog.builtin import as_nccl_tests
 from paceline.catalog.models.config import built_in_configs, find_config
 from paceline.catalog.models.spec import find_workload
 from paceline.cli.main import all_commands, main

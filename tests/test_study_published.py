@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.catalog import channels
+from paceline.catalog.builtin import load_trace
 from paceline.catalog.libraries import all_libraries, find_library
-from paceline.catalog.library import load_trace
 from paceline.catalog.nodes import node_fields
 from paceline.errors import InvalidArgumentError
 from paceline_lab.studies import run_study

@@ -11,7 +11,7 @@ import paceline
 import pytest
 from paceline._core import Cluster, Degraded, Racks, Trace
 from paceline._internal.documents import read_json
-from paceline.catalog.library import totals
+from paceline.catalog.builtin import totals
 from paceline.forecast import request
 
 PACKAGES = Path(__file__).parent.parent / "python"

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from paceline import _core
-from paceline.catalog.hardware import find_hardware
+from paceline.catalog.gpus import find_hardware
 from paceline.errors import InvalidArgumentError, PacelineError
 from rich.console import Console
 from rich.table import Table

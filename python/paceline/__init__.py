@@ -13,8 +13,8 @@ TYPE_CHECKING = False  # typing is slow to import, and until then nothing handle
 if TYPE_CHECKING:
     from paceline import job
     from paceline._core import Cluster, Trace, __version__
+    from paceline.catalog.builtin import load_cluster, load_trace
     from paceline.catalog.builtin_names import cluster_names, trace_names
-    from paceline.catalog.library import load_cluster, load_trace
     from paceline.catalog.strategies import all_strategies
     from paceline.errors import InternalError, InvalidArgumentError, JobError, PacelineError
     from paceline.forecast.output.frame import to_frame
@@ -59,7 +59,7 @@ if not TYPE_CHECKING:  # type checkers would take `__getattr__` for a definition
             "paceline._core": ["Cluster", "Trace", "__version__"],
             "paceline.errors": ["InternalError", "InvalidArgumentError", "JobError", "PacelineError"],
             "paceline.catalog.builtin_names": ["cluster_names", "trace_names"],
-            "paceline.catalog.library": ["load_cluster", "load_trace"],
+            "paceline.catalog.builtin": ["load_cluster", "load_trace"],
             "paceline.catalog.strategies": ["all_strategies"],
             "paceline.forecast.output.frame": ["to_frame"],
             "paceline.forecast.output.plotting": ["plot"],

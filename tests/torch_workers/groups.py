@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.errors import InvalidArgumentError, JobError
 from paceline.forecast.nccl import Group, Machine, collective_time
 from paceline.torch.backend.hook import operations_of

@@ -16,9 +16,9 @@ from typing import Any
 from paceline._core import Cluster, written_rate
 from paceline._internal import units
 from paceline.catalog import channels, nccl
+from paceline.catalog.builtin import fields_given, load_cluster
 from paceline.catalog.constants import as_rate, read_document
-from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
-from paceline.catalog.library import fields_given, load_cluster
+from paceline.catalog.gpus import Hardware, all_hardware, find_hardware
 from paceline.errors import InvalidArgumentError
 
 GPUS_PER_NODE = 8

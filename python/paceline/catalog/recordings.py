@@ -8,11 +8,11 @@ from typing import Any
 from paceline._core import Trace
 from paceline._internal.nearest import like_gpu
 from paceline._internal.units import shown
+from paceline.catalog.builtin import load_trace
 from paceline.catalog.builtin_names import COLLECTIVES
-from paceline.catalog.devices import published, rates_of
-from paceline.catalog.hardware import find_hardware
-from paceline.catalog.library import load_trace
+from paceline.catalog.gpus import find_hardware
 from paceline.catalog.models.spec import ONLY_MODELS, is_file, is_recorded, unknown_workload
+from paceline.catalog.rates import published, rates_of
 from paceline.errors import InvalidArgumentError
 
 

@@ -14,17 +14,17 @@ from paceline._core import Cluster, written_time
 from paceline._internal import units
 from paceline._internal.console import Column, put, render, say, width, wrapped
 from paceline._internal.files import check_writable, replaced
-from paceline.catalog.builtin_names import cluster_names, trace_names
-from paceline.catalog.channels import with_channel
-from paceline.catalog.devices import rates_of
-from paceline.catalog.library import (
+from paceline.catalog.builtin import (
     cluster_document,
     cluster_text,
     load_cluster,
     load_trace,
     totals,
 )
+from paceline.catalog.builtin_names import cluster_names, trace_names
+from paceline.catalog.channels import with_channel
 from paceline.catalog.models.config import find_config
+from paceline.catalog.rates import rates_of
 from paceline.catalog.strategies import KNOBS, all_strategies
 from paceline.cli.completion import complete
 

@@ -73,7 +73,7 @@ def export_chakra(*, trace: str, workers: int, bucket_size: int | str, as_json: 
     paceline export chakra resnet-50 --workers 8 -o resnet50
     paceline import chakra resnet50.0.et -o resnet50.json
     """
-    from paceline.catalog.library import load_trace
+    from paceline.catalog.builtin import load_trace
     from paceline.interop.chakra import export_chakra as convert
 
     check_writable("--output", output.parent / f"{output.name}.0.et")

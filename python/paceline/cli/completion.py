@@ -33,13 +33,13 @@ def _clusters() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    from paceline.catalog.hardware import all_hardware
+    from paceline.catalog.gpus import all_hardware
 
     return [hardware.name for hardware in all_hardware()]
 
 
 def _devices() -> Iterable[str]:
-    from paceline.catalog.devices import all_rates
+    from paceline.catalog.rates import all_rates
 
     return dict.fromkeys(rate.device for rate in all_rates())
 

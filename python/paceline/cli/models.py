@@ -16,7 +16,7 @@ from paceline.settings.table import of_place
 
 if TYPE_CHECKING:
     from paceline import _core
-    from paceline.catalog.hardware import Hardware
+    from paceline.catalog.gpus import Hardware
     from paceline.catalog.models.config import Config
     from paceline.catalog.models.workload import Workload
 
@@ -139,8 +139,8 @@ _KINDS = ("parameters", "gradients", "optimizer", "gathered", "communication", "
 
 def _memory(workload: Workload, sharding: str, gpus: int) -> _core.Memory:
     """Return the memory of the plan that `paceline simulate` makes by default."""
+    from paceline.catalog.builtin import load_cluster
     from paceline.catalog.libraries import DEFAULT, find_library
-    from paceline.catalog.library import load_cluster
     from paceline.forecast.lowering import native
     from paceline.forecast.scenario import Scenario
 
@@ -222,7 +222,7 @@ def _count(parameters: int) -> str:
 @_json
 def gpus(*, name: str | None, as_json: bool) -> None:
     """List the GPUs that --gpu knows, or show NAME: a GPU or a device file."""
-    from paceline.catalog.hardware import PRECISIONS, all_hardware, find_hardware
+    from paceline.catalog.gpus import PRECISIONS, all_hardware, find_hardware
     from paceline.catalog.nodes import slot_bps
 
     shown = [find_hardware(name)] if name else list(all_hardware())

@@ -102,7 +102,7 @@ def record(*, output: Path, as_json: bool, script: tuple[str, ...], **options: A
 
 def _known_gpu(gpu: str, dtype: str | None) -> str:
     """Return the GPU's name, or the absolute path of its file. Raises InvalidArgumentError."""
-    from paceline.catalog.hardware import find_hardware
+    from paceline.catalog.gpus import find_hardware
 
     with naming({"gpu": Source("flag", "--gpu")}):
         hardware = find_hardware(gpu)

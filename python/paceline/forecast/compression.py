@@ -14,7 +14,7 @@ from paceline._core import CompressionCosts, PartCosts, Trace
 from paceline._internal import units
 from paceline.catalog.compression import NONE, OPTIONS, Compression, parse
 from paceline.catalog.dtypes import DTYPE_BYTES
-from paceline.catalog.hardware import Hardware, find_hardware, titled
+from paceline.catalog.gpus import Hardware, find_hardware, titled
 from paceline.catalog.models.roofline import Roofline
 from paceline.catalog.strategies import SWITCHES, Strategy
 from paceline.errors import InvalidArgumentError

@@ -11,9 +11,9 @@ from typing import Any
 from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.files import check_distinct, check_writable
+from paceline.catalog.builtin import NO_NETWORK
 from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.libraries import DEFAULT, Library, library_names
-from paceline.catalog.library import NO_NETWORK
 from paceline.catalog.placement import read_placement
 from paceline.catalog.strategies import (
     EXTRAS,

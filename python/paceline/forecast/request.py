@@ -12,17 +12,17 @@ from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
+from paceline.catalog.builtin import fields_given, load_cluster, load_trace
 from paceline.catalog.channels import with_channel
 from paceline.catalog.constants import as_rate
-from paceline.catalog.devices import adjusted, device_rate
-from paceline.catalog.hardware import find_hardware, titled
+from paceline.catalog.gpus import find_hardware, titled
 from paceline.catalog.libraries import COORDINATED, DEFAULT, NONE, Library, find_library, library_names
-from paceline.catalog.library import fields_given, load_cluster, load_trace
 from paceline.catalog.models.roofline import Links, is_split
 from paceline.catalog.models.spec import OPTIONS as MODEL_OPTIONS
 from paceline.catalog.models.spec import find_workload
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, nodes_of, nodes_of_device, with_inside
+from paceline.catalog.rates import adjusted, device_rate
 from paceline.catalog.recordings import is_published, refuse_on_recording
 from paceline.catalog.strategies import (
     Strategy,

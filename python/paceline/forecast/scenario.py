@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from paceline._core import Cluster, Trace
 from paceline.catalog.channels import with_channel
-from paceline.catalog.hardware import titled
+from paceline.catalog.gpus import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy

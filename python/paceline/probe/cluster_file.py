@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline._core import Cluster
 from paceline._internal import units
-from paceline.catalog.library import NO_NETWORK
+from paceline.catalog.builtin import NO_NETWORK
 from paceline.errors import InvalidArgumentError
 from paceline.probe.measure import INSIDE, INSIDE_LATENCY, LATENCY, MESSAGE, RING
 from paceline.probe.result import Found

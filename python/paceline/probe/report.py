@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
-from paceline.catalog.library import NO_NETWORK
+from paceline.catalog.builtin import NO_NETWORK
 from paceline.probe.compression import PARTS, of_bucket
 from paceline.probe.layout import Host
 from paceline.probe.machine import GAP_NS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core import Cluster, Trace
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.builtin_names import trace_names
-from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.simulate import simulate

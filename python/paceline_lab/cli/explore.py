@@ -63,7 +63,7 @@ def explore(*, trace: str, cluster: str | None, gpu: str | None, port: int, open
 def _first(named: str, cluster: str | None, gpu: str | None) -> State | ModelState:
     """Return the state of the page that a name asks for: of a model or of a recorded trace."""
     from paceline.catalog.builtin_names import built_in_trace, trace_names
-    from paceline.catalog.hardware import find_hardware
+    from paceline.catalog.gpus import find_hardware
     from paceline.catalog.models.config import built_in_configs, find_config
     from paceline.catalog.models.spec import split_word
 

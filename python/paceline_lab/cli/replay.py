@@ -13,8 +13,8 @@ import click
 from paceline._internal import units
 from paceline._internal.console import put, say
 from paceline._internal.extras import need
+from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import OPTIONS as COMPRESSION
-from paceline.catalog.library import load_trace
 from paceline.cli import param_types as types
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.sharding import OPTIONS

@@ -13,7 +13,7 @@ from paceline._core import Cluster, parse_rate, written_rate, written_time
 from paceline._internal.console import put, say, width
 from paceline._internal.extras import need
 from paceline._internal.files import check_writable
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.names import StrategyName
 from paceline.catalog.strategies import Strategy, check_knobs
 from paceline.cli import param_types as types

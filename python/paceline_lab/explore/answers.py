@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline._core import Cluster, Straggler, Switch, Trace
+from paceline.catalog.builtin import load_cluster, load_trace, totals
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import find_library
-from paceline.catalog.library import load_cluster, load_trace, totals
 from paceline.catalog.strategies import Strategy, all_strategies, feasible, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.execute import execute

@@ -11,7 +11,7 @@ from paceline._internal.json_objects import loads
 from paceline._internal.nearest import nearest
 from paceline._internal.units import binary_count
 from paceline.catalog.builtin_names import cluster_names, trace_names
-from paceline.catalog.hardware import all_hardware
+from paceline.catalog.gpus import all_hardware
 from paceline.catalog.libraries import library_names
 from paceline.catalog.models.config import built_in_configs
 from paceline.catalog.names import Checkpointing, Kernels, Precision

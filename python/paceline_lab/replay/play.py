@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._core import Cluster, Trace
 from paceline._internal.clock import Clock
 from paceline._internal.system import boot
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.strategies import find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.lowering import native

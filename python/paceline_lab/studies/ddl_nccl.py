@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from paceline._core import Trace
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.channels import with_channel
-from paceline.catalog.devices import rates_of
 from paceline.catalog.libraries import find_library
-from paceline.catalog.library import load_cluster, load_trace
+from paceline.catalog.rates import rates_of
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions

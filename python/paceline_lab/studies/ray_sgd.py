@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Trace
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.channels import constant, with_channel
 from paceline.catalog.constants import as_rate
 from paceline.catalog.libraries import find_library
-from paceline.catalog.library import load_cluster, load_trace
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 from paceline.settings.keywords import CoreOptions

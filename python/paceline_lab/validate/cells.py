@@ -12,8 +12,8 @@ from paceline._core import Trace
 from paceline._internal import units
 from paceline._internal.system import cores
 from paceline.catalog import libraries
+from paceline.catalog.builtin import load_trace
 from paceline.catalog.compression import NONE, parse
-from paceline.catalog.library import load_trace
 from paceline.catalog.strategies import Strategy, all_strategies, find_strategy
 from paceline.errors import InvalidArgumentError
 from paceline.forecast import compression as compressions

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core import Cluster, Trace
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
 

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import Cluster, Trace
-from paceline.catalog.library import cluster_document, load_cluster, load_trace
+from paceline.catalog.builtin import cluster_document, load_cluster, load_trace
 from paceline.catalog.strategies import Strategy
 from paceline.errors import InvalidArgumentError
 from paceline.job import objects

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from paceline._core import Cluster
 from paceline.catalog import names
 from paceline.catalog.efficiency import TRANSFORMER_ENGINE, efficiency, matmul_share
-from paceline.catalog.hardware import Hardware
+from paceline.catalog.gpus import Hardware
 from paceline.catalog.nccl import constant
 
 AttentionKind = names.Attention

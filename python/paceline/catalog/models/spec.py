@@ -10,7 +10,7 @@ from paceline._internal.nearest import alike, did_you_mean, nearest
 from paceline._internal.units import binary_count
 from paceline.catalog import names
 from paceline.catalog.builtin_names import built_in_trace, trace_names
-from paceline.catalog.hardware import Hardware, all_hardware, find_hardware
+from paceline.catalog.gpus import Hardware, all_hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config, is_config, read_config
 from paceline.catalog.models.families import model_of
 from paceline.catalog.models.layers import Model

@@ -9,7 +9,7 @@ from itertools import chain
 from paceline import _core
 from paceline._core import Gradient, Trace, Worker
 from paceline.catalog.efficiency import MEGATRON, TRANSFORMER_ENGINE, efficiency
-from paceline.catalog.hardware import Hardware
+from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.layers import Attention, Layer, Model
 from paceline.catalog.models.memory import (
     Checkpointing,

@@ -17,9 +17,9 @@ from paceline._internal.documents import read_small
 from paceline._internal.files import why_unread
 from paceline._internal.nearest import nearest
 from paceline._internal.units import shown
+from paceline.catalog.builtin import fields_given, load_cluster
 from paceline.catalog.channels import with_channel
 from paceline.catalog.libraries import DEFAULT, NONE, find_library
-from paceline.catalog.library import fields_given, load_cluster
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.nodes import Nodes, known_nodes, with_inside
 from paceline.errors import InvalidArgumentError

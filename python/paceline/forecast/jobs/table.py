@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline._internal import units
 from paceline._internal.console import Column, render
-from paceline.catalog.library import cluster_document
+from paceline.catalog.builtin import cluster_document
 from paceline.forecast.jobs.model import JobResult, JobsResult, SharedLink
 from paceline.forecast.kinds import Resource
 from paceline.forecast.sharding import NONE

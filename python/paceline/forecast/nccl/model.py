@@ -11,7 +11,7 @@ from paceline._core import NcclEstimate as Estimate
 from paceline._core import NcclGroup as Group
 from paceline._core import NcclMachine as Machine
 from paceline._core import NcclTime as CollectiveTime
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind, Protocol, assumed_values
 
 __all__ = ["Caller", "CollectiveTime", "Estimate", "Group", "Machine", "bus_factor", "collective_time", "estimates"]

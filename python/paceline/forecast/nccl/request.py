@@ -11,8 +11,8 @@ from typing import Any
 from paceline import _core
 from paceline._core import Cluster, Degraded
 from paceline._internal import units
+from paceline.catalog.builtin import as_nccl_tests, load_cluster
 from paceline.catalog.builtin_names import COLLECTIVES
-from paceline.catalog.library import as_nccl_tests, load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast.nccl.model import CollectiveTime, Group, Machine, collective_time

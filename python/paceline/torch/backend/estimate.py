@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from paceline.catalog.library import load_cluster
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.nccl import Kind
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.nccl import Group, Machine, collective_time

@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from paceline.catalog.efficiency import efficiency
-from paceline.catalog.hardware import Hardware
+from paceline.catalog.gpus import Hardware
 from paceline.catalog.models.roofline import Roofline
 
 _PRECISIONS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}

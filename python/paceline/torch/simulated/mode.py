@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import paceline
-from paceline.catalog.hardware import Hardware, find_hardware
+from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.torch.recorder.backward import inside_backward
 from paceline.torch.recorder.trace import RecordingError
 from paceline.torch.simulated.account import Account

@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from paceline.catalog.hardware import Hardware
+from paceline.catalog.gpus import Hardware
 from paceline.torch.simulated.replacing import answering
 
 _CAPABILITIES = {

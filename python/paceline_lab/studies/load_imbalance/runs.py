@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline._core import Trace
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.libraries import NONE, find_library
-from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.strategies import all_coordinators, find_strategy
 from paceline.forecast.coordination.model import Coordination
 from paceline.forecast.coordination.networks import networks

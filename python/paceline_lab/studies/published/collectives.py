@@ -18,8 +18,8 @@ from paceline import _core
 from paceline._internal import units
 from paceline._internal.console import Column, render, wrapped
 from paceline.catalog import nccl
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.constants import Constant, assuming, value_of
-from paceline.catalog.library import load_cluster
 from paceline.catalog.nccl import Algorithm, Kind
 from paceline.catalog.nodes import node_fields
 from paceline.errors import InvalidArgumentError

@@ -7,12 +7,12 @@ from typing import Any
 
 from paceline._core import Cluster, Gradient, Layer, Trace, Worker
 from paceline.catalog import channels
+from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.builtin_names import cluster_names
 from paceline.catalog.constants import as_rate
-from paceline.catalog.devices import adjusted, rates_of
 from paceline.catalog.libraries import find_library
-from paceline.catalog.library import load_cluster, load_trace
 from paceline.catalog.nodes import inside_of, node_fields
+from paceline.catalog.rates import adjusted, rates_of
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.evidence import Question, interval
 from paceline.forecast.result import Result

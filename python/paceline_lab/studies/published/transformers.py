@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline.catalog.builtin import load_cluster
 from paceline.catalog.efficiency import efficiency
-from paceline.catalog.hardware import Hardware, find_hardware
-from paceline.catalog.library import load_cluster
+from paceline.catalog.gpus import Hardware, find_hardware
 from paceline.catalog.models.config import Config, built_in_configs, find_config
 from paceline.catalog.models.families import with_context
 from paceline.catalog.models.memory import Checkpointing

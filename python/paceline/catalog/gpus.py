@@ -1,6 +1,6 @@
-"""GPUs as a roofline sees them: peaks by precision, memory, NVLink and launch cost, from devices/*.json.
+"""GPUs as a roofline sees them: peaks by precision, memory, NVLink and launch cost, from gpus/*.json.
 
-`paceline.catalog.devices` holds measured training rates of the recorded models; this module holds what the hardware can
+`paceline.catalog.rates` holds measured training rates of the recorded models; this module holds what the hardware can
 do, for models that were not recorded.
 """
 
@@ -18,7 +18,7 @@ from paceline.catalog import channels, names
 from paceline.catalog.constants import is_number, read_document
 from paceline.errors import InvalidArgumentError
 
-_FOLDER = Path(__file__).parent / "devices"
+_FOLDER = Path(__file__).parent / "gpus"
 PRECISIONS = get_args(names.Precision)
 """Precisions of matrix products that a device may have a peak for."""
 _PLAUSIBLE = {
