@@ -19,7 +19,7 @@ verdict = partial(cli.said, "simulate", "--strategy", "native")
 
 forecast = partial(cli.answer, "simulate")
 
-FOLDER = Path(paceline.__file__).parent / "catalog" / "devices"
+FOLDER = Path(paceline.__file__).parent / "catalog" / "gpus"
 WITHOUT_NODES = [device.name for device in all_hardware() if device.node is None]
 NAMES = {device.name: (device.name, device.title, *device.aliases, *device.like) for device in all_hardware()}
 

@@ -138,11 +138,11 @@ def simulate(
     if everything and (as_json or csv):
         raise click.UsageError(f"--all has no effect with {'--json' if as_json else '--csv'}, which has all")
     sweep = Sweep.of(_named(traces, configs), options, "simulate", "flag", timeline=timeline, plot=plot)
+    prepared = prepare(sweep)
     if plot is not None:
         from paceline.forecast.output.plotting import check_plot
 
         check_plot(plot)
-    prepared = prepare(sweep)
     for note in prepared.notes:
         remark(f"{note}")
     if plan_json is not None:

@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 from paceline._internal.system import cores
 from paceline.errors import InvalidArgumentError
 from paceline.forecast.progress import Progress, SweepInterrupted
-from paceline.forecast.ray_executor import execute as execute_by_ray
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of
 from paceline.forecast.scenario import Scenario
@@ -40,6 +39,8 @@ def execute(runs: Sequence[Scenario], progress: Progress | None = None, executor
         SweepInterrupted: Ctrl-C.
     """
     if find_executor(executor) == RAY:
+        from paceline.forecast.ray_executor import execute as execute_by_ray
+
         return execute_by_ray(runs, progress, lambda error, run: _named(error, run, len(runs)))
     finished: SimpleQueue[int] = SimpleQueue()
     # Many workers take longest: started first, they leave no core idle at the end.
