@@ -12,7 +12,7 @@ pub const DISTRIBUTION: paceline_schedule::Distribution = paceline_schedule::Dis
 pub const INSIDE: paceline_schedule::Inside = paceline_schedule::Inside::Ring;
 /// Transport between ranks (docs/how-to/grpc.md, docs/how-to/mpi.md).
 pub const TRANSPORT: crate::choices::Transport = crate::choices::Transport::Auto;
-/// What moves CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).
+/// Carrier of CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).
 pub const CUDA: crate::choices::CudaBy = crate::choices::CudaBy::Auto;
 /// Remember handles of device memory, and keep others' memory open (docs/how-to/cuda.md).
 pub const CUDA_POINTER_CACHE: bool = true;

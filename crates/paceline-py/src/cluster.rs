@@ -65,7 +65,7 @@ record! {
 }
 
 record! {
-    /// What a part of compressing takes, in seconds.
+    /// Time of a part of compressing, in seconds.
     PartCosts(*, bucket_s=0.0, tensor_s=0.0, element_s=0.0, received_s=0.0) {
         bucket_s: f64,
         tensor_s: f64,
@@ -87,7 +87,7 @@ impl PartCosts {
 }
 
 record! {
-    /// What compressing takes by one method.
+    /// Time to compress by one method.
     CompressionCosts(method, compress, between, decompress) {
         method: String,
         compress: PartCosts,

@@ -54,7 +54,7 @@ pub(crate) fn coordinator_constants() -> String {
     json!(list).to_string()
 }
 
-/// What a simulation of the coordinators of a small world has counted on the first rank, and the steps' nanoseconds.
+/// Counts of a simulation of a small world's coordinators on the first rank, and the steps' nanoseconds.
 #[pyclass(frozen, eq, get_all, module = "paceline._core")]
 #[derive(PartialEq)]
 pub struct Agreement {

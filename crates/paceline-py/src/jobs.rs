@@ -45,7 +45,7 @@ impl PlacedJob {
     }
 }
 
-/// What was measured of a job.
+/// Measurements of a job.
 #[pyclass(frozen, module = "paceline._core")]
 pub struct JobOutcome(jobs::JobOutcome);
 

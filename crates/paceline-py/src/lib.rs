@@ -41,7 +41,7 @@ use crate::trace::Trace;
 import_exception!(paceline.errors, InvalidArgumentError);
 import_exception!(paceline.errors, InternalError);
 
-/// What pickle takes: a function, and its arguments, here the JSON of a file and its name.
+/// The form that pickle takes: a function, and its arguments, here the JSON of a file and its name.
 type Reduced<'py> = (Bound<'py, PyAny>, (Vec<u8>, String));
 
 /// The caller's mistake, with the setting or the place in a document that it is about.
@@ -57,7 +57,7 @@ fn user_error(error: impl Into<Mistake>) -> PyErr {
     })
 }
 
-/// What an `InvalidArgumentError` says.
+/// Content of an `InvalidArgumentError`.
 struct Mistake {
     refusal: Refusal,
     place: Option<String>,

@@ -194,9 +194,9 @@ getters! { PyMachine, self {
     network: f64 = self.0.network;
     /// NICs of a node.
     nics: u32 = self.0.nics;
-    /// What messages get of the network, if the cluster says so.
+    /// Share of the network that messages get, if the cluster says so.
     nic_share: Option<f64> = self.0.nic_share;
-    /// What a hop between nodes takes beside NCCL's own figures: the latency of TCP.
+    /// Time of a hop between nodes beside NCCL's own figures: the latency of TCP.
     hop_s: f64 = self.0.hop_s;
     /// Assumptions about links and GPUs that the cluster does not name.
     assumed: Vec<String> = self.0.assumed.clone();
@@ -300,7 +300,7 @@ getters! { PyTime, self {
     algorithm_bandwidth: f64 = if self.time.seconds > 0.0 { self.request.size as f64 / self.time.seconds } else { 0.0 };
     /// Bytes per second that pass each rank's link, as nccl-tests defines it.
     bus_bandwidth: f64 = self.algorithm_bandwidth() * bus_factor(self.request.kind, self.request.group.ranks);
-    /// What NCCL's own model would choose; None for one rank.
+    /// The choice of NCCL's own model; None for one rank.
     tuning: Option<PyEstimate> = {
         let Request { kind, size, group, .. } = self.request;
         self.time.choice?;
@@ -359,7 +359,7 @@ fn nccl_generation_of(gpu: &str) -> Option<PyGeneration> {
     Generation::of(gpu).map(PyGeneration)
 }
 
-/// What a collective runs on.
+/// The machine of a collective.
 #[derive(FromPyObject)]
 enum On<'py> {
     Machine(PyRef<'py, PyMachine>),

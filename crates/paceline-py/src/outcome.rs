@@ -67,7 +67,7 @@ getters! { Memory, self {
     activations_bytes: Option<u64> = self.0.activations_bytes;
 } }
 
-/// What the plan of the iteration says.
+/// The part of an outcome that only a plan has.
 #[pyclass(frozen, eq, module = "paceline._core")]
 #[derive(PartialEq)]
 pub struct Sharded(iteration::Sharded);

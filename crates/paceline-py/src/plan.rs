@@ -33,7 +33,7 @@ impl RankGroup {
     }
 }
 
-/// What is exchanged in a step.
+/// The exchange of a step.
 #[pyclass(frozen, eq, hash, get_all, module = "paceline._core")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Exchanged {
@@ -99,7 +99,7 @@ impl PlanStep {
     }
 }
 
-/// What is exchanged as one.
+/// A unit of exchange.
 #[pyclass(frozen, eq, get_all, module = "paceline._core")]
 #[derive(Clone, PartialEq)]
 pub struct PlanUnit {
@@ -110,7 +110,7 @@ pub struct PlanUnit {
     priority: Option<u32>,
 }
 
-/// What one rank does in one iteration.
+/// One rank's work in one iteration.
 #[pyclass(frozen, module = "paceline._core")]
 pub struct Plan {
     plan: iteration::Plan,

@@ -242,7 +242,7 @@ pub struct PlannedCollective {
     busy: f64,
 }
 
-/// What a worker does in a simulation.
+/// A worker's part in a simulation.
 #[pyclass(frozen, get_all, module = "paceline._core")]
 pub struct Replay {
     plan: Py<Plan>,
@@ -274,7 +274,7 @@ impl Scenario {
         Ok(Scenario { trace, cluster, scenario, low })
     }
 
-    /// What a job of several is: its trace and its options.
+    /// A job among several: its trace and its options.
     pub fn job(&self) -> (paceline_model::Trace, simulator::Options) {
         (self.trace.get().0.clone(), self.low.options.clone())
     }

@@ -1,4 +1,4 @@
-//! What libraries get of a link over TCP and RDMA. The constants are Python's (`paceline/catalog/channels.json`).
+//! Libraries' share of a link over TCP and RDMA. The constants are Python's (`paceline/catalog/channels.json`).
 use paceline_model::cluster::Channel;
 
 /// The constants: shares of a link, bits per second, and standard deviations of the logarithm of computation times.
@@ -12,7 +12,7 @@ pub struct Channels {
     pub rdma_share_roce: f64,
     /// The highest rate of links that are converged Ethernet.
     pub rdma_roce_to_bps: f64,
-    /// What one TCP connection carries on a link of `tcp_stream_at_bps`.
+    /// Rate of one TCP connection on a link of `tcp_stream_at_bps`.
     pub tcp_stream_bps: f64,
     /// The link at which that was measured.
     pub tcp_stream_at_bps: f64,

@@ -15,7 +15,7 @@ pub enum BucketSize {
     Bytes(u64),
 }
 
-/// What is sharded, and over how many ranks: `hsdp:8`.
+/// Sharded parts of the state, and the ranks over which they are sharded: `hsdp:8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardedBy {
     /// What.
@@ -75,9 +75,9 @@ pub struct Given {
     pub compute_speedup: Option<f64>,
     /// Up to which size gradients are fused.
     pub bucket_size: Option<BucketSize>,
-    /// What is sharded.
+    /// Sharded parts of the state.
     pub sharding: Option<ShardedBy>,
-    /// What becomes of a gathered unit after its forward pass.
+    /// Fate of a gathered unit after its forward pass.
     pub reshard_after_forward: Option<Reshard>,
     /// Units that are gathered ahead.
     pub prefetch: Option<u32>,

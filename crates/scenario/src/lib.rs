@@ -1,6 +1,5 @@
-//! What a forecast asks, and what that means for a simulation. [`Scenario::lowered`] is the only place in which a
-//! library on a channel becomes rates, costs and buckets; forecasts, plans, replays and jobs on one network all pass
-//! through it.
+//! The question of a forecast, and its meaning for a simulation. [`Scenario::lowered`] is the only place in which a library on
+//! a channel becomes rates, costs and buckets; forecasts, plans, replays and jobs on one network all pass through it.
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -21,9 +21,9 @@ pub struct Lowered {
     pub cluster: Cluster,
     /// Strategy, workers and options.
     pub options: Options,
-    /// What carries messages between nodes; `Unknown`: they get the whole bandwidth.
+    /// Carrier of messages between nodes; `Unknown`: they get the whole bandwidth.
     pub channel: Channel,
-    /// What the messages of a node get of its link, in bits per second.
+    /// Rate that the messages of a node get of its link, in bits per second.
     pub flow_bps: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What is read off a lowered scenario: its messages, and the memory of a GPU.
+//! Figures of a lowered scenario: its messages, and the memory of a GPU.
 use paceline_iteration::IterationOptions;
 use paceline_model::Trace;
 use paceline_simulator::bucket_tensors;

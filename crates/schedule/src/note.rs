@@ -7,7 +7,7 @@ pub enum Note {
     NoSwitch,
     /// The radix or the memory of switches shapes `sharp`.
     SwitchLimits {
-        /// What a switch adds up at most, and the levels of the tree that follows.
+        /// Most that a switch adds up, and the levels of the tree that follows.
         levels: Option<(u32, u32)>,
         /// Elements of a piece, and how many pieces the memory of a switch then holds.
         pieces: Option<(u64, u64)>,

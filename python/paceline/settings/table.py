@@ -962,7 +962,7 @@ _ALL: tuple[Setting, ...] = (
         name="cuda",
         variable="PACELINE_CUDA",
         kind=kinds.CUDA,
-        help="What moves CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).",
+        help="Carrier of CUDA tensors: NCCL, strategies on devices (ipc) or host, or MPI (docs/how-to/cuda.md).",
         default="auto",
         uses=_in(*JOBS),
     ),

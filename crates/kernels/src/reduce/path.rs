@@ -1,4 +1,4 @@
-//! What an implementation of the kernels is: there is one per kind of machine.
+//! An implementation of the kernels: one per kind of machine.
 use super::block::{Bfloat16Pair, Block, Float16};
 use super::op::{Max, Min, Op, Product, Sum};
 use crate::dtype::{Dtype, ReduceOp};
