@@ -19,8 +19,8 @@ from typing import Any, cast
 
 from paceline._internal import units
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast.coordination.constants import all_constants
-from paceline.forecast.coordination.networks import networks
+from paceline.forecast.coordinator_model.constants import all_constants
+from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.evidence import published_cases
 from paceline_lab.studies import published, run_study
 from paceline_lab.studies.report import Study, bounds_text

@@ -10,7 +10,7 @@ import cli
 import paceline
 import pytest
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast.coordination.constants import all_constants
+from paceline.forecast.coordinator_model.constants import all_constants
 
 runs = partial(cli.answer, "simulate")
 refused = partial(cli.refused, "simulate")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast.coordination.networks import networks
+from paceline.forecast.coordinator_model.networks import networks
 from paceline_lab.studies import load_imbalance, run_study
 from paceline_lab.studies.load_imbalance import figures, runs
 

@@ -63,7 +63,7 @@ def _coordinators() -> Iterable[str]:
 
 
 def _networks() -> Iterable[str]:
-    from paceline.forecast.coordination.networks import networks
+    from paceline.forecast.coordinator_model.networks import networks
 
     return networks()
 

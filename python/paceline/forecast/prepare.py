@@ -31,8 +31,8 @@ from paceline.catalog.strategies import (
 )
 from paceline.errors import InvalidArgumentError, naming
 from paceline.forecast import compression, sharding
-from paceline.forecast.coordination.model import Coordination
-from paceline.forecast.coordination.options import Coordinated, coordinated
+from paceline.forecast.coordinator_model.model import Coordination
+from paceline.forecast.coordinator_model.options import Coordinated, coordinated
 from paceline.forecast.lowering import unreachable
 from paceline.forecast.request import Sweep
 from paceline.forecast.scenario import Scenario, used_by

@@ -13,7 +13,7 @@ from paceline.catalog.gpus import titled
 from paceline.catalog.libraries import NONE, Library, find_library
 from paceline.catalog.models.workload import Workload
 from paceline.catalog.strategies import KNOBS, Strategy, find_strategy
-from paceline.forecast.coordination.model import Coordination
+from paceline.forecast.coordinator_model.model import Coordination
 from paceline.settings.keywords import CoreOptions
 from paceline.settings.table import SETTINGS, SIMULATE
 

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ProcessGroup, Work
 
 from paceline.errors import InvalidArgumentError
-from paceline.torch.backend.job import Job
+from paceline.torch.backend.job import ProcessGroupJob
 from paceline.torch.backend.process_group import PacelineProcessGroup
 
 try:
@@ -164,7 +164,7 @@ class ProcessGroupPaceline(ProcessGroupWrapper):  # type: ignore[misc]  # torchf
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> ProcessGroup:
         limit_s = self._timeout.total_seconds()
-        job = Job.start(store, rank, world_size, limit_s)
+        job = ProcessGroupJob.start(store, rank, world_size, limit_s)
         return PacelineProcessGroup(store, job, job.world, f"quorum {self._configuration}", limit_s, owns_job=True)
 
     def _wrap_work(self, work: Any, opts: object) -> Any:  # noqa: ANN401 - None for an operation that has ended

@@ -16,7 +16,7 @@ from paceline.torch.backend.blocks import current
 from paceline.torch.backend.buffers import Memory, Region, name_of
 from paceline.torch.backend.completion import Lineage
 from paceline.torch.backend.estimate import Estimated, Estimates
-from paceline.torch.backend.job import Job
+from paceline.torch.backend.job import ProcessGroupJob
 from paceline.torch.backend.work import CoalescedWork, Work
 
 Loose = Any
@@ -48,7 +48,7 @@ class Call(TypedDict, total=False):
 class Group:
     """The ranks of one process group. The mix-ins of `collectives` and `tensor_collectives` add the operations."""
 
-    _job: Job
+    _job: ProcessGroupJob
     _comm: Communicator
     _name: str
     _timeout_s: float | None
@@ -62,7 +62,7 @@ class Group:
     _meetings: int
     """How often this rank has come to a monitored barrier."""
 
-    def _join(self, job: Job, comm: Communicator, name: str, timeout_s: float | None, store: Store) -> None:
+    def _join(self, job: ProcessGroupJob, comm: Communicator, name: str, timeout_s: float | None, store: Store) -> None:
         self._job, self._comm, self._name, self._store, self._meetings = job, comm, name, store, 0
         self._timeout_s, self._extra_s = timeout_s if timeout_s != job.timeout_s else None, 0.0
         self._plain = self._timeout_s is None

@@ -30,7 +30,7 @@ NOT_ELASTIC = (
 )
 
 
-class Job:
+class ProcessGroupJob:
     """The engine of one default process group (or of a group of its own), and the operations in flight."""
 
     def __init__(
@@ -55,7 +55,9 @@ class Job:
         _jobs.add(self)
 
     @classmethod
-    def start(cls, store: Store, rank: int, size: int, timeout_s: float | None, group: str | None = None) -> Job:
+    def start(
+        cls, store: Store, rank: int, size: int, timeout_s: float | None, group: str | None = None
+    ) -> ProcessGroupJob:
         """Find the other ranks through `store` and connect; `timeout_s` is the timeout of init_process_group, if given.
 
         `group`: the name of a group with a store of its own, beside the default group. Its ranks are not those of the
@@ -207,7 +209,7 @@ def _start_with_servers(rank: int, size: int, settings: Settings) -> Engine:
     return Engine.start(rank, size + settings.helpers, settings.to_json(), None)
 
 
-_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+_jobs: weakref.WeakSet[ProcessGroupJob] = weakref.WeakSet()
 _stores: list[Store] = []
 
 

@@ -19,7 +19,7 @@ from paceline.job.waiting import WaitReports
 from paceline.torch.backend.store_exchange import wait_for
 
 if TYPE_CHECKING:
-    from paceline.torch.backend.job import Job
+    from paceline.torch.backend.job import ProcessGroupJob
 
 _LOOK_S = 1.0
 """How often to look whether the job has failed, which says more than that a rank is missing."""
@@ -28,7 +28,7 @@ _REPLY_S = 5.0
 _ALL_HERE = "all here"
 
 
-def meet(store: Store, rank: int, size: int, limit_s: float, job: Job, *, every: bool) -> None:
+def meet(store: Store, rank: int, size: int, limit_s: float, job: ProcessGroupJob, *, every: bool) -> None:
     """Come to the barrier; return once all have come.
 
     Args:
@@ -64,7 +64,7 @@ def meet(store: Store, rank: int, size: int, limit_s: float, job: Job, *, every:
         )
 
 
-def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) -> None:
+def _count(store: Store, size: int, limit_s: float, job: ProcessGroupJob, *, every: bool) -> None:
     deadline, missing = time.monotonic() + limit_s, []
     text = f"{limit_s * 1e3:.0f} ms"
     if limit_s <= 0:
@@ -91,7 +91,7 @@ def _count(store: Store, size: int, limit_s: float, job: Job, *, every: bool) ->
     raise JobError(f"[Rank 0]: {words} failed to pass monitoredBarrier in {text}")
 
 
-def _wait(store: Store, key: str, deadline: float, job: Job, report: Callable[[], None]) -> bool:
+def _wait(store: Store, key: str, deadline: float, job: ProcessGroupJob, report: Callable[[], None]) -> bool:
     """Return whether the key has been set before `deadline`, by time.monotonic(); `report` the wait meanwhile."""
     looked = time.monotonic()
 

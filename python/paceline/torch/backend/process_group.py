@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from paceline._core import Communicator
 from paceline.torch.backend.collectives import PointToPoint
 from paceline.torch.backend.group import Loose, explicit
-from paceline.torch.backend.job import Job
+from paceline.torch.backend.job import ProcessGroupJob
 from paceline.torch.backend.tensor_collectives import TensorCollectives
 
 if TYPE_CHECKING:
@@ -97,7 +97,14 @@ class PacelineBackend(Operations, C10dBackend):
     """Paceline for the CPU tensors of a group that also has other backends."""
 
     def __init__(
-        self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
+        self,
+        store: Store,
+        job: ProcessGroupJob,
+        comm: Communicator,
+        name: str,
+        timeout_s: float | None,
+        *,
+        owns_job: bool,
     ) -> None:
         """`store` is the group's own; `owns_job`: whether ending this backend ends the job."""
         C10dBackend.__init__(self, comm.rank, comm.size)
@@ -130,7 +137,14 @@ class PacelineProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # a
     """A process group of Paceline alone."""
 
     def __init__(
-        self, store: Store, job: Job, comm: Communicator, name: str, timeout_s: float | None, *, owns_job: bool
+        self,
+        store: Store,
+        job: ProcessGroupJob,
+        comm: Communicator,
+        name: str,
+        timeout_s: float | None,
+        *,
+        owns_job: bool,
     ) -> None:
         """`store` is the group's own; `owns_job`: whether ending this group ends the job."""
         if BACKENDS_CAN_BE_SUBCLASSED:

@@ -32,10 +32,10 @@ from paceline.job.rank_environment import RankEnvironment, rank_environment
 from paceline.job.settings import BAIDU_RING, OVER_MPI, Settings
 from paceline.torch.backend.disable_dynamo import keep_out
 from paceline.torch.backend.group import explicit
-from paceline.torch.backend.job import NOT_ELASTIC, Job
+from paceline.torch.backend.job import NOT_ELASTIC, ProcessGroupJob
 from paceline.torch.backend.process_group import BACKENDS_CAN_BE_SUBCLASSED, NAME, PacelineBackend, PacelineProcessGroup
 
-_default: weakref.ref[Job] | None = None
+_default: weakref.ref[ProcessGroupJob] | None = None
 """The job of the default group, if it uses Paceline. The group owns it, with its connections and memory.
 
 A group that was made directly, with a store of its own (as trainers do to send weights to processes outside their
@@ -209,14 +209,14 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> Pac
         if current is not None and not _in_use(current):
             current.close()
         # Only now does torch know a group that its caller has made; it may also be the default group.
-        job, owns_job = Job.start(options.store, rank, size, timeout_s, group=None), True
+        job, owns_job = ProcessGroupJob.start(options.store, rank, size, timeout_s, group=None), True
         _default = weakref.ref(job)
         comm = job.world
     elif current is not None and ranks and current.takes(options.store):
         job, owns_job = current, False
         comm = job.group(ranks, name, options.store)
     else:
-        job, owns_job = Job.start(options.store, rank, size, timeout_s, group=name), True
+        job, owns_job = ProcessGroupJob.start(options.store, rank, size, timeout_s, group=name), True
         comm = job.world
     if comm.rank != rank:
         raise AssertionError(f"rank {rank} of group {name} is rank {comm.rank} of {comm.ranks}")
@@ -225,7 +225,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object) -> Pac
     return PacelineBackend(options.store, job, comm, name, timeout_s, owns_job=owns_job)
 
 
-def _in_use(job: Job) -> bool:
+def _in_use(job: ProcessGroupJob) -> bool:
     """Return whether torch has a group of this job: one that was made directly, before the default group."""
     return any(getattr(group, "_job", None) is job for group in distributed_c10d._world.pg_map)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.forecast.coordination.networks import ITERATIONS as ITERATIONS_OF_TRAINING
+from paceline.forecast.coordinator_model.networks import ITERATIONS as ITERATIONS_OF_TRAINING
 
 from paceline_lab.studies.load_imbalance.claims import claims
 from paceline_lab.studies.load_imbalance.compared import compared, predictions

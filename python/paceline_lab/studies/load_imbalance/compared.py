@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from paceline.forecast.coordination.networks import networks
+from paceline.forecast.coordinator_model.networks import networks
 
 from paceline_lab.studies.load_imbalance import runs
 from paceline_lab.studies.load_imbalance.runs import (

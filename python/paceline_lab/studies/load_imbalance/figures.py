@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline._internal.files import replaced
 from paceline.catalog.strategies import all_coordinators
-from paceline.forecast.coordination.networks import networks
+from paceline.forecast.coordinator_model.networks import networks
 from paceline.forecast.output import style
 
 from paceline_lab.studies.curves import DPI

@@ -10,9 +10,9 @@ from paceline._core import Trace
 from paceline.catalog.builtin import load_cluster, load_trace
 from paceline.catalog.libraries import NONE, find_library
 from paceline.catalog.strategies import all_coordinators, find_strategy
-from paceline.forecast.coordination.model import Coordination
-from paceline.forecast.coordination.networks import networks
-from paceline.forecast.coordination.options import BALANCED
+from paceline.forecast.coordinator_model.model import Coordination
+from paceline.forecast.coordinator_model.networks import networks
+from paceline.forecast.coordinator_model.options import BALANCED
 from paceline.forecast.execute import execute
 from paceline.forecast.result import Result
 from paceline.forecast.run import result_of

@@ -11,9 +11,9 @@ from paceline._core import Cluster, Trace
 from paceline._internal import units
 from paceline.catalog.builtin_names import built_in_trace
 from paceline.errors import InvalidArgumentError
-from paceline.forecast.coordination.constants import all_constants, read_constants
-from paceline.forecast.coordination.model import Coordination, find_coordinators
-from paceline.forecast.coordination.networks import contention_share, networks
+from paceline.forecast.coordinator_model.constants import all_constants, read_constants
+from paceline.forecast.coordinator_model.model import Coordination, find_coordinators
+from paceline.forecast.coordinator_model.networks import contention_share, networks
 
 if TYPE_CHECKING:
     from paceline.forecast.request import Sweep
