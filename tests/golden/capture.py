@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import paceline
 from click.testing import CliRunner
 
 from golden.compare import NUMBER, Output
@@ -88,7 +89,7 @@ def _digest(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"bytes": len(content), "sha256": _sha256(content)}
     if path.suffix == ".html":
-        text = html.unescape(_NOT_READ.sub(" ", text))
+        text = html.unescape(_NOT_READ.sub(" ", text)).replace(paceline.__version__, "VERSION")
     if path.suffix == ".json":
         values = json.loads(text)
         text = json.dumps(values, sort_keys=True, ensure_ascii=False)
