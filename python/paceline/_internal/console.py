@@ -32,19 +32,40 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def width() -> int:
-    """Return the columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 110; 100 without one."""
-    return min(110, table_width(100))
+    """Return the columns to wrap text to: the terminal's (or $COLUMNS), between 40 and 80; 80 in a pipe."""
+    return min(80, table_width())
 
 
-def table_width(otherwise: int = 120) -> int:
-    """Return the columns of the terminal (or $COLUMNS), at least 40; `otherwise`: in a pipe or a file."""
-    return max(40, shutil.get_terminal_size((otherwise, 24)).columns)
+def table_width() -> int:
+    """Return the columns that a table may have: the terminal's (or $COLUMNS), between 40 and 100; 100 in a pipe."""
+    return min(100, max(40, shutil.get_terminal_size((100, 24)).columns))
 
 
 def say(lines: Sequence[str], *, err: bool = False) -> None:
-    """Print lines of text, wrapped; colours only on a terminal, and not with NO_COLOR (https://no-color.org)."""
+    """Print lines of text, wrapped; colors only on a terminal, and not with NO_COLOR (https://no-color.org).
+
+    A stream whose encoding has no rules, dashes and quotation marks gets those of ASCII.
+    """
+    stream = sys.stderr if err else sys.stdout
     for line in lines:
-        click.echo(fitted(line), err=err, color=False if os.environ.get("NO_COLOR") else None)
+        text = _encodable(fitted(line), getattr(stream, "encoding", None) or "utf-8")
+        click.echo(text, err=err, color=False if os.environ.get("NO_COLOR") else None)
+
+
+_ASCII = str.maketrans({
+    "─": "-", "│": "|", "⋮": ":", "…": "...", "’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-", "×": "x",
+    "→": "->", "±": "+-", "µ": "u", "≤": "<=", "≥": ">=", "·": "*",
+})  # fmt: skip
+
+
+def _encodable(text: str, encoding: str) -> str:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII)
+    except LookupError:
+        pass
+    return text
 
 
 def put(document: str) -> None:
@@ -54,7 +75,7 @@ def put(document: str) -> None:
 
 def remark(text: str) -> None:
     """Print a note to stderr, wrapped."""
-    click.echo(fitted(f"paceline: note: {text}"), err=True)
+    say([f"paceline: note: {text}"], err=True)
 
 
 def fitted(line: str) -> str:

@@ -7,18 +7,18 @@ import re
 from collections.abc import Callable, Iterable
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_RATES = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+_RATES = ((1e12, "Tbps"), (1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 Unit = tuple[float, str]
 
 
 def digits(value: float, significant: int = 4) -> str:
-    """Return fixed-point text with this many significant digits; whole digits are never cut."""
+    """Return fixed-point text with this many significant digits and commas; whole digits are never cut."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "-"
     exponent = math.floor(math.log10(abs(float(f"{value:.{significant - 1}e}"))))
-    return f"{value:.{max(0, significant - 1 - exponent)}f}"
+    return f"{value:,.{max(0, significant - 1 - exponent)}f}"
 
 
 def short(value: float, significant: int = 3) -> str:
@@ -54,34 +54,60 @@ def in_unit(value: float, unit: Unit) -> str:
     return digits(value / unit[0])
 
 
-def _with_unit(value: float, units: tuple[Unit, ...]) -> str:
+def _with_unit(value: float, units: tuple[Unit, ...], significant: int) -> str:
     unit = _unit(value, units)
-    return f"{short(value / unit[0], 4)} {unit[1]}"
+    return f"{short(value / unit[0], significant)} {unit[1]}"
 
 
-def duration(seconds: float) -> str:
-    """Format `0.0123` as `12.3 ms`."""
-    return _with_unit(seconds, _TIMES)
+def duration(seconds: float, significant: int = 3) -> str:
+    """Format `0.01234` as `12.3 ms`."""
+    return _with_unit(seconds, _TIMES, significant)
+
+
+def durations(low_s: float, high_s: float) -> str:
+    """Format a range as `97.3-153 ms`, in the unit of the longer time."""
+    unit = _unit(high_s, _TIMES)
+    return f"{digits(low_s / unit[0], 3)}-{digits(high_s / unit[0], 3)} {unit[1]}"
+
+
+def span(low: float, high: float) -> str:
+    """Format a range of numbers as `13,366-21,056`."""
+    return f"{digits(low, 3)}-{digits(high, 3)}"
 
 
 def rate(bits_per_s: float) -> str:
-    """Format `25e9` as `25 Gbit/s`."""
-    return _with_unit(bits_per_s, _RATES)
+    """Format `25e9` as `25 Gbps`."""
+    return _with_unit(bits_per_s, _RATES, 4)
 
 
-def size(size_bytes: float) -> str:
-    """Format `1e8` as `100 MB`."""
-    return _with_unit(size_bytes, _SIZES)
+def size(size_bytes: float, significant: int = 3) -> str:
+    """Format `1.022e8` as `102 MB`."""
+    return _with_unit(size_bytes, _SIZES, significant)
 
 
-def percent(share: float) -> str:
-    """Format `0.7132` as `71.3 %`."""
-    return f"{share * 100:.1f} %"
+def gigabytes(size_bytes: float) -> str:
+    """Format memory of a GPU, `48.07e9`, as `48.1`; the unit is GB."""
+    return f"{size_bytes / 1e9:,.1f}"
+
+
+def memory(size_bytes: float) -> str:
+    """Format memory of a GPU, `48.07e9`, as `48.1 GB`; what is less than 0.1 GB has its own unit."""
+    return f"{gigabytes(size_bytes)} GB" if size_bytes >= 0.095e9 else size(size_bytes)
+
+
+def percent(share: float, places: int = 1) -> str:
+    """Format `0.7132` as `71.3%`."""
+    return f"{share * 100:,.{places}f}%"
+
+
+def factor(ratio: float) -> str:
+    """Format how many times as much something is, `1.8512`, as `1.85x`."""
+    return f"{digits(ratio, 3)}x"
 
 
 def count(number: int, noun: str) -> str:
-    """Format as `1 server` or `2 servers`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Format as `1 server` or `2,048 servers`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(words: list[str], last: str = "and") -> str:
