@@ -134,6 +134,19 @@ def test_what_is_too_wide_is_wrapped_and_then_continued_below():
     ]
 
 
+def test_headers_are_wrapped_before_columns_are_left_out_and_these_before_cells_are_broken():
+    columns = [Column("GPUs"), Column("iteration time"), Column("MFU", spare=1), Column("with", left=True, spare=2)]
+
+    def shown(width):
+        lines = render(columns, [[["64", "10.1", "49.1%", "two words"]]], highlight_first=False, width=width)
+        return [click.unstyle(line).rstrip("─") for line in lines]
+
+    assert shown(38) == ["GPUs  iteration time    MFU  with", "", "  64            10.1  49.1%  two words"]
+    assert shown(34) == ["       iteration", "GPUs        time    MFU  with", "", "  64        10.1  49.1%  two words"]
+    assert shown(30) == ["GPUs  iteration time    MFU", "", "  64            10.1  49.1%"]
+    assert shown(20) == ["GPUs  iteration time", "", "  64            10.1"]
+
+
 def test_a_line_of_text_is_wrapped_and_what_follows_is_indented(monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     assert fitted("word " * 8) == "word " * 8

@@ -1,6 +1,7 @@
-"""Plain-text tables that keep to a width: headers and texts are wrapped, and what is still too wide is continued below.
+"""Plain-text tables that keep to a width.
 
-No cell is cut off.
+Where a table is too wide, headers are wrapped first. Then columns that can be spared are left out, the least needed
+first. What is still too wide has its texts wrapped, and is continued below. No cell is cut off.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Column:
 
     header: str
     left: bool = False
+    spare: int = 0
+    """Which columns are left out first where a table is too wide: those with the highest number; 0: never."""
 
 
 def render(columns: Sequence[Column], groups: Groups, *, highlight_first: bool, width: int) -> list[str]:
@@ -36,6 +39,14 @@ def render(columns: Sequence[Column], groups: Groups, *, highlight_first: bool, 
     natural = [_natural(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     if _total(natural) <= width:
         return _lines(columns, groups, natural, highlight_first=highlight_first)
+    unbroken = [_unbroken(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
+    if _total(unbroken) <= width:
+        return _lines(columns, groups, _widened(unbroken, natural, width), highlight_first=highlight_first)
+    if most := max(column.spare for column in columns):
+        spared = max(index for index, column in enumerate(columns) if column.spare == most)
+        kept = [index for index in range(len(columns)) if index != spared]
+        some = [[[row[index] for index in kept] for row in group] for group in groups]
+        return render([columns[index] for index in kept], some, highlight_first=highlight_first, width=width)
     most = width if len(columns) == 1 else width // 2 - _GAP
     least = [_least(column, [row[index] for row in rows], most) for index, column in enumerate(columns)]
     if _total(least) <= width or len(columns) == 1:
@@ -54,6 +65,11 @@ def _total(widths: Sequence[int]) -> int:
 
 def _natural(column: Column, cells: Sequence[str]) -> int:
     return max(map(len, [*column.header.split("\n"), *cells]))
+
+
+def _unbroken(column: Column, cells: Sequence[str]) -> int:
+    """Return the width below which a cell would be broken; headers may be."""
+    return max(map(len, [*column.header.split(), *cells, ""]))
 
 
 def _least(column: Column, cells: Sequence[str], most: int) -> int:
